@@ -1,0 +1,1 @@
+"""ComfyUI's own formats."""

@@ -1,0 +1,135 @@
+"""Graphs in ComfyUI's API format: reading them, and filling in their placeholders."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any, TypeGuard
+
+from comfyrelay.errors import GraphError
+
+__all__ = ["Graph", "is_link", "load_graph", "placeholders_in", "replace_placeholders"]
+
+# node id → {"class_type": …, "inputs": {…}, "_meta": {…}}
+Graph = dict[str, Any]
+
+
+def load_graph(text: str | bytes) -> Graph:
+    """Read a graph and check its shape; `GraphError` says what is wrong with it."""
+    value = _parse(text)
+    if not isinstance(value, dict):
+        raise GraphError("The graph must be a JSON object of nodes.")
+    if isinstance(value.get("nodes"), list):
+        raise GraphError(
+            "This is a workflow as ComfyUI's editor saves it, which cannot be run. "
+            'Export it with "Export (API)" (in older versions: "Save (API Format)").'
+        )
+    if not value:
+        raise GraphError("The graph has no nodes.")
+    for node_id, node in value.items():
+        _check_node(node_id, node)
+    return value
+
+
+def is_link(value: object) -> TypeGuard[list[Any]]:
+    """Whether an input's value is another node's output, as ComfyUI tells them apart: `["12", 0]`."""
+    return isinstance(value, list) and len(value) == 2 and type(value[0]) is str and type(value[1]) in (int, float)
+
+
+def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
+    """Return a new graph in which each placeholder in an input's text is its value.
+
+    A text that is nothing but the placeholder becomes the value itself: a number stays a number. All are
+    replaced in one pass, so a value that holds another placeholder's text (a prompt may) is left alone.
+    """
+    pattern = _pattern(values)
+
+    def fill(text: str) -> object:
+        if pattern is None:
+            return text
+        if text and text in values:
+            return deepcopy(values[text])
+        return pattern.sub(lambda found: _as_text(values[found[0]]), text)
+
+    return {node_id: _fill_node(node, fill) for node_id, node in graph.items()}
+
+
+def placeholders_in(graph: Graph, names: Iterable[str]) -> set[str]:
+    """Return those of the names that `replace_placeholders` would replace somewhere in the graph."""
+    wanted = set(names)
+    pattern = _pattern(wanted)
+    if pattern is None:
+        return set()
+    found: set[str] = set()
+    for text in input_texts(graph):
+        found.update([text] if text in wanted and text else pattern.findall(text))
+    return found
+
+
+def _parse(text: str | bytes) -> Any:
+    try:
+        # utf-8-sig: some editors on Windows put a byte order mark in front
+        decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text.removeprefix("\ufeff")
+        return json.loads(decoded, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise GraphError(f"The graph is not valid JSON: {error}.") from None
+
+
+def _refuse_constant(name: str) -> None:
+    # Python reads NaN and Infinity, but databases and other readers of JSON do not
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _check_node(node_id: str, node: object) -> None:
+    match node:
+        case {"class_type": str() as class_type, "inputs": dict()} if class_type:
+            return
+        case {"class_type": str() as class_type} if class_type:
+            raise GraphError(f'Node "{node_id}" has no "inputs" object.')
+        case dict():
+            raise GraphError(f'Node "{node_id}" has no "class_type".')
+        case _:
+            raise GraphError(f'Node "{node_id}" is not a JSON object.')
+
+
+def _pattern(names: Iterable[str]) -> re.Pattern[str] | None:
+    # the longest first, because the first alternative that matches wins: "{img2}" must not be read as "{img"
+    ordered = sorted((name for name in names if name), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
+
+
+def _as_text(value: object) -> str:
+    if value is None:
+        return ""
+    # a value in the middle of a text reads as JSON would write it: true, not True
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _fill_node(node: dict[str, Any], fill: Callable[[str], object]) -> dict[str, Any]:
+    inputs = {
+        name: list(value) if is_link(value) else _fill_texts(value, fill) for name, value in node["inputs"].items()
+    }
+    return {key: inputs if key == "inputs" else deepcopy(part) for key, part in node.items()}
+
+
+def _fill_texts(value: Any, fill: Callable[[str], object]) -> Any:
+    if isinstance(value, str):
+        return fill(value)
+    if isinstance(value, dict):
+        return {key: _fill_texts(each, fill) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_fill_texts(each, fill) for each in value]
+    return value
+
+
+def input_texts(graph: Graph) -> Iterator[str]:
+    inputs = (value for node in graph.values() for value in node["inputs"].values())
+    pending = [value for value in inputs if not is_link(value)]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)

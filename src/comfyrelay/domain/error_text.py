@@ -1,0 +1,136 @@
+"""What a user is told when a worker reports an error: one sentence, and nothing of the server's insides."""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["FALLBACK", "MAX_LENGTH", "user_sentence"]
+
+FALLBACK = "Processing failed."
+MAX_LENGTH = 300
+
+# A worker may send megabytes of traceback; what is worth telling stands at either end.
+_READ_LENGTH = 200_000
+# Room for the paths that cleaning takes out of a line before it is cut to MAX_LENGTH.
+_LINE_LENGTH = 4_000
+_MAX_DEPTH = 3
+_KEYS = ("exception_message", "error_message")
+
+_QUOTED_MESSAGE = re.compile(r"""\b(?:exception|error)_message["']?\s*[:=]\s*(["'])((?:\\.|(?!\1)[^\\])+)""", re.S)
+_EXCEPTION_LINE = re.compile(r"^[ \t]*(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)[ \t]*:[ \t]*(\S.*)$", re.M)
+_NO_NEWS = re.compile(r"Traceback \(most recent call last\):?|During handling of the above|The above exception was")
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_FRAME = re.compile(r"""\bFile\s+(["']).*?\1,\s*line\s+\d+(?:,\s*in\s+[\w.<>]+)?""")
+_FILE_URL = re.compile(r"\bfile:(?=//)", re.I)
+_URL = re.compile(r"""[a-z0-9+.-]{0,20}://[^\s"'<>]*""", re.I)
+_SECRET = re.compile(
+    r"\bx-amz-[\w-]+[=:]\s*\S+|\b(?:signature|sig|token|secret|password|api[_-]?key)=\S+|\bbearer\s+\S+", re.I
+)
+# Between quotes, or with a drive letter, a path may hold spaces.
+_QUOTED_PATH = re.compile(r"""(["'`])((?:~|\.{1,2}|[A-Za-z]:)?[\\/][^"'`]*)\1""")
+_DRIVE_PATH = re.compile(r"""\b[A-Za-z]:[\\/](?:[^\\/:*?"'<>|]+[\\/]+)*[^\\/:*?"'<>|\s,;)]*""")
+_SPACED_PATH = re.compile(r"(?<![\w/~.])(?:~|\.{1,2})?/(?:[^\s/:\"'`]+(?: [^\s/:\"'`]+){0,2}/)+[^\s/:\"'`,;)]*")
+# A run of text with two separators, or that begins with one: what is left after the shapes above.
+_SEPARATED = re.compile(r"""[^\s"'`<>|()\[\]{},;:=]*[\\/][^\s"'`<>|()\[\]{},;:=]*""")
+_EMPTY_PAIR = re.compile(r"""\(\s*\)|\[\s*\]|\{\s*\}|(["'`])\s*\1""")
+_LOOSE_MARK = re.compile(r" ([:,;])")
+
+_ESCAPES = {"n": "\n", "r": "\n", "t": " ", '"': '"', "'": "'", "\\": "\\", "/": "/"}
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.S)
+
+
+def user_sentence(raw: str | None) -> str:
+    """Reduce a worker's raw error text to one sentence for the user; never empty."""
+    text = raw or ""
+    if len(text) > _READ_LENGTH:
+        text = f"{text[: _READ_LENGTH // 2]}\n{text[-_READ_LENGTH // 2 :]}"
+    for candidate in _candidates(text):
+        for line in candidate.splitlines():
+            if sentence := _clean(line.strip()[:_LINE_LENGTH]):
+                return _shorten(sentence)
+    return FALLBACK
+
+
+def _candidates(text: str) -> Iterator[str]:
+    """Where the message may stand, most telling first."""
+    yield from _in_json(text)
+    for found in _QUOTED_MESSAGE.finditer(text):
+        yield _unescape(found[2])
+    lines = _EXCEPTION_LINE.findall(text)
+    yield from reversed(lines[-10:])
+    yield text
+
+
+def _in_json(text: str) -> Iterator[str]:
+    if text.lstrip()[:1] not in ("{", "[", '"'):
+        return
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    if isinstance(value, str):
+        yield from _in_json(value)
+        yield value
+    for message in _messages(value):
+        # a worker may have put ComfyUI's own JSON answer into its message
+        yield from _in_json(message)
+        yield message
+
+
+def _messages(value: Any) -> Iterator[str]:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        objects = [item for item in level if isinstance(item, dict)]
+        for key in _KEYS:
+            yield from (each[key] for each in objects if isinstance(each.get(key), str))
+        level = [child for item in level for child in _children(item)]
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _unescape(text: str) -> str:
+    """Undo the escapes of JSON or of Python's repr in text too broken to parse."""
+    return _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if m[1] else _ESCAPES.get(m[2], m[0]), text)
+
+
+def _clean(line: str) -> str:
+    """Take everything of the server out of a line; empty when nothing is left that tells something."""
+    text = _printable(_ANSI.sub("", line))
+    text = _NO_NEWS.sub(" ", _FRAME.sub(" ", text))
+    text = _URL.sub("[link]", _FILE_URL.sub("", text))
+    text = _SECRET.sub(" ", text)
+    text = _QUOTED_PATH.sub(lambda m: f"{m[1]}{_base_name(m[2])}{m[1]}", text)
+    text = _DRIVE_PATH.sub(lambda m: _base_name(m[0]), text)
+    text = _SPACED_PATH.sub(lambda m: _base_name(m[0]), text)
+    text = _SEPARATED.sub(lambda m: _without_folders(m[0]), text)
+    text = _LOOSE_MARK.sub(r"\1", " ".join(_EMPTY_PAIR.sub(" ", text).split())).strip(" :,;-")
+    return text if any(letter.isalnum() for letter in text) else ""
+
+
+def _printable(text: str) -> str:
+    # Cf holds the marks that reorder or hide text; Cs would fail to encode
+    return "".join(" " if unicodedata.category(letter) in ("Cc", "Cf", "Cs") else letter for letter in text)
+
+
+def _base_name(path: str) -> str:
+    return re.split(r"[\\/]", path.rstrip("\\/"))[-1]
+
+
+def _without_folders(run: str) -> str:
+    separators = run.count("/") + run.count("\\")
+    is_path = separators > 1 or run[0] in "/\\~."
+    # a lone separator between words, as in "step 3 / 10", is not a path
+    return _base_name(run) if is_path and len(run) > 1 else run
+
+
+def _shorten(sentence: str) -> str:
+    if len(sentence) <= MAX_LENGTH:
+        return sentence
+    return f"{sentence[: MAX_LENGTH - 1].rstrip()}…"

@@ -1,0 +1,301 @@
+"""The dispatch's life as pure functions: a dispatch and what happened go in, the moved dispatch comes out.
+
+Every function returns `None` when the event changes nothing (a stale call, a terminal dispatch). The caller holds the
+row's lock between reading the dispatch and writing what these functions return.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from comfyrelay.domain.states import (
+    TERMINAL_DISPATCH,
+    DispatchStatus,
+    Fault,
+    Outcome,
+    PauseMode,
+    Said,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dispatch:
+    id: int
+    tenant_id: str
+    tenant_job_id: str
+    db_pool: str
+    workflow_id: int
+    workflow_hash: str
+    effect_id: int | None
+    provider: str
+    stage: str
+    status: str
+    priority: int
+    rank: int
+    attempts: int
+    max_attempts: int
+    epoch: int
+    version: int
+    deferrals: int
+    batch_id: str | None
+    worker_id: str | None
+    lease_token: str | None
+    lease_request_id: str | None
+    leased_at: datetime | None
+    lease_expires_at: datetime | None
+    is_prefetch: bool
+    cancel_requested_at: datetime | None
+    pause_requested_at: datetime | None
+    pause_mode: str | None
+    release_requested_at: datetime | None
+    available_at: datetime
+    created_at: datetime
+    finished_at: datetime | None
+    duration_seconds: float | None
+    last_error: str | None
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status in TERMINAL_DISPATCH
+
+    @property
+    def is_leased(self) -> bool:
+        return self.status == DispatchStatus.LEASED
+
+    @property
+    def attempts_used_up(self) -> bool:
+        return self.attempts >= self.max_attempts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Move:
+    """A dispatch before and after an event, what to tell the tenant pool, and how the lease ended if it did."""
+
+    before: Dispatch
+    after: Dispatch
+    said: Said
+    ended: Outcome | None = None
+    error: str | None = None
+    fault: Fault | None = None
+    reason: str | None = None
+
+
+def holds(dispatch: Dispatch, lease_token: str) -> bool:
+    """Only the current lease speaks."""
+    return dispatch.is_leased and dispatch.lease_token == lease_token
+
+
+def before_lease(leased: Dispatch) -> Dispatch:
+    """The dispatch as it was before the lease that it is in."""
+    return replace(
+        leased,
+        status=DispatchStatus.QUEUED,
+        attempts=leased.attempts - 1,
+        epoch=leased.epoch - 1,
+        version=leased.version - 1,
+        worker_id=None,
+        lease_token=None,
+        leased_at=None,
+        lease_expires_at=None,
+    )
+
+
+def complete(dispatch: Dispatch, *, now: datetime) -> Move | None:
+    if not dispatch.is_leased:
+        return None
+    after = _finished(dispatch, DispatchStatus.COMPLETED, now, error=None)
+    return Move(before=dispatch, after=after, said=Said.COMPLETED, ended=Outcome.COMPLETED)
+
+
+def fail(
+    dispatch: Dispatch, *, fault: Fault, error: str, now: datetime, retry_after: timedelta = timedelta(0)
+) -> Move | None:
+    """A job's own fault is final; a worker's is tried elsewhere; an interruption costs nothing."""
+    if not dispatch.is_leased:
+        return None
+    if fault is Fault.INTERRUPTED:
+        return requeue(dispatch, reason=error, now=now, retry_after=retry_after)
+    if dispatch.cancel_requested_at is not None:
+        return _canceled(dispatch, now)
+    if fault is Fault.JOB or dispatch.attempts_used_up:
+        after = _finished(dispatch, DispatchStatus.FAILED, now, error=error)
+        said = Said.FAILED
+    else:
+        after, said = _back(dispatch, now, retry_after, error, Said.RETRYING)
+    return Move(before=dispatch, after=after, said=said, ended=Outcome.FAILED, error=error, fault=fault)
+
+
+def requeue(dispatch: Dispatch, *, reason: str, now: datetime, retry_after: timedelta = timedelta(0)) -> Move | None:
+    """Back to the queue with the attempt given back: infrastructure ended the lease, not the job."""
+    if not dispatch.is_leased:
+        return None
+    if dispatch.cancel_requested_at is not None:
+        return _canceled(dispatch, now)
+    unpenalised = replace(dispatch, attempts=max(0, dispatch.attempts - 1))
+    after, said = _back(unpenalised, now, retry_after, f"Requeued: {reason}", Said.REQUEUED)
+    return Move(before=dispatch, after=after, said=said, ended=Outcome.REQUEUED, reason=reason)
+
+
+def defer(dispatch: Dispatch, *, reason: str, now: datetime, base: timedelta, longest: timedelta) -> Move | None:
+    """A job whose payload cannot be built now goes back unpenalised, each time a little longer."""
+    wait = min(longest, base * 2 ** min(dispatch.deferrals, 16))
+    move = requeue(dispatch, reason=reason, now=now, retry_after=wait)
+    if move is None or move.ended is not Outcome.REQUEUED:
+        return move
+    return replace(move, after=replace(move.after, deferrals=dispatch.deferrals + 1), ended=Outcome.DEFERRED)
+
+
+def expire(dispatch: Dispatch, *, now: datetime) -> Move | None:
+    """The reaper's verdict. Expiry is checked again here: a heartbeat may have come since the reaper looked."""
+    if not dispatch.is_leased or dispatch.lease_expires_at is None or dispatch.lease_expires_at > now:
+        return None
+    if dispatch.cancel_requested_at is not None:
+        return _canceled(dispatch, now, ended=Outcome.EXPIRED)
+    error = "The worker stopped responding."
+    if dispatch.attempts_used_up:
+        after = _finished(dispatch, DispatchStatus.FAILED, now, error=error)
+        said = Said.FAILED
+    else:
+        after, said = _back(dispatch, now, timedelta(0), error, Said.RETRYING)
+    return Move(before=dispatch, after=after, said=said, ended=Outcome.EXPIRED, error=error, fault=Fault.WORKER)
+
+
+def exhaust(dispatch: Dispatch, *, now: datetime) -> Move | None:
+    """Queued or paused with no attempt left, however that came about: nobody may lease it, so it fails."""
+    if dispatch.is_leased or dispatch.is_terminal or not dispatch.attempts_used_up:
+        return None
+    error = dispatch.last_error or "All attempts were used up."
+    return Move(
+        before=dispatch,
+        after=_finished(dispatch, DispatchStatus.FAILED, now, error=error),
+        said=Said.FAILED,
+        error=error,
+        fault=Fault.WORKER,
+    )
+
+
+def give_up(dispatch: Dispatch, *, error: str, now: datetime) -> Move | None:
+    """A dispatch that can never be built fails, in whatever state it is."""
+    if dispatch.is_terminal:
+        return None
+    return Move(
+        before=dispatch,
+        after=_finished(dispatch, DispatchStatus.FAILED, now, error=error),
+        said=Said.FAILED,
+        ended=Outcome.FAILED if dispatch.is_leased else None,
+        error=error,
+        fault=Fault.JOB,
+    )
+
+
+def follow(dispatch: Dispatch, *, status: DispatchStatus, now: datetime) -> Move:
+    """For the reconciler: the job has ended and its tokens are settled, so the dispatch ends likewise."""
+    after = _finished(dispatch, status, now, error=dispatch.last_error)
+    said = {
+        DispatchStatus.COMPLETED: Said.COMPLETED,
+        DispatchStatus.FAILED: Said.FAILED,
+        DispatchStatus.CANCELED: Said.CANCELED,
+    }[status]
+    ended = Outcome(status) if dispatch.is_leased else None
+    return Move(before=dispatch, after=after, said=said, ended=ended)
+
+
+def cancel(dispatch: Dispatch, *, now: datetime) -> Move | None:
+    """At once when nobody works on it; a request to the worker when somebody does."""
+    if dispatch.is_terminal or dispatch.cancel_requested_at is not None:
+        return None
+    if dispatch.is_leased:
+        after = replace(dispatch, cancel_requested_at=now, version=dispatch.version + 1)
+        return Move(before=dispatch, after=after, said=Said.CANCEL_REQUESTED)
+    return _canceled(dispatch, now, ended=None)
+
+
+def pause(dispatch: Dispatch, *, mode: PauseMode, now: datetime) -> Move | None:
+    """Queued: paused at once. Leased: `after` lets it finish, `now` asks the worker to stop."""
+    if dispatch.is_terminal or dispatch.status == DispatchStatus.PAUSED:
+        return None
+    if not dispatch.is_leased:
+        after = replace(dispatch, status=DispatchStatus.PAUSED, version=dispatch.version + 1)
+        return Move(before=dispatch, after=after, said=Said.PAUSED)
+    if dispatch.pause_mode in {mode, PauseMode.NOW}:
+        return None
+    after = replace(dispatch, pause_requested_at=now, pause_mode=mode, version=dispatch.version + 1)
+    return Move(before=dispatch, after=after, said=Said.PAUSE_REQUESTED, reason=mode)
+
+
+def resume(dispatch: Dispatch, *, now: datetime) -> Move | None:
+    """Paused: back into its old place. Leased with a pause asked for: the request is withdrawn."""
+    if dispatch.status == DispatchStatus.PAUSED:
+        after = replace(
+            dispatch,
+            status=DispatchStatus.QUEUED,
+            available_at=max(dispatch.available_at, now),
+            version=dispatch.version + 1,
+        )
+    elif dispatch.is_leased and dispatch.pause_requested_at is not None:
+        after = replace(dispatch, pause_requested_at=None, pause_mode=None, version=dispatch.version + 1)
+    else:
+        return None
+    return Move(before=dispatch, after=after, said=Said.RESUMED)
+
+
+def set_priority(dispatch: Dispatch, *, priority: int) -> Move | None:
+    if dispatch.is_terminal or dispatch.priority == priority:
+        return None
+    after = replace(dispatch, priority=priority, version=dispatch.version + 1)
+    return Move(before=dispatch, after=after, said=Said.PRIORITY)
+
+
+def stop_word(
+    *,
+    cancel_requested_at: datetime | None,
+    pause_mode: str | None,
+    release_requested_at: datetime | None,
+) -> str | None:
+    """What a heartbeat answers the worker that holds the lease: `cancel`, `pause`, `release` or nothing."""
+    if cancel_requested_at is not None:
+        return "cancel"
+    if pause_mode == PauseMode.NOW:
+        return "pause"
+    if release_requested_at is not None:
+        return "release"
+    return None
+
+
+def _canceled(dispatch: Dispatch, now: datetime, *, ended: Outcome | None = Outcome.CANCELED) -> Move:
+    after = _finished(dispatch, DispatchStatus.CANCELED, now, error=None)
+    return Move(before=dispatch, after=after, said=Said.CANCELED, ended=ended)
+
+
+def _back(dispatch: Dispatch, now: datetime, wait: timedelta, error: str, said: Said) -> tuple[Dispatch, Said]:
+    paused = dispatch.pause_requested_at is not None
+    status = DispatchStatus.PAUSED if paused else DispatchStatus.QUEUED
+    after = replace(_unleased(dispatch), status=status, available_at=now + wait, last_error=error)
+    return after, (Said.PAUSED if paused else said)
+
+
+def _finished(dispatch: Dispatch, status: DispatchStatus, now: datetime, *, error: str | None) -> Dispatch:
+    started = dispatch.leased_at if dispatch.is_leased else None
+    return replace(
+        _unleased(dispatch),
+        status=status,
+        finished_at=now,
+        duration_seconds=(now - started).total_seconds() if started else None,
+        last_error=error if error is not None else dispatch.last_error,
+    )
+
+
+def _unleased(dispatch: Dispatch) -> Dispatch:
+    return replace(
+        dispatch,
+        version=dispatch.version + 1,
+        worker_id=None,
+        lease_token=None,
+        lease_request_id=None,
+        leased_at=None,
+        lease_expires_at=None,
+        is_prefetch=False,
+        cancel_requested_at=None,
+        pause_requested_at=None,
+        pause_mode=None,
+        release_requested_at=None,
+    )

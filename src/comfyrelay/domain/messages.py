@@ -1,0 +1,102 @@
+"""What the queue tells a tenant pool: one message per move of a dispatch, numbered by the dispatch's version.
+
+A message carries everything its consumer needs, so a pool can be told long after the fact.
+"""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from comfyrelay.domain.lifecycle import Move
+from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus
+
+_TIMES = ("at", "started_at")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputFile:
+    """The output a worker uploaded, as it described it."""
+
+    file_id: str
+    path: str
+    size: int
+    mime_type: str
+    sha256: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    tenant_id: str
+    job_id: str
+    version: int
+    said: str
+    status: str
+    at: datetime
+    epoch: int
+    attempts: int
+    priority: int
+    # Set when a lease began or ended with this move.
+    attempt: int | None = None
+    worker_id: str | None = None
+    started_at: datetime | None = None
+    outcome: str | None = None
+    error: str | None = None
+    fault: str | None = None
+    reason: str | None = None
+    seed: int | None = None
+    provider_job_id: str | None = None
+    output: OutputFile | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        fields = {key: value for key, value in asdict(self).items() if value is not None}
+        for name in _TIMES:
+            if name in fields:
+                fields[name] = fields[name].isoformat()
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Message":
+        values = dict(fields)
+        for name in _TIMES:
+            if name in values:
+                values[name] = datetime.fromisoformat(values[name])
+        if "output" in values:
+            values["output"] = OutputFile(**values["output"])
+        return cls(**values)
+
+
+def message_of(
+    move: Move,
+    *,
+    at: datetime,
+    provider_job_id: str | None = None,
+    output: OutputFile | None = None,
+    seed: int | None = None,
+) -> Message:
+    """The message a move leaves behind. A lease that ended is described by the dispatch before the move."""
+    before, after = move.before, move.after
+    lease = after if after.is_leased else before
+    spoke_of_lease = move.ended is not None or (after.is_leased and not before.is_leased)
+    return Message(
+        tenant_id=after.tenant_id,
+        job_id=after.tenant_job_id,
+        version=after.version,
+        said=move.said,
+        status=JOB_STATUS_OF[DispatchStatus(after.status)],
+        at=at,
+        epoch=after.epoch,
+        attempts=after.attempts,
+        priority=after.priority,
+        # A requeue gives the attempt back, yet it keeps its number in the history.
+        attempt=lease.attempts if spoke_of_lease else None,
+        worker_id=lease.worker_id if spoke_of_lease else None,
+        started_at=lease.leased_at if spoke_of_lease else None,
+        outcome=move.ended,
+        error=move.error,
+        fault=move.fault,
+        reason=move.reason,
+        seed=seed,
+        provider_job_id=provider_job_id,
+        output=output,
+    )

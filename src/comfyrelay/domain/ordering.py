@@ -1,0 +1,74 @@
+"""Moving a tenant's own queued dispatches among themselves, inside one priority."""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+
+class MoveTo(StrEnum):
+    TOP = "top"
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """One dispatch's place in the queue: `rank` orders, `group` keeps a batch's items together."""
+
+    id: int
+    rank: int
+    group: str
+
+
+def move(places: Sequence[Place], moving: Set[int], to: MoveTo) -> dict[int, int]:
+    """New ranks by dispatch id, for those that change.
+
+    `places` are in queue order. The tenant's own ranks are permuted, so nobody else's place changes. Up and down step
+    over one neighbour: a job, or a whole batch.
+    """
+    block = [each for each in places if each.id in moving]
+    if not block:
+        return {}
+    order = _reordered(list(places), block, to)
+    ranks = _strictly_rising(sorted(each.rank for each in places))
+    return {each.id: rank for each, rank in zip(order, ranks, strict=True) if each.rank != rank}
+
+
+def _reordered(places: list[Place], block: list[Place], to: MoveTo) -> list[Place]:
+    moving = {each.id for each in block}
+    rest = [each for each in places if each.id not in moving]
+    match to:
+        case MoveTo.TOP:
+            return block + rest
+        case MoveTo.UP:
+            ahead = [each for each in places[: places.index(block[0])] if each.id not in moving]
+            at = _start_of_last_group(ahead)
+        case MoveTo.DOWN:
+            ahead_count = sum(each.id not in moving for each in places[: places.index(block[-1])])
+            at = _end_of_first_group(rest, ahead_count)
+        case _:
+            assert_never(to)
+    return rest[:at] + block + rest[at:]
+
+
+def _start_of_last_group(ahead: list[Place]) -> int:
+    at = len(ahead)
+    while at > 0 and ahead[at - 1].group == ahead[-1].group:
+        at -= 1
+    return at
+
+
+def _end_of_first_group(rest: list[Place], start: int) -> int:
+    at = start
+    while at < len(rest) and rest[at].group == rest[start].group:
+        at += 1
+    return at
+
+
+def _strictly_rising(ranks: list[int]) -> list[int]:
+    """Equal ranks cannot be permuted, so ties are spread by the smallest step."""
+    risen: list[int] = []
+    for rank in ranks:
+        risen.append(max(rank, risen[-1] + 1) if risen else rank)
+    return risen

@@ -1,0 +1,126 @@
+"""The immutable snapshot that a job keeps of what it must run, and the asset list inside it.
+
+The graph itself is kept once, under its content hash; a snapshot of 5,000 items is 5,000 small rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from comfyrelay.domain.properties import Property, Value
+from comfyrelay.errors import InvalidInput
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredFile:
+    """A file in object storage, as an asset refers to it."""
+
+    id: str
+    disk: str
+    path: str
+    mime_type: str
+    content_hash: str | None
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asset:
+    key: str
+    placeholder: str
+    type: str
+    disk: str
+    path: str
+    content_hash: str | None
+    is_primary_input: bool
+    mime_type: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """What a job runs: a graph by path, the texts to put in, the assets to fetch, and where the output comes from."""
+
+    graph_path: str
+    values: Mapping[str, Any]
+    assets: Sequence[Asset]
+    output_node_id: str | None
+    output_extension: str
+    output_mime_type: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Snapshot":
+        return cls(**{**fields, "assets": [Asset(**each) for each in fields["assets"]]})
+
+    @property
+    def primary_input(self) -> Asset | None:
+        return next((each for each in self.assets if each.is_primary_input), None)
+
+
+def text_values(values: Sequence[Value]) -> dict[str, Any]:
+    """Placeholder → value for everything that is put into the graph itself."""
+    return {each.property.placeholder: each.value for each in values if not each.property.is_asset}
+
+
+def asset_list(
+    values: Sequence[Value],
+    *,
+    properties: Sequence[Property],
+    primary: StoredFile | None,
+    files: Mapping[str, StoredFile],
+    catalogue_disk: str,
+) -> list[Asset]:
+    """The files a worker must fetch. `files` are the user's own, by id; other values are paths of the catalogue."""
+    errors: dict[str, str] = {}
+    assets: list[Asset] = []
+    for each in properties:
+        if each.is_primary_input:
+            if primary is not None:
+                assets.append(_user_asset(each, primary, errors))
+            elif each.required:
+                errors[each.key] = "This input is required: send input_file_id or video_id."
+    for value in values:
+        prop = value.property
+        if not prop.is_asset or (prop.is_primary_input and primary is not None):
+            continue
+        if not value.from_user:
+            assets.append(_catalogue_asset(value, catalogue_disk))
+        elif value.value in files:
+            assets.append(_user_asset(prop, files[value.value], errors))
+        else:
+            errors[prop.key] = "There is no such file of yours."
+    if errors:
+        raise InvalidInput(errors=errors)
+    return assets
+
+
+def _user_asset(prop: Property, file: StoredFile, errors: dict[str, str]) -> Asset:
+    if not file.mime_type.startswith(f"{prop.type}/"):
+        errors[prop.key] = f"This must be {prop.type}, but the file is {file.mime_type}."
+    return Asset(
+        key=prop.key,
+        placeholder=prop.placeholder,
+        type=prop.type,
+        disk=file.disk,
+        path=file.path,
+        content_hash=file.content_hash,
+        is_primary_input=prop.is_primary_input,
+        mime_type=file.mime_type,
+        name=file.name,
+    )
+
+
+def _catalogue_asset(value: Value, disk: str) -> Asset:
+    prop = value.property
+    is_default = value.value == prop.default_value
+    return Asset(
+        key=prop.key,
+        placeholder=prop.placeholder,
+        type=prop.type,
+        disk=disk,
+        path=value.value,
+        content_hash=prop.default_value_hash if is_default else None,
+        is_primary_input=prop.is_primary_input,
+    )

@@ -1,0 +1,171 @@
+"""Properties: the typed inputs of a workflow, and how their values come together.
+
+Workflow default, then effect override, then what the user sent where the property is the user's to set.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, assert_never
+
+from comfyrelay.errors import InvalidInput
+
+
+class PropertyType(StrEnum):
+    TEXT = "text"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    CHOICE = "choice"
+    IMAGE = "image"
+    VIDEO = "video"
+    AUDIO = "audio"
+
+
+ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Property:
+    key: str
+    type: PropertyType
+    placeholder: str
+    default_value: Any = None
+    default_value_hash: str | None = None
+    required: bool = False
+    user_configurable: bool = False
+    is_primary_input: bool = False
+    choices: Sequence[Any] = field(default=())
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @property
+    def is_asset(self) -> bool:
+        return self.type in ASSET_TYPES
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "Property":
+        known = {name: fields[name] for name in cls.__dataclass_fields__ if name in fields}
+        unknown = sorted(set(fields) - set(known))
+        if unknown:
+            raise InvalidInput(errors=dict.fromkeys(unknown, "This is not a field of a property."))
+        missing = [name for name in ("key", "type", "placeholder") if not known.get(name)]
+        if missing:
+            raise InvalidInput(errors=dict.fromkeys(missing, "A property needs this field."))
+        if known["type"] not in set(PropertyType):
+            words = ", ".join(PropertyType)
+            raise InvalidInput(errors={"type": f"Unknown property type {known['type']!r}; use one of {words}."})
+        return cls(**{**known, "type": PropertyType(known["type"])})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Value:
+    """A resolved value; `from_user` marks what the user sent, which for an asset is a file id and never a path."""
+
+    property: Property
+    value: Any
+    from_user: bool = False
+
+
+def check_properties(properties: Sequence[Property]) -> None:
+    """What must hold of a workflow's properties as a whole."""
+    errors: dict[str, str] = {}
+    keys = [each.key for each in properties]
+    placeholders = [each.placeholder for each in properties]
+    for each in properties:
+        if keys.count(each.key) > 1:
+            errors[each.key] = "Two properties have this key."
+        elif placeholders.count(each.placeholder) > 1:
+            errors[each.key] = "Two properties have this placeholder."
+        elif each.type is PropertyType.CHOICE and not each.choices:
+            errors[each.key] = "A choice needs its choices."
+        elif each.is_primary_input and not each.is_asset:
+            errors[each.key] = "The primary input must be an image, a video or audio."
+        elif each.default_value is not None and (problem := _problem(each, each.default_value)):
+            errors[each.key] = f"Default value: {problem}"
+    if sum(each.is_primary_input for each in properties) > 1:
+        errors["is_primary_input"] = "Only one property can be the primary input."
+    if errors:
+        raise InvalidInput(errors=errors)
+
+
+def resolve(
+    properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
+) -> list[Value]:
+    """The value of every property that has one. The primary input comes as a file, not as user input."""
+    by_key = {each.key: each for each in properties}
+    errors = _refused_keys(by_key, user_input)
+    values: list[Value] = []
+    for each in properties:
+        given = user_input.get(each.key)
+        from_user = each.key not in errors and given is not None
+        value = given if from_user else overrides.get(each.key, each.default_value)
+        if each.key in errors:
+            continue
+        if value is None and each.type is PropertyType.TEXT and not each.required:
+            # Nobody wants to see the placeholder itself in a prompt.
+            value = ""
+        if value is None:
+            if each.required and not each.is_primary_input:
+                errors[each.key] = "This input is required."
+        elif problem := _problem(each, value):
+            errors[each.key] = problem
+        else:
+            values.append(Value(property=each, value=value, from_user=from_user))
+    if errors:
+        raise InvalidInput(errors=errors)
+    return values
+
+
+def check_overrides(properties: Sequence[Property], overrides: Mapping[str, Any]) -> None:
+    by_key = {each.key: each for each in properties}
+    errors = {key: "The workflow has no such property." for key in overrides if key not in by_key}
+    for key, value in overrides.items():
+        if key in by_key and value is not None and (problem := _problem(by_key[key], value)):
+            errors[key] = problem
+    if errors:
+        raise InvalidInput(errors=errors)
+
+
+def _refused_keys(by_key: Mapping[str, Property], user_input: Mapping[str, Any]) -> dict[str, str]:
+    known = ", ".join(sorted(key for key, each in by_key.items() if _is_the_users(each))) or "none"
+    errors: dict[str, str] = {}
+    for key in user_input:
+        if key not in by_key:
+            errors[key] = f"There is no such input. Inputs: {known}."
+        elif by_key[key].is_primary_input:
+            errors[key] = "Send the primary input as input_file_id or video_id."
+        elif not by_key[key].user_configurable:
+            errors[key] = f"This input is fixed by the effect. Inputs: {known}."
+    return errors
+
+
+def _is_the_users(each: Property) -> bool:
+    return each.user_configurable and not each.is_primary_input
+
+
+def _problem(prop: Property, value: Any) -> str | None:
+    match prop.type:
+        case PropertyType.TEXT:
+            return None if isinstance(value, str) else "This must be text."
+        case PropertyType.BOOLEAN:
+            return None if isinstance(value, bool) else "This must be true or false."
+        case PropertyType.NUMBER:
+            return _number_problem(prop, value)
+        case PropertyType.CHOICE:
+            if value in prop.choices:
+                return None
+            return f"This must be one of: {', '.join(map(str, prop.choices))}."
+        case PropertyType.IMAGE | PropertyType.VIDEO | PropertyType.AUDIO:
+            return None if isinstance(value, str) and value else "This must be the id of a file."
+    assert_never(prop.type)
+
+
+def _number_problem(prop: Property, value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return "This must be a number."
+    if prop.minimum is not None and value < prop.minimum:
+        return f"This must be at least {prop.minimum:g}."
+    if prop.maximum is not None and value > prop.maximum:
+        return f"This must be at most {prop.maximum:g}."
+    return None

@@ -1,0 +1,117 @@
+"""Which waiting worker gets which queued dispatch.
+
+The store finds, in queue order, the dispatches that a group of workers with the same entitlement may run; here they
+are handed out: workers with a free slot first, prefetches only from what those leave, warm workflows preferred inside
+one priority and a bounded window.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmPolicy:
+    lookahead_rows: int = 32
+    longest_wait: timedelta = timedelta(seconds=120)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entitlement:
+    """What a worker may be given. Workers with the same entitlement are served from one list of candidates."""
+
+    stage: str
+    providers: tuple[str, ...]
+    workflow_ids: tuple[int, ...]
+    blocked_hashes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """One worker's wish: up to `limit` dispatches, as far as its free slots and its prefetch allowance go."""
+
+    key: int
+    worker_id: str
+    entitlement: Entitlement
+    limit: int
+    free_slots: int
+    prefetch_slots: int = 0
+    warm_hashes: Set[str] = frozenset()
+
+    @property
+    def slots(self) -> int:
+        return min(self.limit, self.free_slots + self.prefetch_slots)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A queued dispatch as the routing sees it."""
+
+    id: int
+    priority: int
+    workflow_hash: str
+    passed_over_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    ask: Ask
+    dispatch_id: int
+    is_prefetch: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Routing:
+    grants: Sequence[Grant]
+    passed_over: Set[int]
+
+
+def route(
+    asks: Iterable[Ask],
+    candidates: Mapping[Entitlement, Sequence[Candidate]],
+    *,
+    policy: WarmPolicy,
+    now: datetime,
+) -> Routing:
+    """Hand out candidates, each once. `candidates` are in queue order: priority, rank, age."""
+    waiting = list(asks)
+    queues = {entitlement: deque(rows) for entitlement, rows in candidates.items()}
+    taken: set[int] = set()
+    passed: set[int] = set()
+    grants: list[Grant] = []
+    granted: Counter[int] = Counter()
+
+    def serve(ask: Ask, slots: int, *, is_prefetch: bool) -> None:
+        queue = queues.get(ask.entitlement, deque())
+        for _ in range(slots):
+            while queue and queue[0].id in taken:
+                queue.popleft()
+            rows = policy.lookahead_rows if ask.warm_hashes else 1
+            window = list(islice((each for each in queue if each.id not in taken), rows))
+            if not window:
+                return
+            position = _choose(window, ask.warm_hashes, policy=policy, now=now)
+            taken.add(window[position].id)
+            passed.update(each.id for each in window[:position])
+            granted[ask.key] += 1
+            grants.append(Grant(ask=ask, dispatch_id=window[position].id, is_prefetch=is_prefetch))
+
+    for ask in waiting:
+        serve(ask, min(ask.limit, ask.free_slots), is_prefetch=False)
+    for ask in waiting:
+        serve(ask, min(ask.limit - granted[ask.key], ask.prefetch_slots), is_prefetch=True)
+    return Routing(grants=grants, passed_over=passed - taken)
+
+
+def _choose(window: Sequence[Candidate], warm_hashes: Set[str], *, policy: WarmPolicy, now: datetime) -> int:
+    """The head of the queue, or a warm one close behind it if nobody before it has waited too long for that."""
+    for position, each in enumerate(window):
+        if each.priority != window[0].priority:
+            break
+        if each.workflow_hash in warm_hashes:
+            return position
+        if each.passed_over_at is not None and now - each.passed_over_at >= policy.longest_wait:
+            break
+    return 0

@@ -1,0 +1,108 @@
+"""The words of the state machine. `docs/state-machine.md` draws it; the schema repeats these sets as constraints."""
+
+from enum import StrEnum
+
+
+class DispatchStatus(StrEnum):
+    QUEUED = "queued"
+    LEASED = "leased"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    PAUSED = "paused"
+
+
+class JobStatus(StrEnum):
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    PAUSED = "paused"
+
+
+class VideoStatus(StrEnum):
+    UPLOADED = "uploaded"
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+class Provider(StrEnum):
+    SELF_HOSTED = "self_hosted"
+    CLOUD = "cloud"
+
+
+class Stage(StrEnum):
+    STAGING = "staging"
+    PRODUCTION = "production"
+
+
+class WorkflowKind(StrEnum):
+    GRAPH = "graph"
+    SCRIPT = "script"
+
+
+class Fault(StrEnum):
+    """Whose fault a failure is; it decides between giving up, trying elsewhere and trying again."""
+
+    JOB = "job"
+    WORKER = "worker"
+    INTERRUPTED = "interrupted"
+
+
+class PauseMode(StrEnum):
+    AFTER = "after"
+    NOW = "now"
+
+
+class Outcome(StrEnum):
+    """How a lease, and the attempt that mirrors it, ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    REQUEUED = "requeued"
+    EXPIRED = "expired"
+    CANCELED = "canceled"
+    DEFERRED = "deferred"
+
+
+class Said(StrEnum):
+    """What the queue tells a tenant pool about a job; also the type of the event that records it."""
+
+    QUEUED = "job:queued"
+    STARTED = "job:started"
+    REQUEUED = "job:requeued"
+    RETRYING = "job:retrying"
+    COMPLETED = "job:completed"
+    FAILED = "job:failed"
+    CANCELED = "job:canceled"
+    PAUSED = "job:paused"
+    RESUMED = "job:resumed"
+    CANCEL_REQUESTED = "job:cancel_requested"
+    PAUSE_REQUESTED = "job:pause_requested"
+    PRIORITY = "job:priority"
+
+
+class TransactionType(StrEnum):
+    PAYMENT_CREDIT = "PAYMENT_CREDIT"
+    JOB_RESERVE = "JOB_RESERVE"
+    JOB_CONSUME = "JOB_CONSUME"
+    JOB_REFUND = "JOB_REFUND"
+    ADJUSTMENT = "ADJUSTMENT"
+
+
+TERMINAL_DISPATCH = frozenset({DispatchStatus.COMPLETED, DispatchStatus.FAILED, DispatchStatus.CANCELED})
+TERMINAL_JOB = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELED})
+ACTIVE_JOB = frozenset({JobStatus.QUEUED, JobStatus.PROCESSING})
+
+JOB_STATUS_OF = {
+    DispatchStatus.QUEUED: JobStatus.QUEUED,
+    DispatchStatus.LEASED: JobStatus.PROCESSING,
+    DispatchStatus.COMPLETED: JobStatus.COMPLETED,
+    DispatchStatus.FAILED: JobStatus.FAILED,
+    DispatchStatus.CANCELED: JobStatus.CANCELED,
+    DispatchStatus.PAUSED: JobStatus.PAUSED,
+}

@@ -1,0 +1,101 @@
+"""Why a job is waiting: one reason, in words and in data."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    NOT_WAITING = "not_waiting"
+    PAUSED = "paused"
+    NOT_BEFORE = "not_before"
+    POOL_DOWN = "pool_down"
+    NO_WORKER = "no_worker"
+    BLOCKED = "blocked"
+    BUSY = "busy"
+    STARTING = "starting"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    reason: Reason
+    text: str
+    until: datetime | None = None
+    position: int | None = None
+    expected_start_seconds: float | None = None
+    workers: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """A worker that has the job's workflow: whether it has a free slot, and until when it is blocked."""
+
+    slots: int
+    leases: int
+    blocked_until: datetime | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.leases < self.slots
+
+
+def explain(
+    *,
+    is_paused: bool,
+    available_at: datetime,
+    pool_is_down: bool,
+    serving: list[Serving],
+    ahead: int,
+    seconds_per_job: float | None,
+    now: datetime,
+) -> Waiting:
+    """The first reason that holds, from the one that lasts longest to the one that solves itself."""
+    able = [each for each in serving if each.blocked_until is None]
+    if is_paused:
+        return Waiting(reason=Reason.PAUSED, text="Paused. Resume it to let it run.")
+    if pool_is_down:
+        return Waiting(reason=Reason.POOL_DOWN, text="The database that holds this job cannot be reached right now.")
+    if available_at > now:
+        wait = (available_at - now).total_seconds()
+        return Waiting(
+            reason=Reason.NOT_BEFORE,
+            text=f"Not before {available_at:%H:%M:%S} UTC, in {_span(wait)}.",
+            until=available_at,
+            expected_start_seconds=wait,
+        )
+    if not serving:
+        return Waiting(reason=Reason.NO_WORKER, text="No worker that is online has this workflow.")
+    if not able:
+        until = min(each.blocked_until for each in serving if each.blocked_until is not None)
+        return Waiting(
+            reason=Reason.BLOCKED,
+            text=f"Every worker with this workflow failed on it lately; the next try is after {until:%H:%M:%S} UTC.",
+            until=until,
+            workers=len(serving),
+            expected_start_seconds=(until - now).total_seconds(),
+        )
+    if any(each.is_free for each in able) and ahead == 0:
+        return Waiting(reason=Reason.STARTING, text="Next in line; a worker is free.", position=1, workers=len(able))
+    return _busy(able, ahead=ahead, seconds_per_job=seconds_per_job)
+
+
+def _busy(able: list[Serving], *, ahead: int, seconds_per_job: float | None) -> Waiting:
+    slots = sum(each.slots for each in able)
+    expected = None if seconds_per_job is None else (ahead // slots + 1) * seconds_per_job
+    guess = "" if expected is None else f" It should start in about {_span(expected)}."
+    many = "1 worker is" if len(able) == 1 else f"All {len(able)} workers are"
+    return Waiting(
+        reason=Reason.BUSY,
+        text=f"Position {ahead + 1}. {many} busy.{guess}",
+        position=ahead + 1,
+        expected_start_seconds=expected,
+        workers=len(able),
+    )
+
+
+def _span(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"

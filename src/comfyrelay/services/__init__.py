@@ -1,0 +1,1 @@
+"""Use cases. The only place where transactions begin and end."""

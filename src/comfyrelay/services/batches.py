@@ -1,0 +1,182 @@
+"""Batches: jobs submitted together, with one progress, one pause, one cancel and one retry of what failed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from comfyrelay.domain.ids import digest, new_id
+from comfyrelay.domain.states import JobStatus, Stage
+from comfyrelay.errors import IdempotencyConflict, InvalidInput, NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
+from comfyrelay.services.submit import Item, JobRequest, Submit
+from comfyrelay.store import jobs, ledger, media
+from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.jobs import Job, NewJob
+from comfyrelay.store.media import Batch
+from comfyrelay.store.outbox import Submission
+
+MOST_ITEMS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchRequest:
+    tenant_id: str
+    user_id: str
+    idempotency_key: str
+    items: Sequence[Item]
+    label: str | None = None
+    effect_id: int | None = None
+    workflow_slug: str | None = None
+    priority: int = 0
+    webhook_url: str | None = None
+    stage: Stage | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchState:
+    """A batch and how far it is. A retried item counts as its newest try."""
+
+    id: str
+    label: str | None
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def done(self) -> int:
+        ended = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELED)
+        return sum(self.counts.get(each, 0) for each in ended)
+
+    @property
+    def progress(self) -> float:
+        return self.done / self.total if self.total else 0.0
+
+
+class Batches:
+    def __init__(self, databases: Databases, submit: Submit) -> None:
+        self._databases = databases
+        self._submit = submit
+
+    async def submit(self, request: BatchRequest) -> BatchState:
+        """Accept all items or none, with a constant number of statements in each database."""
+        if not 1 <= len(request.items) <= MOST_ITEMS:
+            raise InvalidInput(errors={"items": f"A batch has between 1 and {MOST_ITEMS} items."})
+        pool = await self._databases.pool_of(request.tenant_id)
+        request_digest = _digest(request)
+        async with pool.read() as tx:
+            batch = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
+        if batch is None:
+            batch = await self._create(pool, request, request_digest)
+        if batch.request_digest != request_digest:
+            raise IdempotencyConflict
+        return await self.state(request.tenant_id, batch.id)
+
+    async def _create(self, pool: Database, request: BatchRequest, request_digest: str) -> Batch:
+        batch_id = new_id()
+        new = await self._new_jobs(pool, request, batch_id, request_digest)
+
+        async def work(tx: Tx) -> tuple[Batch, Sequence[Job], Submission | None]:
+            await ledger.lock_wallet(tx, request.tenant_id)
+            known = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
+            if known is not None:
+                return known, [], None
+            await self._submit.guard_concurrency(tx, request.tenant_id, request.user_id)
+            batch = await media.create_batch(
+                tx,
+                id=batch_id,
+                tenant_id=request.tenant_id,
+                user_id=request.user_id,
+                label=request.label,
+                idempotency_key=request.idempotency_key,
+                request_digest=request_digest,
+            )
+            made, submission = await self._submit.write(tx, new)
+            return batch, made, submission
+
+        batch, made, submission = await pool.run(Step.SUBMIT_JOB, work)
+        if submission is not None:
+            await self._submit.enqueue(pool, made, submission)
+        return batch
+
+    async def _new_jobs(
+        self, pool: Database, request: BatchRequest, batch_id: str, request_digest: str
+    ) -> list[NewJob]:
+        target = await self._submit.target(
+            request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
+        )
+        found = await self._submit.media(pool, request.tenant_id, request.items, target)
+        new = []
+        for number, item in enumerate(request.items):
+            try:
+                new.append(
+                    self._submit.new_job(
+                        _job_request(request, item, number),
+                        target,
+                        item,
+                        found,
+                        request_digest=request_digest,
+                        batch_id=batch_id,
+                        item_no=number,
+                    )
+                )
+            except InvalidInput as error:
+                fields = {f"items.{number}.{key}": text for key, text in error.errors.items()}
+                raise InvalidInput(f"Item {number} is not valid.", errors=fields) from error
+        return new
+
+    async def state(self, tenant_id: str, batch_id: str) -> BatchState:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            batch = await media.batch(tx, tenant_id, id_=batch_id)
+            if batch is None:
+                raise NotFound(f"There is no batch {batch_id!r}.")
+            counts = await jobs.count_in_batch(tx, tenant_id, batch_id)
+        return BatchState(id=batch.id, label=batch.label, counts=counts)
+
+    async def retry_failed(self, tenant_id: str, batch_id: str) -> int:
+        """New jobs for the items whose newest try failed; returns how many."""
+        pool = await self._databases.pool_of(tenant_id)
+
+        async def work(tx: Tx) -> tuple[Sequence[Job], Submission | None]:
+            await ledger.lock_wallet(tx, tenant_id)
+            if await media.batch(tx, tenant_id, id_=batch_id) is None:
+                raise NotFound(f"There is no batch {batch_id!r}.")
+            newest = await jobs.newest_in_batch(tx, tenant_id, batch_id)
+            failed = [each for each in newest if each.status == JobStatus.FAILED]
+            if not failed:
+                return [], None
+            return await self._submit.write_retries(tx, failed)
+
+        made, submission = await pool.run(Step.SUBMIT_JOB, work)
+        if submission is not None:
+            await self._submit.enqueue(pool, made, submission)
+        return len(made)
+
+
+def _digest(request: BatchRequest) -> str:
+    return digest(
+        {
+            "label": request.label,
+            "effect_id": request.effect_id,
+            "workflow_slug": request.workflow_slug,
+            "priority": request.priority,
+            "webhook_url": request.webhook_url,
+            "stage": request.stage,
+            "items": [[dict(each.input_payload), each.input_file_id, each.video_id] for each in request.items],
+        }
+    )
+
+
+def _job_request(request: BatchRequest, item: Item, number: int) -> JobRequest:
+    return JobRequest(
+        tenant_id=request.tenant_id,
+        user_id=request.user_id,
+        idempotency_key=f"batch:{request.idempotency_key}:{number}",
+        effect_id=request.effect_id,
+        workflow_slug=request.workflow_slug,
+        item=item,
+        priority=request.priority,
+        webhook_url=request.webhook_url,
+        stage=request.stage,
+    )

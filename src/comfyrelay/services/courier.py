@@ -1,0 +1,202 @@
+"""Telling tenant pools what the queue decided.
+
+Letters are in the central outbox before they come here. One delivery runs per pool at a time and takes everything that
+has come in since the last, so that under load many settlements share one commit. What cannot be delivered stays in the
+outbox for the relay.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import structlog
+
+from comfyrelay.domain.messages import Message
+from comfyrelay.domain.settlement import CANCELED_TEXT, Settled, apply_messages, video_status_of
+from comfyrelay.domain.states import JobStatus, TransactionType
+from comfyrelay.errors import PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
+from comfyrelay.store import jobs, ledger, media, outbox
+from comfyrelay.store.database import Tx
+from comfyrelay.store.outbox import Letter
+
+log = structlog.get_logger(__name__)
+
+# Bounds the size of one tenant transaction.
+MESSAGES_AT_ONCE = 1000
+
+
+class Courier:
+    def __init__(self, databases: Databases, *, output_disk: str) -> None:
+        self._databases = databases
+        self._output_disk = output_disk
+        self._waiting: dict[str, list[tuple[Letter, asyncio.Future[None]]]] = defaultdict(list)
+        self._running: dict[str, asyncio.Task[None]] = {}
+
+    async def deliver(self, letters: Iterable[Letter]) -> None:
+        """Deliver, and return when the pools have committed, or cannot be reached and must be told later."""
+        await asyncio.gather(*self.send(letters).values())
+
+    def deliver_soon(self, letters: Iterable[Letter]) -> None:
+        """Deliver behind the caller's back: nobody waits for it, and the relay stands behind it."""
+        self.send(letters)
+
+    async def idle(self) -> None:
+        """Return when nothing is under way."""
+        while self._running:
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    def send(self, letters: Iterable[Letter]) -> dict[str, asyncio.Future[None]]:
+        """Begin to deliver; by pool, what to wait for. The letters are of one transaction: at most one a pool."""
+        loop = asyncio.get_running_loop()
+        futures = {}
+        for letter in letters:
+            future: asyncio.Future[None] = loop.create_future()
+            future.add_done_callback(_note_failure)
+            futures[letter.db_pool] = future
+            self._waiting[letter.db_pool].append((letter, future))
+            if letter.db_pool not in self._running:
+                self._running[letter.db_pool] = loop.create_task(self._run(letter.db_pool))
+        return futures
+
+    async def _run(self, pool: str) -> None:
+        try:
+            while batch := self._take(pool):
+                await self._deliver_batch(pool, batch)
+        finally:
+            del self._running[pool]
+
+    def _take(self, pool: str) -> list[tuple[Letter, asyncio.Future[None]]]:
+        waiting = self._waiting[pool]
+        size = taken = 0
+        while taken < len(waiting) and size < MESSAGES_AT_ONCE:
+            size += len(waiting[taken][0].messages)
+            taken += 1
+        self._waiting[pool] = waiting[taken:]
+        return waiting[:taken]
+
+    async def _deliver_batch(self, pool: str, batch: Sequence[tuple[Letter, asyncio.Future[None]]]) -> None:
+        try:
+            applied = await self.apply(pool, [letter for letter, _ in batch])
+        except PoolUnavailable:
+            applied = []
+        except BaseException as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                raise
+            return
+        for _, future in batch:
+            if not future.done():
+                future.set_result(None)
+        try:
+            await self.forget(applied)
+        except Exception:
+            # They are applied; the relay finds them in the outbox, finds that out, and removes them.
+            log.warning("deliver.not_forgotten", pool=pool, letters=len(applied), exc_info=True)
+
+    async def apply(self, pool: str, letters: Sequence[Letter]) -> list[Letter]:
+        """Apply what is next in line for each job; returns the letters of which nothing is left to apply."""
+
+        async def work(tx: Tx) -> list[Letter]:
+            return await _apply(tx, letters, output_disk=self._output_disk)
+
+        with self._databases.watched(pool):
+            return await self._databases.pool(pool).run(Step.DELIVER_APPLY, work)
+
+    async def forget(self, letters: Sequence[Letter]) -> None:
+        if letters:
+            ids = [each.id for each in letters]
+            await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_letters(tx, ids))
+
+
+async def _apply(tx: Tx, letters: Sequence[Letter], *, output_disk: str) -> list[Letter]:
+    messages: dict[str, list[Message]] = defaultdict(list)
+    for letter in letters:
+        for message in letter.messages:
+            messages[message.job_id].append(message)
+    states = await jobs.lock_states(tx, messages)
+    settled = [each for state in states.values() if (each := apply_messages(state, messages[state.id])) is not None]
+    if settled:
+        await _write(tx, settled, output_disk=output_disk)
+    versions = {job_id: state.dispatch_version for job_id, state in states.items()}
+    versions.update({each.job.id: each.job.dispatch_version for each in settled})
+    # A job that is gone has nothing left to be told.
+    return [
+        letter
+        for letter in letters
+        if all(message.version <= versions.get(message.job_id, message.version) for message in letter.messages)
+    ]
+
+
+async def _write(tx: Tx, settled: Sequence[Settled], *, output_disk: str) -> None:
+    outputs = [each for each in settled if each.output is not None]
+    if outputs:
+        await media.write_outputs(tx, [_output_row(each, output_disk) for each in outputs])
+    await jobs.write_settled(tx, settled)
+    await jobs.write_attempts(tx, [attempt for each in settled for attempt in each.attempts.values()])
+    await jobs.write_events(tx, [event for each in settled for event in each.events])
+    await _settle_tokens(tx, [each for each in settled if each.settlement is not None])
+    videos = [_video_change(each) for each in settled if each.job.video_id is not None]
+    if videos:
+        await media.change_videos(tx, videos)
+
+
+async def _settle_tokens(tx: Tx, settled: Sequence[Settled]) -> None:
+    entries = [
+        ledger.Entry(
+            tenant_id=each.job.tenant_id,
+            type=each.settlement,
+            amount=each.job.reserved_tokens if each.settlement is TransactionType.JOB_REFUND else 0,
+            job_id=each.job.id,
+        )
+        for each in settled
+        if each.settlement is not None
+    ]
+    refunded = {each.tenant_id for each in entries if each.type is TransactionType.JOB_REFUND}
+    if refunded:
+        await ledger.lock_wallets(tx, refunded)
+    if entries:
+        await ledger.append(tx, entries)
+
+
+def _output_row(settled: Settled, disk: str) -> dict[str, object]:
+    output = settled.output
+    assert output is not None
+    return {
+        "id": output.file_id,
+        "tenant_id": settled.job.tenant_id,
+        "user_id": settled.job.user_id,
+        "disk": disk,
+        "path": output.path,
+        "mime_type": output.mime_type,
+        "size": output.size,
+        "content_hash": output.sha256,
+        "metadata": output.metadata,
+    }
+
+
+def _video_change(settled: Settled) -> media.VideoChange:
+    job = settled.job
+    details: dict[str, object] | None = None
+    if job.status == JobStatus.FAILED:
+        details = {"error": job.error_message}
+    elif job.status == JobStatus.CANCELED:
+        details = {"error": CANCELED_TEXT}
+    elif job.status == JobStatus.COMPLETED and job.started_at and job.completed_at:
+        details = {"processing_seconds": (job.completed_at - job.started_at).total_seconds()}
+    assert job.video_id is not None
+    return media.VideoChange(
+        id=job.video_id,
+        job_id=job.id,
+        status=video_status_of(job.status),
+        processed_file_id=job.output_file_id if job.status == JobStatus.COMPLETED else None,
+        processing_details=details,
+    )
+
+
+def _note_failure(future: asyncio.Future[None]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.info("deliver.failed", error=repr(error))

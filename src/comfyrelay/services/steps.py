@@ -1,0 +1,34 @@
+"""Every transaction of the services by name.
+
+A crash can fall before or after the commit of any of them; the tests try them all.
+"""
+
+from enum import StrEnum
+
+
+class Step(StrEnum):
+    # submit and retry: tenant first, then central
+    SUBMIT_JOB = "submit.job"
+    SUBMIT_ENQUEUE = "submit.enqueue"
+    SUBMIT_FORGET = "submit.forget"
+    # everything that a worker says or gets: central first, then tenant
+    LEASE = "lease"
+    HEARTBEAT = "heartbeat"
+    HEARTBEAT_LOGS = "heartbeat.logs"
+    SETTLE = "settle"
+    DEFER = "defer"
+    RELEASE = "release"
+    RECALL = "recall"
+    REAP = "reap"
+    # what a user or an operator asks for
+    CONTROL = "control"
+    MOVE = "move"
+    # the tenant's side of a verdict
+    DELIVER_APPLY = "deliver.apply"
+    DELIVER_FORGET = "deliver.forget"
+    # the rest
+    LEDGER = "ledger"
+    TENANT = "tenant"
+    CATALOGUE = "catalogue"
+    WORKER = "worker"
+    REPAIR = "repair"

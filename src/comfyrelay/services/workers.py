@@ -1,0 +1,148 @@
+"""The life of a worker: registered through its fleet, drained, deregistered with its leases given back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from comfyrelay.domain import lifecycle
+from comfyrelay.domain.failover import FailoverPolicy
+from comfyrelay.domain.states import Stage
+from comfyrelay.errors import Forbidden, InvalidInput, NotFound
+from comfyrelay.services import verdicts
+from comfyrelay.services.courier import Courier
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
+from comfyrelay.services.verdicts import Verdict
+from comfyrelay.services.wakeup import Wakeup
+from comfyrelay.store import audit, catalogue, dispatches, workers
+from comfyrelay.store.audit import AuditEntry
+from comfyrelay.store.database import Tx
+from comfyrelay.store.outbox import Letter
+from comfyrelay.store.workers import Worker
+
+
+class Workers:
+    def __init__(
+        self,
+        databases: Databases,
+        courier: Courier,
+        wakeup: Wakeup,
+        *,
+        policy: FailoverPolicy,
+        max_fleet_workers: int,
+    ) -> None:
+        self._databases = databases
+        self._courier = courier
+        self._wakeup = wakeup
+        self._policy = policy
+        self._max_fleet_workers = max_fleet_workers
+
+    async def register(
+        self,
+        *,
+        worker_id: str,
+        fleet_slug: str,
+        stage: Stage = Stage.PRODUCTION,
+        max_concurrency: int = 1,
+        capabilities: Mapping[str, Any] | None = None,
+        workflow_slugs: Sequence[str] | None = None,
+        token_hash: str | None = None,
+    ) -> tuple[Worker, list[str]]:
+        """Register a worker in its fleet; returns it with the slugs of the workflows it was assigned."""
+        if max_concurrency < 1:
+            raise InvalidInput(errors={"max_concurrency": "This must be at least 1."})
+
+        async def work(tx: Tx) -> tuple[Worker, list[str]]:
+            fleet = await catalogue.fleet(tx, stage=stage, slug=fleet_slug)
+            if fleet is None:
+                raise NotFound(f"There is no {stage} fleet {fleet_slug!r}.")
+            most = fleet.max_workers if fleet.max_workers is not None else self._max_fleet_workers
+            if await workers.count_of_fleet(tx, fleet.id) >= most:
+                raise Forbidden(f"The fleet {fleet_slug!r} is full: it has {most} workers.")
+            worker = await workers.create(
+                tx,
+                worker_id=worker_id,
+                fleet_id=fleet.id,
+                stage=stage,
+                max_concurrency=max_concurrency,
+                capabilities=dict(capabilities or {}),
+                narrowed_to=list(workflow_slugs) if workflow_slugs is not None else None,
+                token_hash=token_hash,
+            )
+            assigned = await workers.assign(tx, worker)
+            if not assigned:
+                raise InvalidInput(
+                    errors={"fleet_slug": f"The fleet {fleet_slug!r} has no active workflow for this worker."}
+                )
+            data = {"fleet": fleet_slug, "stage": stage, "workflows": assigned}
+            await audit.record(tx, [AuditEntry(worker_id=worker_id, event="register", data=data)])
+            return worker, assigned
+
+        return await self._databases.central.run(Step.WORKER, work)
+
+    async def set_draining(self, worker_id: str, *, is_draining: bool) -> Worker:
+        return await self._change(worker_id, "drain" if is_draining else "undrain", is_draining=is_draining)
+
+    async def set_approved(self, worker_id: str, *, is_approved: bool) -> Worker:
+        """Revoking takes the worker's leases away too: whoever is not trusted does not speak for a job."""
+        worker = await self._change(worker_id, "approve" if is_approved else "revoke", is_approved=is_approved)
+        if not is_approved:
+            await self.release(worker_id, reason="revoked")
+        return worker
+
+    async def seen(self, worker_ids: Sequence[str]) -> None:
+        if worker_ids:
+            await self._databases.central.run(Step.WORKER, lambda tx: workers.seen(tx, worker_ids))
+
+    async def release(self, worker_id: str, *, reason: str) -> int:
+        """Requeue every lease the worker holds, without penalty; returns how many there were."""
+
+        async def work(tx: Tx) -> tuple[list[Letter], int]:
+            return await self._release(tx, worker_id, reason)
+
+        letters, count = await self._databases.central.run(Step.RELEASE, work)
+        await self._after(letters)
+        return count
+
+    async def deregister(self, worker_id: str, *, reason: str = "shutdown") -> int:
+        """Take the worker out of the registry; any lease it still holds is requeued."""
+
+        async def work(tx: Tx) -> tuple[list[Letter], int]:
+            if await workers.get(tx, worker_id) is None:
+                raise NotFound(f"There is no worker {worker_id!r}.")
+            released = await self._release(tx, worker_id, reason)
+            await workers.remove(tx, worker_id)
+            entry = AuditEntry(worker_id=worker_id, event="deregister", data={"reason": reason})
+            await audit.record(tx, [entry])
+            return released
+
+        letters, count = await self._databases.central.run(Step.RELEASE, work)
+        await self._after(letters)
+        return count
+
+    async def recall_prefetched(self, worker_id: str) -> int:
+        """Ask a worker, by its next heartbeat, to give back what it prefetched and has not begun."""
+        found = await self._databases.central.run(Step.RECALL, lambda tx: dispatches.recall_prefetched(tx, worker_id))
+        return len(found)
+
+    async def _release(self, tx: Tx, worker_id: str, reason: str) -> tuple[list[Letter], int]:
+        found, now = await dispatches.lock_where(tx, dispatches.leased_by(worker_id))
+        moves = [
+            move for each in found.values() if (move := lifecycle.requeue(each, reason=reason, now=now)) is not None
+        ]
+        decided = [Verdict(move=each, by="release") for each in moves]
+        return await verdicts.write(tx, decided, now=now, policy=self._policy), len(moves)
+
+    async def _after(self, letters: Sequence[Letter]) -> None:
+        if letters:
+            await self._wakeup.notify()
+            await self._courier.deliver(letters)
+
+    async def _change(self, worker_id: str, event: str, **values: Any) -> Worker:
+        async def work(tx: Tx) -> Worker:
+            worker = await workers.change(tx, worker_id, **values)
+            if worker is None:
+                raise NotFound(f"There is no worker {worker_id!r}.")
+            await audit.record(tx, [AuditEntry(worker_id=worker_id, event=event)])
+            return worker
+
+        return await self._databases.central.run(Step.WORKER, work)

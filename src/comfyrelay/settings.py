@@ -1,0 +1,200 @@
+"""Settings from the environment (`COMFYRELAY_…`) and `comfyrelay.toml`.
+
+Nothing is read at import, and nothing when `Settings` is constructed: only `load_settings` looks around.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from comfyrelay.errors import ConfigurationError
+
+__all__ = ["ENV_PREFIX", "Settings", "Stage", "load_settings"]
+
+ENV_PREFIX = "COMFYRELAY_"
+CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
+CONFIG_NAME = "comfyrelay.toml"
+
+DATABASE_SCHEMES = ("sqlite:///", "postgresql://", "postgres://")
+
+Stage = Literal["staging", "production"]
+
+
+def _database_url(url: str) -> str:
+    # the URL is not repeated in the message: it may hold a password
+    if not url.startswith(DATABASE_SCHEMES):
+        raise ValueError(f"a database URL must start with one of {', '.join(DATABASE_SCHEMES)}")
+    return url
+
+
+DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
+Count = Annotated[int, Field(gt=0)]
+CountOrZero = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Settings(BaseSettings):
+    """What one process needs to know. `load_settings` fills it; tests construct it directly."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    data_dir: Path = Field(Path("~/.local/share/comfyrelay"), description="folder for everything local")
+    database_url: DatabaseUrl | None = Field(
+        None, repr=False, description="central database; a file in the data folder when not set"
+    )
+    tenant_pools: dict[str, DatabaseUrl] = Field(
+        {},
+        repr=False,
+        description="JSON object: pool name → database URL; one file in the data folder when empty",
+    )
+    storage_url: str | None = Field(None, description="object storage; a folder in the data folder when not set")
+    stage: Stage = Field("production", description="stage of the jobs this server takes")
+
+    lease_ttl_seconds: Seconds = Field(900, description="how long a lease lives without a heartbeat")
+    max_attempts: Count = Field(3, description="leases a job may use up before it fails")
+    retry_backoff_seconds: SecondsOrZero = Field(5, description="wait before a failed attempt is tried again")
+    reaper_interval_seconds: Seconds = Field(5, description="how often expired leases are looked for")
+    relay_interval_seconds: Seconds = Field(1, description="how often jobs without a dispatch are looked for")
+
+    max_fleet_workers: Count = Field(50, description="workers that may register in one fleet")
+    worker_stale_seconds: Seconds = Field(300, description="silence after which a worker counts as gone")
+    max_failures_before_block: Count = Field(1, description="failures after which a worker is blocked")
+    block_cooldown_seconds: SecondsOrZero = Field(60, description="how long such a block lasts")
+    warm_lookahead_rows: CountOrZero = Field(32, description="rows looked ahead for a warm workflow; 0: none")
+    warm_wait_seconds: SecondsOrZero = Field(120, description="longest that a row is passed over for a warm one")
+
+    max_active_jobs_per_user: Count = Field(5, description="jobs one user may have queued or running")
+    user_priority_min: int = Field(-10, description="lowest priority a user may ask for")
+    user_priority_max: int = Field(10, description="highest priority a user may ask for")
+
+    presigned_ttl_seconds: Count = Field(900, description="how long a pre-signed URL works")
+    database_pool_size: Count = Field(10, description="connections kept to each PostgreSQL database")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, folder: Path) -> Path:
+        return folder.expanduser().absolute()
+
+    @model_validator(mode="after")
+    def _priorities_in_order(self) -> Self:
+        if self.user_priority_min > self.user_priority_max:
+            raise ValueError(
+                f"{ENV_PREFIX}USER_PRIORITY_MIN ({self.user_priority_min}) must not be above "
+                f"{ENV_PREFIX}USER_PRIORITY_MAX ({self.user_priority_max})"
+            )
+        return self
+
+    @property
+    def central_url(self) -> str:
+        """The central database."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'central.db'}"
+
+    @property
+    def pool_urls(self) -> dict[str, str]:
+        """The database of each tenant pool."""
+        return dict(self.tenant_pools or {"main": f"sqlite:///{self.data_dir / 'tenants-main.db'}"})
+
+    @property
+    def objects_url(self) -> str:
+        """The object storage."""
+        return self.storage_url or (self.data_dir / "objects").as_uri()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments only. pydantic would merge `tenant_pools` of two sources; one must replace the other."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
+def load_settings() -> Settings:
+    """Read the settings of this process; the environment beats the file."""
+    path = _config_path()
+    in_file = _read_file(path) if path else {}
+    in_environment = _read_environment()
+    try:
+        return Settings(**{**in_file, **in_environment})
+    except ValidationError as error:
+        complaints = [_complaint(each, in_environment, path) for each in error.errors()]
+        raise ConfigurationError("\n".join(complaints)) from None
+
+
+def _config_path() -> Path | None:
+    named = os.environ.get(CONFIG_VARIABLE)
+    if not named:
+        here = Path(CONFIG_NAME)
+        return here if here.is_file() else None
+    path = Path(named).expanduser()
+    if not path.is_file():
+        raise ConfigurationError(
+            f"{CONFIG_VARIABLE} names {path}, which is not a file. Create it, or unset {CONFIG_VARIABLE}."
+        )
+    return path
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error}.") from None
+
+
+def _read_environment() -> dict[str, Any]:
+    try:
+        return EnvSettingsSource(Settings)()
+    except SettingsError:
+        # tenant_pools is the only setting written as JSON, so the only one that can fail to parse
+        raise ConfigurationError(
+            f"{_variable('tenant_pools')} is not valid JSON. "
+            'Write an object of pool names and database URLs: {"main": "postgresql://…"}.'
+        ) from None
+
+
+def _complaint(error: ErrorDetails, in_environment: Mapping[str, Any], path: Path | None) -> str:
+    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if not error["loc"]:
+        return f"{message}."
+    key = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        return f"{path}: unknown setting {key!r}. {_advice(key)}"
+    place = "in the environment" if key in in_environment else f"as {key} in {path}"
+    description = Settings.model_fields[key].description
+    return f"{_variable(key)} ({description}): {message}. Correct it {place}."
+
+
+def _advice(key: str) -> str:
+    close = difflib.get_close_matches(key.lower(), Settings.model_fields, n=1)
+    return f"Did you mean {close[0]!r}?" if close else "Remove it, or correct its name."
+
+
+def _variable(key: str) -> str:
+    return f"{ENV_PREFIX}{key.upper()}"

@@ -1,0 +1,59 @@
+"""What workers did and what was done to them, one row each, in the order in which it happened."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Text, insert, select
+from sqlalchemy.sql import Executable
+
+from comfyrelay.store.central import worker_audit_logs
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import rows_table, with_rows
+from comfyrelay.store.types import JsonText, relay_now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditEntry:
+    worker_id: str
+    event: str
+    dispatch_id: int | None = None
+    data: dict[str, Any] | None = None
+
+
+async def record(tx: Tx, entries: Sequence[AuditEntry]) -> None:
+    rows = [
+        {"n": n, "worker_id": e.worker_id, "event": e.event, "dispatch_id": e.dispatch_id, "data": e.data}
+        for n, e in enumerate(entries)
+    ]
+    if rows:
+        await tx.execute(_record(tx.dialect.name), with_rows(rows))
+
+
+@cache
+def _record(dialect: str) -> Executable:
+    columns: dict[str, Any] = {
+        "worker_id": Text(),
+        "event": Text(),
+        "dispatch_id": BigInteger(),
+        "data": JsonText(),
+        "n": BigInteger(),
+    }
+    r = rows_table(dialect, columns)
+    rows = select(r.c.worker_id, r.c.event, r.c.dispatch_id, r.c.data, relay_now()).order_by(r.c.n)
+    names = ["worker_id", "event", "dispatch_id", "data", "created_at"]
+    return insert(worker_audit_logs).from_select(names, rows)
+
+
+async def of_worker(tx: Tx, worker_id: str, *, limit: int = 100) -> list[tuple[AuditEntry, datetime]]:
+    a = worker_audit_logs
+    query = select(a).where(a.c.worker_id == worker_id).order_by(a.c.id.desc()).limit(limit)
+    return [
+        (
+            AuditEntry(worker_id=r.worker_id, event=r.event, dispatch_id=r.dispatch_id, data=r.data),
+            r.created_at,
+        )
+        for r in await tx.execute(query)
+    ]

@@ -1,0 +1,355 @@
+"""The central schema: the catalogue, the fleet and the dispatch queue. Nothing private to a tenant is kept here."""
+
+from enum import StrEnum
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    desc,
+    false,
+    text,
+    true,
+)
+
+from comfyrelay.domain.states import DispatchStatus, PauseMode, Provider, Stage, WorkflowKind
+from comfyrelay.store.types import JsonText, UtcTime
+
+NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+metadata = MetaData(naming_convention=NAMES)
+
+# SQLite gives its fast, growing row ids to INTEGER PRIMARY KEY only.
+BigId = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def one_of(column: str, words: type[StrEnum], *, nullable: bool = False) -> CheckConstraint:
+    listed = ", ".join(f"'{each}'" for each in words)
+    condition = f"{column} IN ({listed})"
+    return CheckConstraint(f"{column} IS NULL OR {condition}" if nullable else condition, name=column)
+
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("db_pool", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+)
+
+users = Table(
+    "users",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False, unique=True),
+    Column("email", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("password_hash", Text),
+    Column("is_admin", Boolean, nullable=False, server_default=false()),
+    Column("created_at", UtcTime, nullable=False),
+)
+
+api_tokens = Table(
+    "api_tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("user_id", Text, ForeignKey("users.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("name", Text, nullable=False),
+    Column("token_hash", Text, nullable=False, unique=True),
+    Column("created_at", UtcTime, nullable=False),
+    Column("last_used_at", UtcTime),
+    Column("revoked_at", UtcTime),
+)
+
+workflows = Table(
+    "workflows",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    Column("slug", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    # Raw graphs are workflows too, private to the tenant that sent them.
+    Column("tenant_id", Text, ForeignKey("tenants.id")),
+    Column("kind", Text, nullable=False, server_default=WorkflowKind.GRAPH),
+    Column("provider", Text, nullable=False, server_default=Provider.SELF_HOSTED),
+    Column("graph_path", Text, nullable=False),
+    Column("properties", JsonText, nullable=False),
+    Column("output_node_id", Text),
+    Column("output_extension", Text, nullable=False),
+    Column("output_mime_type", Text, nullable=False),
+    Column("is_active", Boolean, nullable=False, server_default=true()),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    one_of("kind", WorkflowKind),
+    one_of("provider", Provider),
+)
+
+effects = Table(
+    "effects",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    Column("slug", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("workflow_id", BigInteger, ForeignKey("workflows.id"), nullable=False, index=True),
+    Column("property_overrides", JsonText, nullable=False),
+    Column("credits_cost", BigInteger, nullable=False),
+    Column("is_active", Boolean, nullable=False, server_default=true()),
+    Column("last_processing_time_seconds", Float),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    CheckConstraint("credits_cost >= 0", name="credits_cost"),
+)
+
+fleets = Table(
+    "fleets",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    Column("slug", Text, nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("max_workers", Integer),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("stage", "slug"),
+    one_of("stage", Stage),
+)
+
+workflow_fleets = Table(
+    "workflow_fleets",
+    metadata,
+    Column("fleet_id", BigInteger, ForeignKey("fleets.id", ondelete="CASCADE"), primary_key=True),
+    Column("workflow_id", BigInteger, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("worker_id", Text, primary_key=True),
+    Column("fleet_id", BigInteger, ForeignKey("fleets.id"), nullable=False, index=True),
+    Column("stage", Text, nullable=False),
+    Column("display_name", Text),
+    Column("token_hash", Text, unique=True),
+    Column("capabilities", JsonText, nullable=False),
+    # The slugs a worker asked to be narrowed to; null means all of its fleet's.
+    Column("narrowed_to", JsonText),
+    Column("max_concurrency", Integer, nullable=False),
+    Column("current_load", Integer, nullable=False, server_default=text("0")),
+    Column("is_approved", Boolean, nullable=False, server_default=true()),
+    Column("is_draining", Boolean, nullable=False, server_default=false()),
+    Column("registration_source", Text, nullable=False, server_default="fleet"),
+    Column("capacity_type", Text),
+    Column("instance_type", Text),
+    Column("last_seen_at", UtcTime, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    one_of("stage", Stage),
+    CheckConstraint("max_concurrency >= 1", name="max_concurrency"),
+)
+
+worker_workflows = Table(
+    "worker_workflows",
+    metadata,
+    Column("worker_id", Text, ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
+    Column("workflow_id", BigInteger, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "workflow_id"),
+)
+
+workflow_blocks = Table(
+    "workflow_blocks",
+    metadata,
+    Column("worker_id", Text, ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
+    Column("workflow_hash", Text, primary_key=True),
+    Column("failure_count", Integer, nullable=False),
+    Column("blocked_until", UtcTime),
+)
+
+ai_job_dispatches = Table(
+    "ai_job_dispatches",
+    metadata,
+    # Fixed-width columns first, so that a row wastes no space on alignment.
+    Column("id", BigId, primary_key=True),
+    Column("workflow_id", BigInteger, ForeignKey("workflows.id"), nullable=False),
+    Column("effect_id", BigInteger),
+    Column("rank", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("version", BigInteger, nullable=False, server_default=text("0")),
+    Column("available_at", UtcTime, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("leased_at", UtcTime),
+    Column("lease_expires_at", UtcTime),
+    Column("finished_at", UtcTime),
+    Column("cancel_requested_at", UtcTime),
+    Column("pause_requested_at", UtcTime),
+    Column("release_requested_at", UtcTime),
+    Column("passed_over_at", UtcTime),
+    Column("duration_seconds", Float),
+    Column("priority", Integer, nullable=False, server_default=text("0")),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("max_attempts", Integer, nullable=False),
+    Column("deferrals", Integer, nullable=False, server_default=text("0")),
+    Column("is_prefetch", Boolean, nullable=False, server_default=false()),
+    Column("status", Text, nullable=False, server_default=DispatchStatus.QUEUED),
+    Column("stage", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("tenant_id", Text, nullable=False),
+    Column("tenant_job_id", Text, nullable=False),
+    Column("db_pool", Text, nullable=False),
+    Column("batch_id", Text),
+    Column("workflow_hash", Text, nullable=False),
+    Column("worker_id", Text),
+    Column("lease_token", Text),
+    Column("lease_request_id", Text),
+    Column("pause_mode", Text),
+    Column("last_error", Text),
+    Column("progress", JsonText),
+    UniqueConstraint("tenant_id", "tenant_job_id"),
+    one_of("status", DispatchStatus),
+    one_of("stage", Stage),
+    one_of("provider", Provider),
+    one_of("pause_mode", PauseMode, nullable=True),
+    CheckConstraint(
+        "(status = 'leased') = (lease_token IS NOT NULL)"
+        " AND (status = 'leased') = (lease_expires_at IS NOT NULL)"
+        " AND (status = 'leased') = (worker_id IS NOT NULL)"
+        " AND (status = 'leased') = (leased_at IS NOT NULL)",
+        name="lease_iff_leased",
+    ),
+    CheckConstraint(
+        "status = 'leased' OR (cancel_requested_at IS NULL AND pause_requested_at IS NULL"
+        " AND release_requested_at IS NULL)",
+        name="requests_only_while_leased",
+    ),
+    CheckConstraint(
+        "(finished_at IS NOT NULL) = (status IN ('completed', 'failed', 'canceled'))",
+        name="finished_iff_terminal",
+    ),
+    CheckConstraint("attempts >= 0 AND max_attempts >= 1 AND epoch >= 0 AND version >= 0", name="counts"),
+    # Every heartbeat writes lease_expires_at and progress: neither may be indexed, and pages keep room, so that
+    # heartbeats stay HOT updates.
+    postgresql_with={"fillfactor": "70"},
+)
+
+Index(
+    "ix_ai_job_dispatches_queued",
+    ai_job_dispatches.c.stage,
+    ai_job_dispatches.c.provider,
+    ai_job_dispatches.c.workflow_id,
+    desc(ai_job_dispatches.c.priority),
+    ai_job_dispatches.c.rank,
+    ai_job_dispatches.c.id,
+    postgresql_where=text("status = 'queued'"),
+    sqlite_where=text("status = 'queued'"),
+)
+Index(
+    "ix_ai_job_dispatches_leased",
+    ai_job_dispatches.c.worker_id,
+    postgresql_where=text("status = 'leased'"),
+    sqlite_where=text("status = 'leased'"),
+)
+Index(
+    "ix_ai_job_dispatches_waiting_tenant",
+    ai_job_dispatches.c.tenant_id,
+    ai_job_dispatches.c.priority,
+    ai_job_dispatches.c.rank,
+    postgresql_where=text("status IN ('queued', 'paused')"),
+    sqlite_where=text("status IN ('queued', 'paused')"),
+)
+Index(
+    "ix_ai_job_dispatches_batch",
+    ai_job_dispatches.c.batch_id,
+    postgresql_where=text("batch_id IS NOT NULL"),
+    sqlite_where=text("batch_id IS NOT NULL"),
+)
+# Few rows are ever in these states, so lists of them need not read past the completed ones.
+Index(
+    "ix_ai_job_dispatches_set_aside",
+    ai_job_dispatches.c.status,
+    ai_job_dispatches.c.id,
+    postgresql_where=text("status IN ('failed', 'canceled', 'paused')"),
+    sqlite_where=text("status IN ('failed', 'canceled', 'paused')"),
+)
+Index(
+    "ix_ai_job_dispatches_exhausted",
+    ai_job_dispatches.c.id,
+    postgresql_where=text("status IN ('queued', 'paused') AND attempts >= max_attempts"),
+    sqlite_where=text("status IN ('queued', 'paused') AND attempts >= max_attempts"),
+)
+
+dispatch_leases = Table(
+    "dispatch_leases",
+    metadata,
+    # The history of leases: it answers a repeated poll, complete or fail after the dispatch has moved on.
+    Column("lease_token", Text, primary_key=True),
+    Column("dispatch_id", BigInteger, ForeignKey("ai_job_dispatches.id", ondelete="CASCADE"), nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("worker_id", Text, nullable=False),
+    Column("request_id", Text),
+    Column("leased_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime),
+    Column("outcome", Text),
+    Column("ended_by", Text),
+    Column("reason", Text),
+    Column("status_after", Text),
+    UniqueConstraint("dispatch_id", "epoch"),
+    Index(
+        "uq_dispatch_leases_request",
+        "worker_id",
+        "request_id",
+        unique=True,
+        postgresql_where=text("request_id IS NOT NULL"),
+        sqlite_where=text("request_id IS NOT NULL"),
+    ),
+)
+
+worker_audit_logs = Table(
+    "worker_audit_logs",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    Column("created_at", UtcTime, nullable=False),
+    Column("dispatch_id", BigInteger),
+    Column("worker_id", Text, nullable=False),
+    Column("event", Text, nullable=False),
+    Column("data", JsonText),
+    Index(None, "worker_id", "id"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    # What a tenant pool must still be told: each row one list of messages, written with the moves they tell of.
+    Column("id", BigId, primary_key=True),
+    Column("db_pool", Text, nullable=False),
+    Column("messages", JsonText, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Index(None, "db_pool", "id"),
+)
+
+payment_events = Table(
+    "payment_events",
+    metadata,
+    Column("provider_event_id", Text, primary_key=True),
+    Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+)
+
+settings = Table(
+    "settings",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", JsonText, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+)

@@ -1,0 +1,217 @@
+"""One database: its engines, its transactions, and what may go wrong with them.
+
+SQLite gets a single writing connection, which makes writers queue in the process instead of failing on a lock, and
+several reading ones. PostgreSQL gets one pool.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import asyncpg
+import structlog
+from sqlalchemy import event, exc
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from comfyrelay.errors import ConfigurationError, PoolUnavailable
+from comfyrelay.store.types import time_text
+
+T = TypeVar("T")
+Tx = AsyncConnection
+
+log = structlog.get_logger(__name__)
+
+BUSY_TIMEOUT_SECONDS = 30
+CONNECT_TIMEOUT_SECONDS = 5
+RETRIES = 5
+
+# A deadlock or a lost race: the transaction was rolled back whole and may simply be run again.
+_RUN_AGAIN = {"40P01", "40001", "55P03"}
+# Lost or refused connections, a server that shuts down or starts up, too many clients.
+_UNREACHABLE = {"57P01", "57P02", "57P03", "53300", "3D000"}
+
+
+class Boundary(StrEnum):
+    """Where a crash can fall between two steps. `AFTER_COMMIT` is "commit, then report failure"."""
+
+    BEFORE_COMMIT = "before_commit"
+    AFTER_COMMIT = "after_commit"
+
+
+Crash = Callable[[str, Boundary], Awaitable[None]]
+
+
+def system_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+class Database:
+    """A central database or a tenant pool. `clock` is what SQLite's `relay_now()` reads; PostgreSQL has its own."""
+
+    def __init__(
+        self, name: str, url: str, *, pool_size: int = 10, clock: Callable[[], datetime] = system_clock
+    ) -> None:
+        self.name = name
+        self.url = async_url(url)
+        self.dialect = self.url.get_backend_name()
+        self.crash: Crash | None = None
+        if self.dialect == "sqlite":
+            Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+            self._writer = _sqlite_engine(self.url, clock, begin="BEGIN IMMEDIATE", pool_size=1)
+            self._reader = _sqlite_engine(self.url, clock, begin="BEGIN", pool_size=4)
+        else:
+            self._writer = self._reader = _postgres_engine(self.url, pool_size)
+
+    @property
+    def dsn(self) -> str:
+        """The URL as a driver without SQLAlchemy takes it."""
+        return self.url.set(drivername=self.dialect).render_as_string(hide_password=False)
+
+    async def close(self) -> None:
+        await self._writer.dispose()
+        await self._reader.dispose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[Tx]:
+        """A snapshot to read from."""
+        with self._translated():
+            async with self._reader.connect() as connection:
+                yield connection
+
+    async def run(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
+        """Run `work` in one transaction, again if it lost a race. `step` names it for logs and crash tests."""
+        for attempt in range(RETRIES):
+            try:
+                return await self._run_once(step, work)
+            except exc.DBAPIError as error:
+                if attempt + 1 == RETRIES or not _may_run_again(error):
+                    raise
+                log.info("transaction.run_again", step=step, database=self.name, attempt=attempt + 1)
+                await asyncio.sleep(random.uniform(0.5, 1) * 0.01 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    async def _run_once(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
+        with self._translated():
+            async with self._writer.begin() as connection:
+                result = await work(connection)
+                if self.crash is not None:
+                    await self.crash(step, Boundary.BEFORE_COMMIT)
+        if self.crash is not None:
+            await self.crash(step, Boundary.AFTER_COMMIT)
+        return result
+
+    def _translated(self) -> "_Translated":
+        return _Translated(self.name)
+
+
+class _Translated:
+    """Turns "the database cannot be reached" into `PoolUnavailable`; everything else passes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if error is not None and _is_unreachable(error):
+            raise PoolUnavailable(pool=self._name) from error
+
+
+def async_url(url: str) -> URL:
+    """The URL with its asynchronous driver. Users write `sqlite:///…` or `postgresql://…`."""
+    try:
+        parsed = make_url(url)
+    except exc.ArgumentError as error:
+        raise ConfigurationError(f"{url!r} is not a database URL.") from error
+    match parsed.get_backend_name():
+        case "sqlite":
+            if parsed.database in {None, "", ":memory:"}:
+                raise ConfigurationError("An in-memory SQLite database cannot be shared; name a file instead.")
+            return parsed.set(drivername="sqlite+aiosqlite")
+        case "postgresql" | "postgres":
+            return parsed.set(drivername="postgresql+asyncpg")
+        case other:
+            raise ConfigurationError(f"{other!r} databases are not supported; use sqlite:/// or postgresql://.")
+
+
+def _postgres_engine(url: URL, pool_size: int) -> AsyncEngine:
+    return create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_pre_ping=False,
+        connect_args={
+            "timeout": CONNECT_TIMEOUT_SECONDS,
+            "command_timeout": 60,
+            "server_settings": {
+                "application_name": "comfyrelay",
+                "timezone": "UTC",
+                "jit": "off",
+                # A process that hangs inside a transaction must not hold its locks for ever.
+                "idle_in_transaction_session_timeout": "30000",
+            },
+        },
+    )
+
+
+def _sqlite_engine(url: URL, clock: Callable[[], datetime], *, begin: str, pool_size: int) -> AsyncEngine:
+    engine = create_async_engine(
+        url, pool_size=pool_size, max_overflow=0, connect_args={"timeout": BUSY_TIMEOUT_SECONDS}
+    )
+
+    def relay_now(seconds: float) -> str:
+        return time_text(clock() + timedelta(seconds=seconds))
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_up(connection: Any, _record: object) -> None:
+        # The driver must not begin transactions by itself: BEGIN IMMEDIATE takes the write lock up front, so that
+        # no transaction can fail half-way because it read first and found another writer when it wrote.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        # FULL, not NORMAL: what was answered must survive a power cut, in both databases alike.
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.close()
+        connection.create_function("relay_now", 1, relay_now)
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def begin_transaction(connection: Any) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    original = getattr(error, "orig", None)
+    return getattr(original, "sqlstate", None) or getattr(error, "sqlstate", None)
+
+
+def _may_run_again(error: exc.DBAPIError) -> bool:
+    return _sqlstate(error) in _RUN_AGAIN or "database is locked" in str(error.orig)
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    if isinstance(error, exc.DBAPIError):
+        return (
+            error.connection_invalidated
+            or _sqlstate(error) in _UNREACHABLE
+            or isinstance(error.orig, OSError)
+            or "unable to open database file" in str(error.orig)
+        )
+    if isinstance(error, asyncpg.PostgresError):
+        return _sqlstate(error) in _UNREACHABLE
+    return isinstance(error, OSError | exc.TimeoutError | asyncpg.InterfaceError | TimeoutError)

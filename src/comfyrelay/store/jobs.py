@@ -1,0 +1,344 @@
+"""Jobs in a tenant pool: making them, reading them, and writing what the queue's messages changed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Float,
+    Integer,
+    Select,
+    Text,
+    distinct,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.settlement import Attempt, Event, JobState, Settled
+from comfyrelay.domain.states import ACTIVE_JOB, JobStatus
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.tenant import ai_jobs, job_attempts, job_events, job_logs
+from comfyrelay.store.types import relay_now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    id: str
+    tenant_id: str
+    user_id: str
+    effect_id: int | None
+    workflow_id: int
+    workflow_hash: str
+    provider: str
+    stage: str
+    status: str
+    priority: int
+    max_attempts: int
+    attempts: int
+    batch_id: str | None
+    item_no: int
+    video_id: str | None
+    input_file_id: str | None
+    output_file_id: str | None
+    retry_of: str | None
+    idempotency_key: str
+    request_digest: str
+    webhook_url: str | None
+    reserved_tokens: int
+    provider_job_id: str | None
+    error_message: str | None
+    error_detail: str | None
+    dispatch_version: int
+    event_seq: int
+    available_at: datetime
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewJob:
+    id: str
+    tenant_id: str
+    user_id: str
+    effect_id: int | None
+    workflow_id: int
+    workflow_hash: str
+    provider: str
+    stage: str
+    priority: int
+    max_attempts: int
+    idempotency_key: str
+    request_digest: str
+    input_payload: Mapping[str, Any]
+    reserved_tokens: int
+    delay_seconds: float = 0
+    batch_id: str | None = None
+    item_no: int = 0
+    video_id: str | None = None
+    input_file_id: str | None = None
+    retry_of: str | None = None
+    webhook_url: str | None = None
+
+
+_JOB = [ai_jobs.c[name] for name in Job.__dataclass_fields__]
+_STATE = [ai_jobs.c[name] for name in JobState.__dataclass_fields__]
+_NEW = tuple(name for name in NewJob.__dataclass_fields__ if name != "delay_seconds")
+_SETTLED = (
+    "status",
+    "priority",
+    "attempts",
+    "dispatch_version",
+    "event_seq",
+    "started_at",
+    "completed_at",
+    "output_file_id",
+    "provider_job_id",
+    "error_message",
+    "error_detail",
+)
+_EVENT = ("job_id", "seq", "tenant_id", "type", "data")
+
+
+async def create(tx: Tx, new: Sequence[NewJob]) -> list[Job]:
+    """Make the jobs, in the order given, and the event that each was queued."""
+    rows = [{name: getattr(each, name) for name in (*_NEW, "delay_seconds")} for each in new]
+    result = await tx.execute(_create(tx.dialect.name), with_rows(rows))
+    made = {row.id: Job(**row._mapping) for row in result}
+    first = [{"job_id": each.id, "seq": 1, "tenant_id": each.tenant_id, "type": "job:queued"} for each in new]
+    for row in first:
+        row["data"] = {"status": JobStatus.QUEUED}
+    await tx.execute(_create_events(tx.dialect.name), with_rows(first))
+    return [made[each.id] for each in new]
+
+
+@cache
+def _create(dialect: str) -> Executable:
+    columns = columns_of(ai_jobs, *_NEW) | {"delay_seconds": Float(53)}
+    r = rows_table(dialect, columns)
+    rows = select(*(r.c[name] for name in _NEW), literal(1, Integer()), relay_now(r.c.delay_seconds), relay_now())
+    names = [*_NEW, "event_seq", "available_at", "created_at"]
+    return insert(ai_jobs).from_select(names, rows).returning(*_JOB)
+
+
+@cache
+def _create_events(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(job_events, *_EVENT))
+    rows = select(*(r.c[name] for name in _EVENT), relay_now())
+    return insert(job_events).from_select([*_EVENT, "created_at"], rows)
+
+
+async def get(tx: Tx, tenant_id: str, job_id: str) -> Job | None:
+    query = select(*_JOB).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.id == job_id)
+    row = (await tx.execute(query)).one_or_none()
+    return Job(**row._mapping) if row else None
+
+
+async def by_key(tx: Tx, tenant_id: str, idempotency_key: str) -> Job | None:
+    query = select(*_JOB).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.idempotency_key == idempotency_key)
+    row = (await tx.execute(query)).one_or_none()
+    return Job(**row._mapping) if row else None
+
+
+async def retry_of(tx: Tx, job_id: str) -> Job | None:
+    row = (await tx.execute(select(*_JOB).where(ai_jobs.c.retry_of == job_id))).one_or_none()
+    return Job(**row._mapping) if row else None
+
+
+async def by_ids(tx: Tx, job_ids: Iterable[str]) -> list[Job]:
+    """The jobs, in the order in which they were made."""
+    result = await tx.execute(_by_ids(tx.dialect.name), with_ids(job_ids))
+    return [Job(**row._mapping) for row in result]
+
+
+@cache
+def _by_ids(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return select(*_JOB).join(r, ai_jobs.c.id == r.c.id).order_by(ai_jobs.c.created_at, ai_jobs.c.item_no, ai_jobs.c.id)
+
+
+async def payloads(tx: Tx, job_ids: Iterable[str]) -> dict[str, Any]:
+    """What each job must run, as it was fixed when it was submitted."""
+    result = await tx.execute(_payloads(tx.dialect.name), with_ids(job_ids))
+    return {row.id: row.input_payload for row in result}
+
+
+@cache
+def _payloads(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return select(ai_jobs.c.id, ai_jobs.c.input_payload).join(r, ai_jobs.c.id == r.c.id)
+
+
+def list_query(
+    tenant_id: str,
+    *,
+    status: str | None = None,
+    batch_id: str | None = None,
+    before_id: str | None = None,
+    limit: int = 50,
+) -> Select[Any]:
+    """A tenant's newest jobs first, page by page through `before_id`."""
+    query = select(*_JOB).where(ai_jobs.c.tenant_id == tenant_id).order_by(ai_jobs.c.id.desc()).limit(limit)
+    if status is not None:
+        query = query.where(ai_jobs.c.status == status)
+    if batch_id is not None:
+        query = query.where(ai_jobs.c.batch_id == batch_id)
+    if before_id is not None:
+        query = query.where(ai_jobs.c.id < before_id)
+    return query
+
+
+async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[Job]:
+    return [Job(**row._mapping) for row in await tx.execute(list_query(tenant_id, **filters))]
+
+
+async def count_active(tx: Tx, tenant_id: str, user_id: str) -> int:
+    """A user's active jobs; a batch counts as one."""
+    query = select(func.count(distinct(func.coalesce(ai_jobs.c.batch_id, ai_jobs.c.id)))).where(
+        ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.user_id == user_id, ai_jobs.c.status.in_(ACTIVE_JOB)
+    )
+    return int(await tx.scalar(query) or 0)
+
+
+async def lock_states(tx: Tx, job_ids: Iterable[str]) -> dict[str, JobState]:
+    """The jobs as the queue's messages find them, locked in the order of their ids."""
+    result = await tx.execute(_lock_states(tx.dialect.name), with_ids(job_ids))
+    return {row.id: JobState(**row._mapping) for row in result}
+
+
+@cache
+def _lock_states(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return select(*_STATE).join(r, ai_jobs.c.id == r.c.id).order_by(ai_jobs.c.id).with_for_update(of=ai_jobs)
+
+
+async def write_settled(tx: Tx, settled: Sequence[Settled]) -> None:
+    rows = [{"id": each.job.id, **{name: getattr(each.job, name) for name in _SETTLED}} for each in settled]
+    await tx.execute(_write_settled(tx.dialect.name), with_rows(rows))
+
+
+@cache
+def _write_settled(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(ai_jobs, "id", *_SETTLED))
+    values = {ai_jobs.c[name]: r.c[name] for name in _SETTLED}
+    return update(ai_jobs).values(values).where(ai_jobs.c.id == r.c.id)
+
+
+async def write_attempts(tx: Tx, attempts: Sequence[Attempt]) -> None:
+    rows = [{name: getattr(each, name) for name in Attempt.__dataclass_fields__} for each in attempts]
+    if rows:
+        await tx.execute(_write_attempts(tx.dialect.name), with_rows(rows))
+
+
+@cache
+def _write_attempts(dialect: str) -> Executable:
+    names = tuple(Attempt.__dataclass_fields__)
+    r = rows_table(dialect, columns_of(job_attempts, *names))
+    rows = select(*(r.c[name] for name in names)).where(literal(1) == 1)
+    query = insert_into(dialect, job_attempts).from_select(names, rows)
+    ended = ("ended_at", "outcome", "fault", "error", "seed", "provider_job_id")
+    return query.on_conflict_do_update(
+        index_elements=["job_id", "epoch"], set_={name: query.excluded[name] for name in ended}
+    )
+
+
+async def write_events(tx: Tx, events: Sequence[Event]) -> None:
+    names = (*_EVENT, "created_at")
+    rows = [{name: getattr(each, name) for name in names} for each in events]
+    if rows:
+        await tx.execute(_write_events(tx.dialect.name), with_rows(rows))
+
+
+@cache
+def _write_events(dialect: str) -> Executable:
+    names = (*_EVENT, "created_at")
+    r = rows_table(dialect, columns_of(job_events, *names))
+    return insert(job_events).from_select(names, select(*(r.c[name] for name in names)))
+
+
+async def attempts_of(tx: Tx, job_id: str) -> list[Attempt]:
+    columns = [job_attempts.c[name] for name in Attempt.__dataclass_fields__]
+    query = select(*columns).where(job_attempts.c.job_id == job_id).order_by(job_attempts.c.epoch)
+    return [Attempt(**row._mapping) for row in await tx.execute(query)]
+
+
+async def events_of(tx: Tx, tenant_id: str, job_id: str, *, after_seq: int = 0) -> list[Event]:
+    """A job's events after `after_seq`, oldest first: what a stream replays."""
+    query = (
+        select(job_events)
+        .where(job_events.c.tenant_id == tenant_id, job_events.c.job_id == job_id, job_events.c.seq > after_seq)
+        .order_by(job_events.c.seq)
+    )
+    return [Event(**row._mapping) for row in await tx.execute(query)]
+
+
+async def add_logs(tx: Tx, lines: Sequence[Mapping[str, Any]]) -> None:
+    rows = [{**line, "n": n} for n, line in enumerate(lines)]
+    await tx.execute(_add_logs(tx.dialect.name), with_rows(rows))
+
+
+@cache
+def _add_logs(dialect: str) -> Executable:
+    names = ("job_id", "epoch", "tenant_id", "line")
+    r = rows_table(dialect, columns_of(job_logs, *names) | {"n": BigInteger()})
+    # Joined with its job: lines of a job that is gone are dropped.
+    rows = select(*(r.c[name] for name in names), relay_now()).join(ai_jobs, ai_jobs.c.id == r.c.job_id).order_by(r.c.n)
+    return insert(job_logs).from_select([*names, "created_at"], rows)
+
+
+async def logs_of(tx: Tx, tenant_id: str, job_id: str, *, limit: int = 1000) -> list[str]:
+    query = (
+        select(job_logs.c.line)
+        .where(job_logs.c.tenant_id == tenant_id, job_logs.c.job_id == job_id)
+        .order_by(job_logs.c.id)
+        .limit(limit)
+    )
+    return list((await tx.scalars(query)).all())
+
+
+async def page_after(tx: Tx, *, after_id: str, limit: int) -> list[Job]:
+    """All jobs of the pool in the order of their ids, for the reconciler."""
+    query = select(*_JOB).where(ai_jobs.c.id > after_id).order_by(ai_jobs.c.id).limit(limit)
+    return [Job(**row._mapping) for row in await tx.execute(query)]
+
+
+async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[Job]:
+    """The newest job of each chain of retries in a batch, in the batch's order."""
+    retry = ai_jobs.alias("retry")
+    query = (
+        select(*_JOB)
+        .outerjoin(retry, retry.c.retry_of == ai_jobs.c.id)
+        .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id == batch_id, retry.c.id.is_(None))
+        .order_by(ai_jobs.c.item_no)
+    )
+    return [Job(**row._mapping) for row in await tx.execute(query)]
+
+
+async def count_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> dict[str, int]:
+    """How many of a batch's items are in which state, counting the newest of each chain of retries."""
+    retry = ai_jobs.alias("retry")
+    query = (
+        select(ai_jobs.c.status, func.count())
+        .outerjoin(retry, retry.c.retry_of == ai_jobs.c.id)
+        .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id == batch_id, retry.c.id.is_(None))
+        .group_by(ai_jobs.c.status)
+    )
+    return {row[0]: row[1] for row in await tx.execute(query)}
+
+
+async def set_version(tx: Tx, job_id: str, version: int) -> None:
+    """For the reconciler: from where on the queue's messages are to be applied."""
+    await tx.execute(update(ai_jobs).where(ai_jobs.c.id == job_id).values(dispatch_version=version))
+
+
+async def waive_tokens(tx: Tx, job_id: str) -> None:
+    """For the reconciler: a job that holds no tokens owes none and is given none back."""
+    await tx.execute(update(ai_jobs).where(ai_jobs.c.id == job_id).values(reserved_tokens=0))

@@ -1,0 +1,157 @@
+"""Files, videos and batches of a tenant."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Text, insert, literal, select, update
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.payloads import StoredFile
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import columns_of, insert_into, rows_table, with_rows
+from comfyrelay.store.tenant import ai_jobs, batches, files, videos
+from comfyrelay.store.types import relay_now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Video:
+    id: str
+    tenant_id: str
+    user_id: str
+    title: str | None
+    effect_id: int | None
+    status: str
+    job_id: str | None
+    original_file_id: str | None
+    processed_file_id: str | None
+    processing_details: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    id: str
+    tenant_id: str
+    user_id: str
+    label: str | None
+    request_digest: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoChange:
+    """A job's news for its video: it counts only while the job is the newest of its chain."""
+
+    id: str
+    job_id: str
+    status: str
+    processed_file_id: str | None = None
+    processing_details: Mapping[str, Any] | None = None
+
+
+_VIDEO = [videos.c[name] for name in Video.__dataclass_fields__]
+_BATCH = [batches.c[name] for name in Batch.__dataclass_fields__]
+_OUTPUT = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "metadata")
+
+
+async def create_file(tx: Tx, **values: Any) -> None:
+    await tx.execute(insert(files).values(**values, created_at=relay_now()))
+
+
+async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, StoredFile]:
+    query = select(files).where(files.c.tenant_id == tenant_id, files.c.id.in_(list(file_ids)))
+    return {
+        row.id: StoredFile(
+            id=row.id,
+            disk=row.disk,
+            path=row.path,
+            mime_type=row.mime_type,
+            content_hash=row.content_hash,
+            name=row.original_filename,
+        )
+        for row in await tx.execute(query)
+    }
+
+
+async def file_row(tx: Tx, file_id: str) -> Any:
+    return (await tx.execute(select(files).where(files.c.id == file_id))).one_or_none()
+
+
+async def write_outputs(tx: Tx, outputs: Sequence[Mapping[str, Any]]) -> None:
+    await tx.execute(_write_outputs(tx.dialect.name), with_rows(outputs))
+
+
+@cache
+def _write_outputs(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(files, *_OUTPUT))
+    rows = select(*(r.c[name] for name in _OUTPUT), relay_now()).where(literal(1) == 1)
+    query = insert_into(dialect, files).from_select([*_OUTPUT, "created_at"], rows)
+    return query.on_conflict_do_nothing()
+
+
+async def create_video(tx: Tx, **values: Any) -> None:
+    await tx.execute(insert(videos).values(**values, created_at=relay_now(), updated_at=relay_now()))
+
+
+async def video(tx: Tx, tenant_id: str, video_id: str) -> Video | None:
+    query = select(*_VIDEO).where(videos.c.tenant_id == tenant_id, videos.c.id == video_id)
+    row = (await tx.execute(query)).one_or_none()
+    return Video(**row._mapping) if row else None
+
+
+async def attach_job(tx: Tx, video_ids: Mapping[str, str]) -> None:
+    """Make these the jobs that the videos follow: video id → job id."""
+    rows = [{"id": video_id, "job_id": job_id} for video_id, job_id in video_ids.items()]
+    await tx.execute(_attach_job(tx.dialect.name), with_rows(rows))
+
+
+@cache
+def _attach_job(dialect: str) -> Executable:
+    r = rows_table(dialect, {"id": Text(), "job_id": Text()})
+    values = {"job_id": r.c.job_id, "status": "queued", "processing_details": None, "updated_at": relay_now()}
+    return update(videos).values(values).where(videos.c.id == r.c.id)
+
+
+async def change_videos(tx: Tx, changes: Sequence[VideoChange]) -> None:
+    rows = [{name: getattr(each, name) for name in VideoChange.__dataclass_fields__} for each in changes]
+    await tx.execute(_change_videos(tx.dialect.name), with_rows(rows))
+
+
+@cache
+def _change_videos(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(videos, *VideoChange.__dataclass_fields__))
+    return (
+        update(videos)
+        .values(
+            status=r.c.status,
+            processed_file_id=r.c.processed_file_id,
+            processing_details=r.c.processing_details,
+            updated_at=relay_now(),
+        )
+        # An expired video stays expired whatever a late job says.
+        .where(videos.c.id == r.c.id, videos.c.job_id == r.c.job_id, videos.c.status != "expired")
+    )
+
+
+async def videos_of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, Video]:
+    """Videos that follow one of these jobs: job id → video."""
+    query = select(*_VIDEO).where(videos.c.job_id.in_(list(job_ids)))
+    return {row.job_id: Video(**row._mapping) for row in await tx.execute(query)}
+
+
+async def create_batch(tx: Tx, **values: Any) -> Batch:
+    query = insert(batches).values(**values, created_at=relay_now()).returning(*_BATCH)
+    return Batch(**(await tx.execute(query)).one()._mapping)
+
+
+async def batch(tx: Tx, tenant_id: str, *, id_: str | None = None, key: str | None = None) -> Batch | None:
+    condition = batches.c.id == id_ if id_ is not None else batches.c.idempotency_key == key
+    row = (await tx.execute(select(*_BATCH).where(batches.c.tenant_id == tenant_id, condition))).one_or_none()
+    return Batch(**row._mapping) if row else None
+
+
+async def batch_job_ids(tx: Tx, batch_id: str) -> list[str]:
+    query = select(ai_jobs.c.id).where(ai_jobs.c.batch_id == batch_id).order_by(ai_jobs.c.item_no)
+    return list((await tx.scalars(query)).all())

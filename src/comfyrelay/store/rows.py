@@ -1,0 +1,59 @@
+"""Many rows as one parameter: a JSON array that a statement reads as a table.
+
+One statement then writes one row or five thousand, in one round trip and with one plan, on both databases.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import BigInteger, FromClause, Table, Text, bindparam, cast, column, func, select, type_coerce
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.types import TypeEngine
+
+from comfyrelay.store.types import JsonText, json_text
+
+ColumnType = TypeEngine[Any] | type[TypeEngine[Any]]
+
+
+def rows_table(
+    dialect: str, columns: Mapping[str, ColumnType], *, parameter: str = "rows", alias: str = "r"
+) -> FromClause:
+    """The rows of the JSON array bound to `parameter`, as a table with these columns."""
+    bound = bindparam(parameter, type_=Text())
+    if dialect == "postgresql":
+        typed = [column(name, type_) for name, type_ in columns.items()]
+        records = func.jsonb_to_recordset(cast(bound, JSONB)).table_valued(*typed, name=alias)
+        return records.render_derived(name=alias, with_types=True)
+    each = func.json_each(bound).table_valued("value")
+    return select(*(_sqlite_field(each.c.value, name, type_) for name, type_ in columns.items())).subquery(alias)
+
+
+def _sqlite_field(value: Any, name: str, type_: ColumnType) -> Any:
+    if isinstance(type_, JsonText) or type_ is JsonText:
+        field = func.nullif(value.op("->")(f"$.{name}"), "null")
+    else:
+        field = value.op("->>")(f"$.{name}")
+    return type_coerce(field, type_).label(name)
+
+
+def columns_of(table: Table, *names: str) -> dict[str, ColumnType]:
+    """The named columns of a table, with their types, for `rows_table`."""
+    return {name: table.c[name].type for name in names}
+
+
+def ids_table(dialect: str, type_: ColumnType = BigInteger, *, parameter: str = "rows") -> FromClause:
+    return rows_table(dialect, {"id": type_}, parameter=parameter)
+
+
+def with_rows(rows: Iterable[Mapping[str, Any]], parameter: str = "rows") -> dict[str, str]:
+    return {parameter: json_text(list(rows))}
+
+
+def with_ids(ids: Iterable[Any], parameter: str = "rows") -> dict[str, str]:
+    return {parameter: json_text([{"id": each} for each in ids])}
+
+
+def insert_into(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """INSERT with `ON CONFLICT`, which both databases have and spell alike."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)

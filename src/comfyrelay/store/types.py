@@ -1,0 +1,66 @@
+"""Column types and SQL functions that mean the same on SQLite and PostgreSQL."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, ColumnElement, DateTime, Dialect, Float, Text, cast, func, literal
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.types import TypeDecorator
+
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An instant. PostgreSQL: `timestamptz`. SQLite: fixed-width UTC text, which sorts as time does."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        if dialect.name == "sqlite":
+            return dialect.type_descriptor(Text())
+        return dialect.type_descriptor(DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name != "sqlite":
+            return value
+        return time_text(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None or dialect.name != "sqlite":
+            return value  # type: ignore[no-any-return]
+        return datetime.strptime(value, TIME_FORMAT).replace(tzinfo=UTC)
+
+
+class JsonText(TypeDecorator[Any]):
+    """A JSON value kept as it was written: read and stored whole, never searched."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(postgresql.JSON(none_as_null=True))
+        return dialect.type_descriptor(JSON(none_as_null=True))
+
+
+def relay_now(seconds: float | ColumnElement[Any] = 0.0) -> ColumnElement[datetime]:
+    """The database's clock, `seconds` from now. The one source of time; tests replace the function behind it."""
+    offset = seconds if isinstance(seconds, ColumnElement) else literal(float(seconds), Float())
+    return func.relay_now(cast(offset, Float(53)), type_=UtcTime())
+
+
+def time_text(value: datetime) -> str:
+    return value.astimezone(UTC).strftime(TIME_FORMAT)
+
+
+def json_text(value: Any) -> str:
+    """JSON for a statement's `rows`, with times as both databases read them."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_encode)
+
+
+def _encode(value: Any) -> str:
+    if isinstance(value, datetime):
+        return time_text(value)
+    raise TypeError(f"{type(value).__name__} does not go into a statement's rows")

@@ -1,0 +1,129 @@
+"""The worker registry: who there is, what each may run, and who could take a dispatch."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Text, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.errors import Conflict
+from comfyrelay.store.central import ai_job_dispatches as d
+from comfyrelay.store.central import worker_workflows, workers, workflow_fleets, workflows
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import rows_table, with_rows
+from comfyrelay.store.types import relay_now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    worker_id: str
+    fleet_id: int
+    stage: str
+    display_name: str | None
+    max_concurrency: int
+    current_load: int
+    narrowed_to: Sequence[str] | None
+    is_approved: bool
+    is_draining: bool
+    last_seen_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingWorker:
+    """A worker that has a workflow, as far as waiting for it is concerned."""
+
+    worker_id: str
+    max_concurrency: int
+    leases: int
+
+
+_WORKER = [workers.c[name] for name in Worker.__dataclass_fields__]
+
+
+async def create(tx: Tx, **values: Any) -> Worker:
+    query = insert(workers).values(**values, created_at=relay_now(), last_seen_at=relay_now())
+    try:
+        row = (await tx.execute(query.returning(*_WORKER))).one()
+    except IntegrityError as error:
+        raise Conflict(f"A worker {values['worker_id']!r} is already registered.") from error
+    return Worker(**row._mapping)
+
+
+async def get(tx: Tx, worker_id: str) -> Worker | None:
+    row = (await tx.execute(select(*_WORKER).where(workers.c.worker_id == worker_id))).one_or_none()
+    return Worker(**row._mapping) if row else None
+
+
+async def of_fleet(tx: Tx, fleet_id: int) -> list[Worker]:
+    query = select(*_WORKER).where(workers.c.fleet_id == fleet_id).order_by(workers.c.worker_id)
+    return [Worker(**row._mapping) for row in await tx.execute(query)]
+
+
+async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
+    query = update(workers).where(workers.c.worker_id == worker_id).values(**values).returning(*_WORKER)
+    row = (await tx.execute(query)).one_or_none()
+    return Worker(**row._mapping) if row else None
+
+
+async def remove(tx: Tx, worker_id: str) -> None:
+    await tx.execute(delete(workers).where(workers.c.worker_id == worker_id))
+
+
+async def assign(tx: Tx, worker: Worker) -> list[str]:
+    """Assign what the worker's fleet maps, narrowed to what the worker asked for; returns the slugs."""
+    query = (
+        select(workflows.c.id, workflows.c.slug)
+        .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
+        .where(workflow_fleets.c.fleet_id == worker.fleet_id, workflows.c.is_active)
+        .order_by(workflows.c.slug)
+    )
+    if worker.narrowed_to is not None:
+        query = query.where(workflows.c.slug.in_(worker.narrowed_to))
+    found = (await tx.execute(query)).all()
+    await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id == worker.worker_id))
+    if found:
+        rows = [{"worker_id": worker.worker_id, "workflow_id": row.id} for row in found]
+        await tx.execute(insert(worker_workflows).values(rows))
+    return [row.slug for row in found]
+
+
+async def seen(tx: Tx, worker_ids: Iterable[str]) -> None:
+    """Note for many workers at once that they were heard of."""
+    r = rows_table(tx.dialect.name, {"id": Text()})
+    query = update(workers).values(last_seen_at=relay_now()).where(workers.c.worker_id == r.c.id)
+    await tx.execute(query, with_rows({"id": each} for each in worker_ids))
+
+
+async def serving(tx: Tx, workflow_id: int, *, stage: str, stale_seconds: float) -> list[ServingWorker]:
+    """Workers that may run the workflow now, with how many leases each holds."""
+    leases = (
+        select(func.count())
+        .where(d.c.worker_id == workers.c.worker_id, d.c.status == DispatchStatus.LEASED)
+        .scalar_subquery()
+    )
+    query = (
+        select(workers.c.worker_id, workers.c.max_concurrency, leases.label("leases"))
+        .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
+        .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
+        .where(
+            worker_workflows.c.workflow_id == workflow_id,
+            workflows.c.is_active,
+            workers.c.stage == stage,
+            workers.c.is_approved,
+            ~workers.c.is_draining,
+            workers.c.last_seen_at >= relay_now(-stale_seconds),
+        )
+    )
+    return [ServingWorker(**row._mapping) for row in await tx.execute(query)]
+
+
+async def workflows_of(tx: Tx, worker_ids: Sequence[str]) -> list[int]:
+    query = select(worker_workflows.c.workflow_id).where(worker_workflows.c.worker_id.in_(worker_ids)).distinct()
+    return list((await tx.scalars(query)).all())
+
+
+async def count_of_fleet(tx: Tx, fleet_id: int) -> int:
+    return int(await tx.scalar(select(func.count()).where(workers.c.fleet_id == fleet_id)) or 0)

@@ -1,0 +1,405 @@
+"""A small world to test in: an engine over fresh databases, with a clock that the test sets."""
+
+import shutil
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import asyncpg
+
+from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.messages import Message
+from comfyrelay.domain.states import Provider, Stage
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.settle import Output
+from comfyrelay.services.submit import Item, JobRequest
+from comfyrelay.services.wakeup import LocalWakeup
+from comfyrelay.settings import Settings
+from comfyrelay.store import audit, central, dispatches, jobs, ledger, media, outbox
+from comfyrelay.store.catalogue import Effect, Workflow
+from comfyrelay.store.database import Boundary, Database
+from comfyrelay.store.jobs import Job
+from comfyrelay.store.tenants import User
+
+START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+OUTPUT = Output(size=3, mime_type="video/mp4", extension="mp4", sha256="abc")
+GRAPH = {
+    "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": "model.safetensors"}},
+    "2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}", "model": ["1", 0]}},
+    "3": {"class_type": "SaveVideo", "inputs": {"video": ["2", 0], "file": "{{INPUT}}"}},
+}
+PROMPT = {
+    "key": "prompt",
+    "type": "text",
+    "placeholder": "{{PROMPT}}",
+    "default_value": "a cat",
+    "user_configurable": True,
+}
+
+
+class Crash(BaseException):
+    """A process that dies: nothing in it gets to clean up, so nothing may catch it."""
+
+
+class Clock(Protocol):
+    @property
+    def now(self) -> datetime: ...
+
+    async def set(self, now: datetime) -> None: ...
+
+
+class Backend(Protocol):
+    """Where the databases of a world come from."""
+
+    name: str
+
+    @asynccontextmanager
+    def databases(self, pools: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, str], Clock]]: ...
+
+
+@dataclass
+class PythonClock:
+    """SQLite's clock is a function of the process."""
+
+    now: datetime = START
+
+    async def set(self, now: datetime) -> None:
+        self.now = now
+
+
+@dataclass
+class PostgresClock:
+    """PostgreSQL's clock is `relay_now()`, which reads a table here."""
+
+    connections: list[asyncpg.Connection]
+    now: datetime = START
+
+    async def set(self, now: datetime) -> None:
+        self.now = now
+        for each in self.connections:
+            await each.execute("UPDATE test_clock SET now = $1", now)
+
+
+TEST_CLOCK = """
+CREATE TABLE test_clock (now timestamptz NOT NULL);
+INSERT INTO test_clock VALUES ('2026-01-01T12:00:00Z');
+CREATE OR REPLACE FUNCTION relay_now(seconds double precision) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$ SELECT now + make_interval(secs => seconds) FROM test_clock $$;
+"""
+
+
+class SqliteBackend:
+    name = "sqlite"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._templates: Path | None = None
+
+    @asynccontextmanager
+    async def databases(self, pools: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, str], Clock]]:
+        if self._templates is None:
+            templates = self._folder / f"templates-{uuid.uuid4().hex}"
+            await _upgrade(f"sqlite:///{templates}/central.db", f"sqlite:///{templates}/tenant.db")
+            self._templates = templates
+        folder = self._folder / uuid.uuid4().hex
+        folder.mkdir(parents=True)
+        shutil.copy(self._templates / "central.db", folder / "central.db")
+        for pool in pools:
+            shutil.copy(self._templates / "tenant.db", folder / f"{pool}.db")
+        try:
+            urls = {pool: f"sqlite:///{folder}/{pool}.db" for pool in pools}
+            yield f"sqlite:///{folder}/central.db", urls, PythonClock()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class PostgresBackend:
+    name = "postgresql"
+
+    def __init__(self, url: str, *, real_clock: bool = False) -> None:
+        """`url` has `{}` where the name of a database goes."""
+        self._url = url
+        self._real_clock = real_clock
+        self._has_templates = False
+        self._prefix = f"t{uuid.uuid4().hex[:8]}"
+
+    @asynccontextmanager
+    async def databases(self, pools: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, str], Clock]]:
+        server = await asyncpg.connect(self._url.format("postgres"))
+        name = f"{self._prefix}_{uuid.uuid4().hex[:12]}"
+        made = {f"{name}_central": "central", **{f"{name}_{pool}": "tenant" for pool in pools}}
+        connections: list[asyncpg.Connection] = []
+        try:
+            if not self._has_templates:
+                await self._make_templates(server)
+                self._has_templates = True
+            for database, template in made.items():
+                await server.execute(f"CREATE DATABASE {database} TEMPLATE {self._prefix}_{template}")
+                if not self._real_clock:
+                    connections.append(await asyncpg.connect(self._url.format(database)))
+            urls = {pool: self._url.format(f"{name}_{pool}") for pool in pools}
+            yield self._url.format(f"{name}_central"), urls, PostgresClock(connections)
+        finally:
+            for each in connections:
+                await each.close()
+            for database in made:
+                await server.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
+            await server.close()
+
+    async def _make_templates(self, server: asyncpg.Connection) -> None:
+        names = [f"{self._prefix}_central", f"{self._prefix}_tenant"]
+        for name in names:
+            await server.execute(f"CREATE DATABASE {name}")
+        await _upgrade(*(self._url.format(name) for name in names))
+        if not self._real_clock:
+            for name in names:
+                connection = await asyncpg.connect(self._url.format(name))
+                await connection.execute(TEST_CLOCK)
+                await connection.close()
+
+
+async def _upgrade(central_url: str, tenant_url: str) -> None:
+    databases = Databases(Database("central", central_url), {"main": Database("main", tenant_url)})
+    await databases.upgrade()
+    await databases.close()
+
+
+@dataclass
+class World:
+    engine: Engine
+    clock: Clock
+    backend: str
+    users: list[User] = field(default_factory=list)
+    _numbers: int = 0
+
+    # making things
+
+    def number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    async def user(self, *, tokens: int = 1000, pool: str | None = None) -> User:
+        user = await self.engine.tenancy.create_user(email=f"user{self.number()}@example.org", pool=pool)
+        if tokens:
+            await self.engine.ledger.credit(user.tenant_id, tokens, reference="first")
+        self.users.append(user)
+        return user
+
+    async def workflow(self, slug: str | None = None, **values: Any) -> Workflow:
+        values.setdefault("graph", GRAPH)
+        values.setdefault("properties", [PROMPT])
+        return await self.engine.catalogue.create_workflow(slug=slug or f"workflow-{self.number()}", **values)
+
+    async def effect(self, workflow: Workflow | None = None, *, cost: int = 10, **values: Any) -> Effect:
+        workflow = workflow or await self.workflow()
+        return await self.engine.catalogue.create_effect(
+            slug=f"effect-{self.number()}", workflow_slug=workflow.slug, credits_cost=cost, **values
+        )
+
+    async def fleet(self, *workflows: Workflow, stage: Stage = Stage.PRODUCTION) -> str:
+        slug = f"fleet-{self.number()}"
+        await self.engine.catalogue.create_fleet(
+            slug=slug, stage=stage, workflow_slugs=[each.slug for each in workflows], max_workers=10_000
+        )
+        return slug
+
+    async def worker(
+        self, fleet: str, *, concurrency: int = 1, stage: Stage = Stage.PRODUCTION, name: str | None = None
+    ) -> str:
+        worker_id = name or f"worker-{self.number()}"
+        await self.engine.workers.register(
+            worker_id=worker_id, fleet_slug=fleet, stage=stage, max_concurrency=concurrency
+        )
+        return worker_id
+
+    async def desk(self, *, concurrency: int = 1, tokens: int = 1000, cost: int = 10) -> "Desk":
+        """One user, one effect and one worker that may run it."""
+        workflow = await self.workflow()
+        effect = await self.effect(workflow, cost=cost)
+        fleet = await self.fleet(workflow)
+        worker = await self.worker(fleet, concurrency=concurrency)
+        return Desk(
+            world=self,
+            user=await self.user(tokens=tokens),
+            workflow=workflow,
+            effect=effect,
+            fleet=fleet,
+            worker=worker,
+        )
+
+    # doing things
+
+    async def submit(self, user: User, effect: Effect, *, key: str | None = None, **values: Any) -> Job:
+        item = Item(
+            input_payload=values.pop("input_payload", {}),
+            input_file_id=values.pop("input_file_id", None),
+            video_id=values.pop("video_id", None),
+        )
+        request = JobRequest(
+            tenant_id=user.tenant_id,
+            user_id=user.id,
+            idempotency_key=key or f"key-{self.number()}",
+            effect_id=effect.id,
+            item=item,
+            **values,
+        )
+        return await self.engine.submit.submit(request)
+
+    async def lease(self, worker: str, **values: Any) -> LeasedJob | None:
+        values.setdefault("providers", [Provider.SELF_HOSTED])
+        found = await self.engine.leasing.lease(LeaseRequest(worker_id=worker, **values))
+        await self.settled()
+        return found[0] if found else None
+
+    async def leases(self, worker: str, limit: int, **values: Any) -> list[LeasedJob]:
+        values.setdefault("providers", [Provider.SELF_HOSTED])
+        found = await self.engine.leasing.lease(LeaseRequest(worker_id=worker, limit=limit, **values))
+        await self.settled()
+        return found
+
+    async def complete(self, leased: LeasedJob, **values: Any) -> str:
+        values.setdefault("output", OUTPUT)
+        return (await self.engine.settle.complete(leased.dispatch_id, leased.lease_token, **values)).status
+
+    async def fail(self, leased: LeasedJob, error: str = "it broke", **values: Any) -> str:
+        answer = await self.engine.settle.fail(leased.dispatch_id, leased.lease_token, error=error, **values)
+        return answer.status
+
+    async def requeue(self, leased: LeasedJob, reason: str = "spot_interruption") -> str:
+        answer = await self.engine.settle.requeue(leased.dispatch_id, leased.lease_token, reason=reason)
+        return answer.status
+
+    async def advance(self, seconds: float) -> None:
+        await self.clock.set(self.clock.now + timedelta(seconds=seconds))
+
+    async def settled(self) -> None:
+        """Wait until nothing is being delivered behind anybody's back."""
+        await self.engine.courier.idle()
+
+    async def relay(self) -> None:
+        """Finish everything that is under way, whatever its age."""
+        await self.settled()
+        await self.engine.relay.run_once(grace_seconds=0)
+
+    def crash_on(self, step: str, boundary: Boundary) -> list[str]:
+        """Die, once, at this boundary of this step; the list tells whether it came to that."""
+        crashed: list[str] = []
+
+        async def crash(at: str, where: Boundary) -> None:
+            if at == step and where is boundary and not crashed:
+                crashed.append(at)
+                raise Crash(f"{step} {boundary}")
+
+        self.on_boundary(crash)
+        return crashed
+
+    def on_boundary(self, crash: Any) -> None:
+        for database in (self.engine.databases.central, *self.engine.databases.pools.values()):
+            database.crash = crash
+
+    # looking at things
+
+    async def job(self, job: Job) -> Job:
+        async with (await self.engine.databases.pool_of(job.tenant_id)).read() as tx:
+            found = await jobs.get(tx, job.tenant_id, job.id)
+        assert found is not None
+        return found
+
+    async def dispatch(self, job: Job) -> Dispatch:
+        async with self.engine.databases.central.read() as tx:
+            return (await dispatches.by_job(tx, job.tenant_id, [job.id]))[job.id]
+
+    async def balance(self, user: User) -> int:
+        return await self.engine.ledger.balance(user.tenant_id)
+
+    async def transactions(self, job: Job) -> dict[str, int]:
+        async with (await self.engine.databases.pool_of(job.tenant_id)).read() as tx:
+            return {each.type: each.amount for each in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
+
+    async def attempts(self, job: Job) -> list[Any]:
+        async with (await self.engine.databases.pool_of(job.tenant_id)).read() as tx:
+            return await jobs.attempts_of(tx, job.id)
+
+    async def events(self, job: Job) -> list[str]:
+        async with (await self.engine.databases.pool_of(job.tenant_id)).read() as tx:
+            return [each.type for each in await jobs.events_of(tx, job.tenant_id, job.id)]
+
+    async def video(self, user: User, video_id: str) -> media.Video:
+        async with (await self.engine.databases.pool_of(user.tenant_id)).read() as tx:
+            found = await media.video(tx, user.tenant_id, video_id)
+        assert found is not None
+        return found
+
+    async def audit(self, worker: str) -> list[str]:
+        async with self.engine.databases.central.read() as tx:
+            return [entry.event for entry, _ in reversed(await audit.of_worker(tx, worker))]
+
+    async def letters(self) -> list[Message]:
+        async with self.engine.databases.central.read() as tx:
+            return [
+                message
+                for pool in self.engine.databases.pools
+                for letter in await outbox.letters(tx, pool, limit=1000)
+                for message in letter.messages
+            ]
+
+    async def count(self, table: Any = central.ai_job_dispatches) -> int:
+        async with self.engine.databases.central.read() as tx:
+            return len((await tx.execute(table.select())).all())
+
+
+@dataclass
+class Desk:
+    world: World
+    user: User
+    workflow: Workflow
+    effect: Effect
+    fleet: str
+    worker: str
+
+    async def submit(self, **values: Any) -> Job:
+        return await self.world.submit(self.user, self.effect, **values)
+
+    async def leased(self, **values: Any) -> tuple[Job, LeasedJob]:
+        """A job that the worker has just leased."""
+        job = await self.submit(**values)
+        leased = await self.world.lease(self.worker)
+        assert leased is not None
+        assert leased.dispatch.tenant_job_id == job.id
+        return job, leased
+
+    async def file(self, mime_type: str = "video/mp4") -> str:
+        path = f"uploads/{self.world.number()}"
+        return await self.world.engine.tenancy.add_file(self.user, path=path, mime_type=mime_type, size=1)
+
+    async def balance(self) -> int:
+        return await self.world.balance(self.user)
+
+
+@asynccontextmanager
+async def open_world(
+    backend: SqliteBackend | PostgresBackend,
+    folder: Path,
+    *,
+    pools: Sequence[str] = ("a", "b"),
+    **settings: Any,
+) -> AsyncIterator[World]:
+    async with backend.databases(pools) as (central_url, pool_urls, clock):
+        values: dict[str, Any] = {
+            "data_dir": folder,
+            "database_url": central_url,
+            "tenant_pools": pool_urls,
+            "database_pool_size": 5,
+            **settings,
+        }
+        engine = Engine(Settings(**values), clock=lambda: clock.now, wakeup=LocalWakeup())
+        try:
+            yield World(engine=engine, clock=clock, backend=backend.name)
+        finally:
+            await engine.stop()

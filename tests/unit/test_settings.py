@@ -1,0 +1,168 @@
+"""Settings: what is read, what wins, and what a wrong one says."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.settings import Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder without a settings file, and an environment without our variables."""
+    for field in Settings.model_fields:
+        monkeypatch.delenv(f"COMFYRELAY_{field.upper()}", raising=False)
+    monkeypatch.delenv("COMFYRELAY_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def complaint() -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings()
+    return caught.value.detail
+
+
+def test_without_any_setting_everything_lives_in_one_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    settings = load_settings()
+    assert settings.data_dir == Path("/home/ada/.local/share/comfyrelay")
+    assert settings.central_url == "sqlite:////home/ada/.local/share/comfyrelay/central.db"
+    assert settings.pool_urls == {"main": "sqlite:////home/ada/.local/share/comfyrelay/tenants-main.db"}
+    assert settings.objects_url == "file:///home/ada/.local/share/comfyrelay/objects"
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    settings = Settings()
+    assert (settings.lease_ttl_seconds, settings.max_attempts) == (900, 3)
+    assert (settings.max_fleet_workers, settings.max_active_jobs_per_user) == (50, 5)
+    assert (settings.presigned_ttl_seconds, settings.reaper_interval_seconds) == (900, 5)
+    assert (settings.warm_lookahead_rows, settings.warm_wait_seconds) == (32, 120)
+    assert settings.stage == "production"
+
+
+def test_every_setting_is_described() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://db/central")
+    monkeypatch.setenv("COMFYRELAY_TENANT_POOLS", '{"eu": "postgres://db/eu", "us": "sqlite:///us.db"}')
+    monkeypatch.setenv("COMFYRELAY_STAGE", "staging")
+    settings = load_settings()
+    assert settings.central_url == "postgresql://db/central"
+    assert settings.pool_urls == {"eu": "postgres://db/eu", "us": "sqlite:///us.db"}
+    assert settings.stage == "staging"
+
+
+def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFYRELAY_LEASE_TTL_SECONDS", "")
+    assert load_settings().lease_ttl_seconds == 900
+
+
+def test_constructing_settings_reads_nothing(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFYRELAY_STAGE", "staging")
+    (empty_place / "comfyrelay.toml").write_text("max_attempts = 9\n")
+    assert (Settings().stage, Settings().max_attempts) == ("production", 3)
+
+
+def test_the_environment_beats_the_file(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty_place / "comfyrelay.toml").write_text("max_attempts = 4\nlease_ttl_seconds = 60\n")
+    monkeypatch.setenv("COMFYRELAY_MAX_ATTEMPTS", "5")
+    settings = load_settings()
+    assert (settings.max_attempts, settings.lease_ttl_seconds) == (5, 60)
+
+
+def test_pools_of_the_environment_replace_those_of_the_file(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty_place / "comfyrelay.toml").write_text('[tenant_pools]\nold = "sqlite:///old.db"\n')
+    assert load_settings().pool_urls == {"old": "sqlite:///old.db"}
+    monkeypatch.setenv("COMFYRELAY_TENANT_POOLS", '{"new": "sqlite:///new.db"}')
+    assert load_settings().pool_urls == {"new": "sqlite:///new.db"}
+
+
+def test_the_file_may_be_elsewhere(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty_place / "comfyrelay.toml").write_text("max_attempts = 4\n")
+    (empty_place / "other.toml").write_text("max_attempts = 6\n")
+    monkeypatch.setenv("COMFYRELAY_CONFIG", str(empty_place / "other.toml"))
+    assert load_settings().max_attempts == 6
+
+
+def test_a_named_file_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFYRELAY_CONFIG", "nowhere.toml")
+    assert complaint().startswith("COMFYRELAY_CONFIG names nowhere.toml, which is not a file.")
+
+
+@pytest.mark.parametrize(("key", "advice"), [("lease_ttl", "lease_ttl_seconds"), ("zzz", "Remove it")])
+def test_an_unknown_key_in_the_file_is_refused(empty_place: Path, key: str, advice: str) -> None:
+    (empty_place / "comfyrelay.toml").write_text(f"{key} = 1\n")
+    message = complaint()
+    assert f"comfyrelay.toml: unknown setting {key!r}" in message
+    assert advice in message
+
+
+@pytest.mark.parametrize("content", [b"max_attempts = \n", b"\xff\xfe"])
+def test_a_file_that_is_not_toml_is_refused(empty_place: Path, content: bytes) -> None:
+    (empty_place / "comfyrelay.toml").write_bytes(content)
+    assert "comfyrelay.toml is not valid TOML" in complaint()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("LEASE_TTL_SECONDS", "0", "must be greater than 0"),
+        ("LEASE_TTL_SECONDS", "inf", "must be a finite number"),
+        ("MAX_ATTEMPTS", "-3", "must be greater than 0"),
+        ("MAX_ATTEMPTS", "three", "must be a valid integer"),
+        ("WARM_WAIT_SECONDS", "-1", "must be greater than or equal to 0"),
+        ("STAGE", "prod", "must be 'staging' or 'production'"),
+        ("TENANT_POOLS", "[]", "must be a valid dictionary"),
+        ("TENANT_POOLS", '{"main": ', "is not valid JSON"),
+    ],
+)
+def test_a_wrong_value_names_its_variable_and_the_rule(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
+) -> None:
+    monkeypatch.setenv(f"COMFYRELAY_{variable}", value)
+    message = complaint()
+    assert message.startswith(f"COMFYRELAY_{variable} ")
+    assert reason in message
+
+
+def test_a_wrong_value_in_the_file_says_where_to_correct_it(empty_place: Path) -> None:
+    (empty_place / "comfyrelay.toml").write_text("max_attempts = 0\n")
+    assert "Correct it as max_attempts in comfyrelay.toml." in complaint()
+
+
+def test_all_wrong_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFYRELAY_STAGE", "prod")
+    monkeypatch.setenv("COMFYRELAY_MAX_ATTEMPTS", "0")
+    assert len(complaint().splitlines()) == 2
+
+
+def test_priorities_must_be_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFYRELAY_USER_PRIORITY_MIN", "11")
+    assert "COMFYRELAY_USER_PRIORITY_MIN (11) must not be above COMFYRELAY_USER_PRIORITY_MAX (10)" in complaint()
+
+
+@pytest.mark.parametrize("url", ["mysql://u:hunter2@db/x", "sqlite://", "", "db.sqlite?password=hunter2"])
+def test_only_sqlite_and_postgresql_are_accepted_and_no_password_is_told(url: str) -> None:
+    with pytest.raises(ValidationError, match="must start with one of sqlite:///") as caught:
+        Settings(database_url=url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_password_is_not_printed() -> None:
+    settings = Settings(database_url="postgresql://u:hunter2@db/x", tenant_pools={"a": "postgres://u:hunter2@db/y"})
+    assert "hunter2" not in repr(settings)
+    assert "hunter2" not in str(settings)
+
+
+def test_settings_do_not_change() -> None:
+    with pytest.raises(ValidationError):
+        Settings().stage = "staging"  # type: ignore[misc]
+
+
+def test_a_relative_data_folder_is_made_absolute(empty_place: Path) -> None:
+    assert Settings(data_dir=Path("here")).data_dir == empty_place / "here"
