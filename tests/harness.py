@@ -1,5 +1,6 @@
 """A small world to test in: an engine over fresh databases, with a clock that the test sets."""
 
+import asyncio
 import shutil
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import asyncpg
+from sqlalchemy import text
 
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.messages import Message
 from comfyrelay.domain.states import Provider, Stage
+from comfyrelay.services.batches import BatchRequest, BatchState
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.leasing import LeasedJob, LeaseRequest
@@ -23,7 +26,7 @@ from comfyrelay.services.wakeup import LocalWakeup
 from comfyrelay.settings import Settings
 from comfyrelay.store import audit, central, dispatches, jobs, ledger, media, outbox
 from comfyrelay.store.catalogue import Effect, Workflow
-from comfyrelay.store.database import Boundary, Database
+from comfyrelay.store.database import Boundary, Database, Tx
 from comfyrelay.store.jobs import Job
 from comfyrelay.store.tenants import User
 
@@ -303,6 +306,16 @@ class World:
         for database in (self.engine.databases.central, *self.engine.databases.pools.values()):
             database.crash = crash
 
+    async def restart(self) -> None:
+        """The process is dead and another one starts: all that was only in memory is lost, and nothing is armed."""
+        dying = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in dying:
+            task.cancel()
+        await asyncio.gather(*dying, return_exceptions=True)
+        await self.engine.databases.close()
+        clock = self.clock
+        self.engine = Engine(self.engine.settings, clock=lambda: clock.now, wakeup=LocalWakeup())
+
     # looking at things
 
     async def job(self, job: Job) -> Job:
@@ -399,7 +412,78 @@ async def open_world(
             **settings,
         }
         engine = Engine(Settings(**values), clock=lambda: clock.now, wakeup=LocalWakeup())
+        world = World(engine=engine, clock=clock, backend=backend.name)
         try:
-            yield World(engine=engine, clock=clock, backend=backend.name)
+            yield world
         finally:
-            await engine.stop()
+            # Not the first engine: the world may have been restarted.
+            await world.engine.stop()
+
+
+# More things to do in a world.
+
+
+def graph_of(model: str) -> dict[str, Any]:
+    """A graph like the others, with another model: another workflow hash."""
+    return {**GRAPH, "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": f"{model}.safetensors"}}}
+
+
+async def execute(database: Database, statement: str, **values: Any) -> list[Any]:
+    """Run a statement that no service would."""
+
+    async def work(tx: Tx) -> list[Any]:
+        result = await tx.execute(text(statement), values)
+        return list(result.all()) if result.returns_rows else []
+
+    return await database.run("test", work)
+
+
+async def submit_many(world: World, user: User, effect: Effect, count: int, *, priority: int = 0) -> list[Job]:
+    """A batch, which counts as one active job; its jobs in the order of the queue."""
+    request = BatchRequest(
+        tenant_id=user.tenant_id,
+        user_id=user.id,
+        idempotency_key=f"batch-{world.number()}",
+        items=[Item()] * count,
+        effect_id=effect.id,
+        priority=priority,
+    )
+    batch = await world.engine.batches.submit(request)
+    async with (await world.engine.databases.pool_of(user.tenant_id)).read() as tx:
+        return await jobs.newest_in_batch(tx, user.tenant_id, batch.id)
+
+
+@asynccontextmanager
+async def pool_down(world: World, name: str) -> AsyncIterator[None]:
+    """A tenant pool that cannot be reached until the block ends."""
+    pools = world.engine.databases.pools
+    up = pools[name]
+    url = up.url.set(database=str(Path(up.url.database or "").parent if up.dialect == "sqlite" else "nowhere"))
+    pools[name] = Database(name, url.render_as_string(hide_password=False))
+    try:
+        yield
+    finally:
+        await pools[name].close()
+        pools[name] = up
+
+
+async def submit_batch(
+    world: World,
+    user: User,
+    effect: Effect,
+    items: int | Sequence[Item] = 3,
+    *,
+    key: str | None = None,
+    **values: Any,
+) -> BatchState:
+    """A batch of these items, or of so many that are told apart by their prompts."""
+    chosen = [Item(input_payload={"prompt": f"item {n}"}) for n in range(items)] if isinstance(items, int) else items
+    request = BatchRequest(
+        tenant_id=user.tenant_id,
+        user_id=user.id,
+        idempotency_key=key or f"key-{world.number()}",
+        effect_id=effect.id,
+        items=chosen,
+        **values,
+    )
+    return await world.engine.batches.submit(request)

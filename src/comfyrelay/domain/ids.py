@@ -30,5 +30,5 @@ def output_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str
 
 def digest(value: Any) -> str:
     """SHA-256 of a JSON value, independent of the order of keys."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -6,6 +6,7 @@ row's lock between reading the dispatch and writing what these functions return.
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from comfyrelay.domain.states import (
     TERMINAL_DISPATCH,
@@ -84,19 +85,31 @@ def holds(dispatch: Dispatch, lease_token: str) -> bool:
     return dispatch.is_leased and dispatch.lease_token == lease_token
 
 
-def before_lease(leased: Dispatch) -> Dispatch:
-    """The dispatch as it was before the lease that it is in."""
-    return replace(
-        leased,
-        status=DispatchStatus.QUEUED,
-        attempts=leased.attempts - 1,
-        epoch=leased.epoch - 1,
-        version=leased.version - 1,
-        worker_id=None,
-        lease_token=None,
-        leased_at=None,
-        lease_expires_at=None,
+def lease(
+    dispatch: Dispatch,
+    *,
+    worker_id: str,
+    lease_token: str,
+    request_id: str | None,
+    is_prefetch: bool,
+    ttl: timedelta,
+    now: datetime,
+) -> Move:
+    """A queued dispatch goes to a worker: the attempt is counted and the epoch grows, here and nowhere else."""
+    after = replace(
+        dispatch,
+        status=DispatchStatus.LEASED,
+        attempts=dispatch.attempts + 1,
+        epoch=dispatch.epoch + 1,
+        version=dispatch.version + 1,
+        worker_id=worker_id,
+        lease_token=lease_token,
+        lease_request_id=request_id,
+        is_prefetch=is_prefetch,
+        leased_at=now,
+        lease_expires_at=now + ttl,
     )
+    return Move(before=dispatch, after=after, said=Said.STARTED)
 
 
 def complete(dispatch: Dispatch, *, now: datetime) -> Move | None:
@@ -130,8 +143,8 @@ def requeue(dispatch: Dispatch, *, reason: str, now: datetime, retry_after: time
         return None
     if dispatch.cancel_requested_at is not None:
         return _canceled(dispatch, now)
-    unpenalised = replace(dispatch, attempts=max(0, dispatch.attempts - 1))
-    after, said = _back(unpenalised, now, retry_after, f"Requeued: {reason}", Said.REQUEUED)
+    unpenalised = max(0, dispatch.attempts - 1)
+    after, said = _back(dispatch, now, retry_after, f"Requeued: {reason}", Said.REQUEUED, attempts=unpenalised)
     return Move(before=dispatch, after=after, said=said, ended=Outcome.REQUEUED, reason=reason)
 
 
@@ -266,17 +279,28 @@ def _canceled(dispatch: Dispatch, now: datetime, *, ended: Outcome | None = Outc
     return Move(before=dispatch, after=after, said=Said.CANCELED, ended=ended)
 
 
-def _back(dispatch: Dispatch, now: datetime, wait: timedelta, error: str, said: Said) -> tuple[Dispatch, Said]:
+def _back(
+    dispatch: Dispatch, now: datetime, wait: timedelta, error: str, said: Said, *, attempts: int | None = None
+) -> tuple[Dispatch, Said]:
     paused = dispatch.pause_requested_at is not None
-    status = DispatchStatus.PAUSED if paused else DispatchStatus.QUEUED
-    after = replace(_unleased(dispatch), status=status, available_at=now + wait, last_error=error)
+    after = replace(
+        dispatch,
+        **_UNLEASED,
+        version=dispatch.version + 1,
+        status=DispatchStatus.PAUSED if paused else DispatchStatus.QUEUED,
+        attempts=dispatch.attempts if attempts is None else attempts,
+        available_at=now + wait,
+        last_error=error,
+    )
     return after, (Said.PAUSED if paused else said)
 
 
 def _finished(dispatch: Dispatch, status: DispatchStatus, now: datetime, *, error: str | None) -> Dispatch:
     started = dispatch.leased_at if dispatch.is_leased else None
     return replace(
-        _unleased(dispatch),
+        dispatch,
+        **_UNLEASED,
+        version=dispatch.version + 1,
         status=status,
         finished_at=now,
         duration_seconds=(now - started).total_seconds() if started else None,
@@ -284,18 +308,15 @@ def _finished(dispatch: Dispatch, status: DispatchStatus, now: datetime, *, erro
     )
 
 
-def _unleased(dispatch: Dispatch) -> Dispatch:
-    return replace(
-        dispatch,
-        version=dispatch.version + 1,
-        worker_id=None,
-        lease_token=None,
-        lease_request_id=None,
-        leased_at=None,
-        lease_expires_at=None,
-        is_prefetch=False,
-        cancel_requested_at=None,
-        pause_requested_at=None,
-        pause_mode=None,
-        release_requested_at=None,
-    )
+_UNLEASED: dict[str, Any] = {
+    "worker_id": None,
+    "lease_token": None,
+    "lease_request_id": None,
+    "leased_at": None,
+    "lease_expires_at": None,
+    "is_prefetch": False,
+    "cancel_requested_at": None,
+    "pause_requested_at": None,
+    "pause_mode": None,
+    "release_requested_at": None,
+}

@@ -3,7 +3,7 @@
 A message carries everything its consumer needs, so a pool can be told long after the fact.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -49,10 +49,16 @@ class Message:
     output: OutputFile | None = None
 
     def to_json(self) -> dict[str, Any]:
-        fields = {key: value for key, value in asdict(self).items() if value is not None}
+        fields: dict[str, Any] = {}
+        for name in _FIELDS:
+            value = getattr(self, name)
+            if value is not None:
+                fields[name] = value
         for name in _TIMES:
             if name in fields:
                 fields[name] = fields[name].isoformat()
+        if self.output is not None:
+            fields["output"] = {name: getattr(self.output, name) for name in _OUTPUT_FIELDS}
         return fields
 
     @classmethod
@@ -66,6 +72,10 @@ class Message:
         return cls(**values)
 
 
+_FIELDS = tuple(Message.__dataclass_fields__)
+_OUTPUT_FIELDS = tuple(OutputFile.__dataclass_fields__)
+
+
 def message_of(
     move: Move,
     *,
@@ -76,8 +86,7 @@ def message_of(
 ) -> Message:
     """The message a move leaves behind. A lease that ended is described by the dispatch before the move."""
     before, after = move.before, move.after
-    lease = after if after.is_leased else before
-    spoke_of_lease = move.ended is not None or (after.is_leased and not before.is_leased)
+    ended = move.ended is not None
     return Message(
         tenant_id=after.tenant_id,
         job_id=after.tenant_job_id,
@@ -89,9 +98,9 @@ def message_of(
         attempts=after.attempts,
         priority=after.priority,
         # A requeue gives the attempt back, yet it keeps its number in the history.
-        attempt=lease.attempts if spoke_of_lease else None,
-        worker_id=lease.worker_id if spoke_of_lease else None,
-        started_at=lease.leased_at if spoke_of_lease else None,
+        attempt=before.attempts if ended else None,
+        worker_id=before.worker_id if ended else None,
+        started_at=before.leased_at if ended else None,
         outcome=move.ended,
         error=move.error,
         fault=move.fault,

@@ -25,7 +25,7 @@ def move(places: Sequence[Place], moving: Set[int], to: MoveTo) -> dict[int, int
     """New ranks by dispatch id, for those that change.
 
     `places` are in queue order. The tenant's own ranks are permuted, so nobody else's place changes. Up and down step
-    over one neighbour: a job, or a whole batch.
+    over one neighbour: a job, or a whole batch; inside its own batch an item steps over one other.
     """
     block = [each for each in places if each.id in moving]
     if not block:
@@ -43,24 +43,28 @@ def _reordered(places: list[Place], block: list[Place], to: MoveTo) -> list[Plac
             return block + rest
         case MoveTo.UP:
             ahead = [each for each in places[: places.index(block[0])] if each.id not in moving]
-            at = _start_of_last_group(ahead)
+            at = _start_of_last_group(ahead, own=block[0].group)
         case MoveTo.DOWN:
             ahead_count = sum(each.id not in moving for each in places[: places.index(block[-1])])
-            at = _end_of_first_group(rest, ahead_count)
+            at = _end_of_first_group(rest, ahead_count, own=block[-1].group)
         case _:
             assert_never(to)
     return rest[:at] + block + rest[at:]
 
 
-def _start_of_last_group(ahead: list[Place]) -> int:
+def _start_of_last_group(ahead: list[Place], *, own: str) -> int:
     at = len(ahead)
+    if ahead and ahead[-1].group == own:
+        return at - 1
     while at > 0 and ahead[at - 1].group == ahead[-1].group:
         at -= 1
     return at
 
 
-def _end_of_first_group(rest: list[Place], start: int) -> int:
+def _end_of_first_group(rest: list[Place], start: int, *, own: str) -> int:
     at = start
+    if at < len(rest) and rest[at].group == own:
+        return at + 1
     while at < len(rest) and rest[at].group == rest[start].group:
         at += 1
     return at

@@ -4,6 +4,7 @@ Workflow default, then effect override, then what the user sent where the proper
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,6 +24,8 @@ class PropertyType(StrEnum):
 
 
 ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
+
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +68,11 @@ class Value:
     property: Property
     value: Any
     from_user: bool = False
+
+
+def is_storable(text: str) -> bool:
+    """PostgreSQL takes no NUL, and nothing takes half of a surrogate pair."""
+    return _UNSTORABLE.search(text) is None
 
 
 def check_properties(properties: Sequence[Property]) -> None:
@@ -147,7 +155,7 @@ def _is_the_users(each: Property) -> bool:
 def _problem(prop: Property, value: Any) -> str | None:
     match prop.type:
         case PropertyType.TEXT:
-            return None if isinstance(value, str) else "This must be text."
+            return _text_problem(value)
         case PropertyType.BOOLEAN:
             return None if isinstance(value, bool) else "This must be true or false."
         case PropertyType.NUMBER:
@@ -157,15 +165,40 @@ def _problem(prop: Property, value: Any) -> str | None:
                 return None
             return f"This must be one of: {', '.join(map(str, prop.choices))}."
         case PropertyType.IMAGE | PropertyType.VIDEO | PropertyType.AUDIO:
-            return None if isinstance(value, str) and value else "This must be the id of a file."
+            is_id = isinstance(value, str) and value and is_storable(value)
+            return None if is_id else "This must be the id of a file."
     assert_never(prop.type)
 
 
+def _text_problem(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return "This must be text."
+    return None if is_storable(value) else "This contains a character that cannot be stored."
+
+
+def _is_text(value: Any) -> bool:
+    """Text that every database can keep: no NUL, no half of a surrogate pair."""
+    if not isinstance(value, str) or "\x00" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _number_problem(prop: Property, value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         return "This must be a number."
     if prop.minimum is not None and value < prop.minimum:
         return f"This must be at least {prop.minimum:g}."
     if prop.maximum is not None and value > prop.maximum:
         return f"This must be at most {prop.maximum:g}."
     return None
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
+from comfyrelay.domain.lifecycle import Dispatch
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WarmPolicy:
@@ -47,18 +49,20 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Candidate:
-    """A queued dispatch as the routing sees it."""
+    """A queued dispatch, and since when warmer ones have been preferred to it."""
 
-    id: int
-    priority: int
-    workflow_hash: str
+    dispatch: Dispatch
     passed_over_at: datetime | None = None
+
+    @property
+    def id(self) -> int:
+        return self.dispatch.id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grant:
     ask: Ask
-    dispatch_id: int
+    dispatch: Dispatch
     is_prefetch: bool
 
 
@@ -88,7 +92,7 @@ def route(
         for _ in range(slots):
             while queue and queue[0].id in taken:
                 queue.popleft()
-            rows = policy.lookahead_rows if ask.warm_hashes else 1
+            rows = 1 + policy.lookahead_rows if ask.warm_hashes else 1
             window = list(islice((each for each in queue if each.id not in taken), rows))
             if not window:
                 return
@@ -96,7 +100,7 @@ def route(
             taken.add(window[position].id)
             passed.update(each.id for each in window[:position])
             granted[ask.key] += 1
-            grants.append(Grant(ask=ask, dispatch_id=window[position].id, is_prefetch=is_prefetch))
+            grants.append(Grant(ask=ask, dispatch=window[position].dispatch, is_prefetch=is_prefetch))
 
     for ask in waiting:
         serve(ask, min(ask.limit, ask.free_slots), is_prefetch=False)
@@ -108,9 +112,9 @@ def route(
 def _choose(window: Sequence[Candidate], warm_hashes: Set[str], *, policy: WarmPolicy, now: datetime) -> int:
     """The head of the queue, or a warm one close behind it if nobody before it has waited too long for that."""
     for position, each in enumerate(window):
-        if each.priority != window[0].priority:
+        if each.dispatch.priority != window[0].dispatch.priority:
             break
-        if each.workflow_hash in warm_hashes:
+        if each.dispatch.workflow_hash in warm_hashes:
             return position
         if each.passed_over_at is not None and now - each.passed_over_at >= policy.longest_wait:
             break

@@ -146,6 +146,7 @@ class Batches:
             failed = [each for each in newest if each.status == JobStatus.FAILED]
             if not failed:
                 return [], None
+            await self._submit.guard_concurrency(tx, tenant_id, failed[0].user_id, batch_id=batch_id)
             return await self._submit.write_retries(tx, failed)
 
         made, submission = await pool.run(Step.SUBMIT_JOB, work)

@@ -39,6 +39,7 @@ class Claimer:
         self._watcher: asyncio.Task[None] | None = None
         self._look = asyncio.Event()
         self._hinted = False
+        self._stopping = False
 
     @property
     def parked(self) -> int:
@@ -63,13 +64,16 @@ class Claimer:
             raise
 
     async def stop(self) -> None:
-        """Answer every parked poll with nothing, and stop."""
-        for task in (self._task, self._watcher):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        """Answer every parked poll with nothing, and stop. Leases that are being granted are still handed over."""
+        self._stopping = True
+        self._look.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.wait([self._watcher])
         self._task = self._watcher = None
+        self._stopping = False
         for poll in (*self._new, *self._parked):
             if not poll.answer.done():
                 poll.answer.set_result([])
@@ -82,10 +86,10 @@ class Claimer:
             self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        while self._new or self._parked:
+        while (self._new or self._parked) and not self._stopping:
             self._look.clear()
             await self._serve(self._due())
-            if self._parked and not self._new:
+            if self._parked and not self._new and not self._stopping:
                 await self._wait()
 
     async def _wait(self) -> None:

@@ -99,6 +99,7 @@ class Control:
     async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo) -> None:
         """Move a batch's waiting items together, keeping their order."""
         await self._require_batch(tenant_id, batch_id)
+        await self._relay.enqueue_pending(await self._databases.pool_name_of(tenant_id))
         async with self._databases.central.read() as tx:
             waiting = await dispatches.waiting_of_batch(tx, tenant_id, batch_id)
         await self._move(tenant_id, waiting, to)

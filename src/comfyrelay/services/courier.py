@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 # Bounds the size of one tenant transaction.
 MESSAGES_AT_ONCE = 1000
+# How long a start may wait to be told together with the job's end. Nobody sees the difference.
+LATER_SECONDS = 0.1
 
 
 class Courier:
@@ -33,32 +35,53 @@ class Courier:
         self._output_disk = output_disk
         self._waiting: dict[str, list[tuple[Letter, asyncio.Future[None]]]] = defaultdict(list)
         self._running: dict[str, asyncio.Task[None]] = {}
+        # By pool and letter, what of letters that nobody waits for is still to be told.
+        self._later: dict[str, dict[int, dict[str, Message]]] = defaultdict(dict)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._applied: list[int] = []
+        self._forgetting: asyncio.Task[None] | None = None
 
     async def deliver(self, letters: Iterable[Letter]) -> None:
         """Deliver, and return when the pools have committed, or cannot be reached and must be told later."""
         await asyncio.gather(*self.send(letters).values())
 
-    def deliver_soon(self, letters: Iterable[Letter]) -> None:
-        """Deliver behind the caller's back: nobody waits for it, and the relay stands behind it."""
-        self.send(letters)
-
-    async def idle(self) -> None:
-        """Return when nothing is under way."""
-        while self._running:
-            await asyncio.gather(*self._running.values(), return_exceptions=True)
-
     def send(self, letters: Iterable[Letter]) -> dict[str, asyncio.Future[None]]:
         """Begin to deliver; by pool, what to wait for. The letters are of one transaction: at most one a pool."""
-        loop = asyncio.get_running_loop()
         futures = {}
         for letter in letters:
-            future: asyncio.Future[None] = loop.create_future()
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             future.add_done_callback(_note_failure)
             futures[letter.db_pool] = future
             self._waiting[letter.db_pool].append((letter, future))
-            if letter.db_pool not in self._running:
-                self._running[letter.db_pool] = loop.create_task(self._run(letter.db_pool))
+            self._start(letter.db_pool)
         return futures
+
+    def deliver_later(self, letters: Iterable[Letter]) -> None:
+        """Deliver in a moment, or with the next letter about the same job: one that is over at once is told of its
+        start and its end in one transaction. A letter has one message a job here."""
+        for letter in letters:
+            pool = letter.db_pool
+            self._later[pool][letter.id] = {each.job_id: each for each in letter.messages}
+            if pool not in self._timers:
+                timer = asyncio.get_running_loop().call_later(LATER_SECONDS, self._deliver_later_ones, pool)
+                self._timers[pool] = timer
+
+    async def idle(self) -> None:
+        """Deliver everything, and return when nothing is under way."""
+        for pool in list(self._timers):
+            self._deliver_later_ones(pool)
+        while self._running or self._forgetting is not None:
+            under_way = [*self._running.values(), *([self._forgetting] if self._forgetting else [])]
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+    def _deliver_later_ones(self, pool: str) -> None:
+        self._timers.pop(pool).cancel()
+        for id_, told in self._later.pop(pool, {}).items():
+            self.send([Letter(id=id_, db_pool=pool, messages=list(told.values()))])
+
+    def _start(self, pool: str) -> None:
+        if pool not in self._running:
+            self._running[pool] = asyncio.get_running_loop().create_task(self._run(pool))
 
     async def _run(self, pool: str) -> None:
         try:
@@ -77,8 +100,10 @@ class Courier:
         return waiting[:taken]
 
     async def _deliver_batch(self, pool: str, batch: Sequence[tuple[Letter, asyncio.Future[None]]]) -> None:
+        letters = [letter for letter, _ in batch]
+        earlier = self._earlier(pool, letters)
         try:
-            applied = await self.apply(pool, [letter for letter, _ in batch])
+            applied = await self.apply(pool, [*earlier, *letters])
         except PoolUnavailable:
             applied = []
         except BaseException as error:
@@ -91,11 +116,42 @@ class Courier:
         for _, future in batch:
             if not future.done():
                 future.set_result(None)
+        self._forget_soon(pool, applied)
+
+    def _earlier(self, pool: str, letters: Sequence[Letter]) -> list[Letter]:
+        """From the letters that can wait, the messages that come before those in these letters."""
+        told = self._later[pool]
+        job_ids = {message.job_id for letter in letters for message in letter.messages} if told else set()
+        return [
+            Letter(id=id_, db_pool=pool, messages=[messages[each] for each in messages.keys() & job_ids])
+            for id_, messages in told.items()
+            if not job_ids.isdisjoint(messages)
+        ]
+
+    def _forget_soon(self, pool: str, applied: Sequence[Letter]) -> None:
+        """Nobody waits for a letter to leave the outbox, so the deliveries of all pools share one commit for it."""
+        for letter in applied:
+            left = self._later[pool].get(letter.id)
+            if left is not None:
+                for message in letter.messages:
+                    left.pop(message.job_id, None)
+                if left:
+                    continue
+                del self._later[pool][letter.id]
+            self._applied.append(letter.id)
+        if self._applied and self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().create_task(self._forget_applied())
+
+    async def _forget_applied(self) -> None:
         try:
-            await self.forget(applied)
+            while self._applied:
+                applied, self._applied = self._applied, []
+                await self._forget_ids(applied)
         except Exception:
             # They are applied; the relay finds them in the outbox, finds that out, and removes them.
-            log.warning("deliver.not_forgotten", pool=pool, letters=len(applied), exc_info=True)
+            log.warning("deliver.not_forgotten", exc_info=True)
+        finally:
+            self._forgetting = None
 
     async def apply(self, pool: str, letters: Sequence[Letter]) -> list[Letter]:
         """Apply what is next in line for each job; returns the letters of which nothing is left to apply."""
@@ -108,8 +164,10 @@ class Courier:
 
     async def forget(self, letters: Sequence[Letter]) -> None:
         if letters:
-            ids = [each.id for each in letters]
-            await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_letters(tx, ids))
+            await self._forget_ids([each.id for each in letters])
+
+    async def _forget_ids(self, ids: Sequence[int]) -> None:
+        await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_letters(tx, ids))
 
 
 async def _apply(tx: Tx, letters: Sequence[Letter], *, output_disk: str) -> list[Letter]:
@@ -132,34 +190,33 @@ async def _apply(tx: Tx, letters: Sequence[Letter], *, output_disk: str) -> list
 
 
 async def _write(tx: Tx, settled: Sequence[Settled], *, output_disk: str) -> None:
+    entries = [_token_entry(each) for each in settled if each.settlement is not None]
+    refunded = {each.tenant_id for each in entries if each.amount}
+    if refunded:
+        # Before the videos, as everywhere: whoever submits holds the wallet when it comes to the video.
+        await ledger.lock_wallets(tx, refunded)
     outputs = [each for each in settled if each.output is not None]
     if outputs:
         await media.write_outputs(tx, [_output_row(each, output_disk) for each in outputs])
     await jobs.write_settled(tx, settled)
     await jobs.write_attempts(tx, [attempt for each in settled for attempt in each.attempts.values()])
     await jobs.write_events(tx, [event for each in settled for event in each.events])
-    await _settle_tokens(tx, [each for each in settled if each.settlement is not None])
     videos = [_video_change(each) for each in settled if each.job.video_id is not None]
     if videos:
         await media.change_videos(tx, videos)
-
-
-async def _settle_tokens(tx: Tx, settled: Sequence[Settled]) -> None:
-    entries = [
-        ledger.Entry(
-            tenant_id=each.job.tenant_id,
-            type=each.settlement,
-            amount=each.job.reserved_tokens if each.settlement is TransactionType.JOB_REFUND else 0,
-            job_id=each.job.id,
-        )
-        for each in settled
-        if each.settlement is not None
-    ]
-    refunded = {each.tenant_id for each in entries if each.type is TransactionType.JOB_REFUND}
-    if refunded:
-        await ledger.lock_wallets(tx, refunded)
     if entries:
         await ledger.append(tx, entries)
+
+
+def _token_entry(settled: Settled) -> ledger.Entry:
+    assert settled.settlement is not None
+    is_refund = settled.settlement is TransactionType.JOB_REFUND
+    return ledger.Entry(
+        tenant_id=settled.job.tenant_id,
+        type=settled.settlement,
+        amount=settled.job.reserved_tokens if is_refund else 0,
+        job_id=settled.job.id,
+    )
 
 
 def _output_row(settled: Settled, disk: str) -> dict[str, object]:

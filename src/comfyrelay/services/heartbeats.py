@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.domain.lifecycle import stop_word
+from comfyrelay.domain.storable import storable
 from comfyrelay.errors import LeaseLost, PoolUnavailable
 from comfyrelay.services.coalesce import Coalescer
 from comfyrelay.services.databases import Databases
@@ -28,6 +29,7 @@ class Heartbeat:
     lease_token: str
     progress: Mapping[str, Any] | None = None
     logs: Sequence[str] = ()
+    worker_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,33 +49,39 @@ class Heartbeats:
 
     async def beat_many(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatAnswer | Exception]:
         """Extend many leases in one statement. Of two heartbeats of one lease, the later one's progress counts."""
-        newest = {each.lease_token: each for each in heartbeats}
-        beats = [
-            Beat(dispatch_id=each.dispatch_id, lease_token=each.lease_token, progress=each.progress)
-            for each in newest.values()
-        ]
+        newest: dict[tuple[int, str, str | None], Beat] = {}
+        for each in heartbeats:
+            key = (each.dispatch_id, each.lease_token, each.worker_id)
+            # One that brings no progress does not undo what another brought.
+            if each.progress is not None or key not in newest:
+                newest[key] = Beat(
+                    dispatch_id=each.dispatch_id,
+                    lease_token=each.lease_token,
+                    worker_id=each.worker_id,
+                    progress=storable(each.progress),
+                )
 
         async def work(tx: Tx) -> list[BeatAnswer]:
-            return await dispatches.heartbeat(tx, beats, ttl_seconds=self._ttl.total_seconds())
+            return await dispatches.heartbeat(tx, list(newest.values()), ttl_seconds=self._ttl.total_seconds())
 
-        held = {
+        extended = {
             (each.dispatch_id, each.lease_token): each
             for each in await self._databases.central.run(Step.HEARTBEAT, work)
         }
+        held = [_held(each, extended.get((each.dispatch_id, each.lease_token))) for each in heartbeats]
         await self._keep_logs(heartbeats, held)
-        return [_answer(held.get((each.dispatch_id, each.lease_token))) for each in heartbeats]
+        return [_answer(each) for each in held]
 
-    async def _keep_logs(self, heartbeats: Sequence[Heartbeat], held: Mapping[tuple[int, str], BeatAnswer]) -> None:
+    async def _keep_logs(self, heartbeats: Sequence[Heartbeat], held: Sequence[BeatAnswer | None]) -> None:
         lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for each in heartbeats:
-            answer = held.get((each.dispatch_id, each.lease_token))
+        for each, answer in zip(heartbeats, held, strict=True):
             if answer is not None:
                 lines[answer.db_pool].extend(
                     {
                         "job_id": answer.tenant_job_id,
                         "epoch": answer.epoch,
                         "tenant_id": answer.tenant_id,
-                        "line": line[:LONGEST_LINE].replace("\x00", ""),
+                        "line": storable(line[:LONGEST_LINE]),
                     }
                     for line in each.logs
                 )
@@ -88,6 +96,13 @@ class Heartbeats:
         except PoolUnavailable:
             # A lease must not be lost for the sake of its log lines.
             log.warning("heartbeat.logs_lost", pool=pool, lines=len(lines))
+
+
+def _held(heartbeat: Heartbeat, extended: BeatAnswer | None) -> BeatAnswer | None:
+    """The lease that a heartbeat speaks of; one of another worker's does not count."""
+    if extended is None or heartbeat.worker_id not in {None, extended.worker_id}:
+        return None
+    return extended
 
 
 def _answer(held: BeatAnswer | None) -> HeartbeatAnswer | Exception:

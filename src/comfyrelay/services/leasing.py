@@ -1,9 +1,9 @@
 """Leasing: handing queued dispatches to the workers that ask, and building what each is to run."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,10 +14,10 @@ from comfyrelay.domain import lifecycle
 from comfyrelay.domain.failover import UNBLOCKED_EVENT, FailoverPolicy, is_blocked
 from comfyrelay.domain.ids import new_lease_token, output_path
 from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.messages import Message, message_of
+from comfyrelay.domain.messages import Message
 from comfyrelay.domain.payloads import Snapshot
-from comfyrelay.domain.routing import Ask, Entitlement, Grant, WarmPolicy, route
-from comfyrelay.domain.states import Said
+from comfyrelay.domain.routing import Ask, Candidate, Entitlement, Grant, WarmPolicy, route
+from comfyrelay.domain.states import JobStatus, Said
 from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, GraphError, NotFound, PoolUnavailable
 from comfyrelay.services import verdicts
 from comfyrelay.services.courier import Courier
@@ -27,7 +27,7 @@ from comfyrelay.services.steps import Step
 from comfyrelay.services.verdicts import Verdict
 from comfyrelay.store import audit, blocks, claims, dispatches, jobs, leases, outbox
 from comfyrelay.store.audit import AuditEntry
-from comfyrelay.store.claims import NewLease, WorkerFacts
+from comfyrelay.store.claims import WorkerFacts
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import Letter
 
@@ -73,6 +73,7 @@ class _Leased:
     """What one leasing transaction gave out, by the position of the request."""
 
     dispatches: dict[int, list[Dispatch]] = field(default_factory=lambda: defaultdict(list))
+    granted: list[Dispatch] = field(default_factory=list)
     refused: dict[int, ComfyRelayError] = field(default_factory=dict)
     letters: list[Letter] = field(default_factory=list)
 
@@ -104,13 +105,21 @@ class Leasing:
         return answer
 
     async def lease_many(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedJob] | ComfyRelayError]:
-        """Serve many workers at once, in the order of their requests."""
+        """Serve many workers at once, in the order of their requests; a request id sent twice is one request."""
+        distinct: dict[tuple[str, str | int], LeaseRequest] = {}
+        keys = [(each.worker_id, each.request_id or index) for index, each in enumerate(requests)]
+        for key, request in zip(keys, requests, strict=True):
+            distinct.setdefault(key, request)
+        answers = dict(zip(distinct, await self._lease_distinct(list(distinct.values())), strict=True))
+        return [answers[key] for key in keys]
+
+    async def _lease_distinct(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedJob] | ComfyRelayError]:
         try:
             leased = await self._databases.central.run(Step.LEASE, lambda tx: self._lease(tx, requests))
         except Conflict:
             # The same request id was served by another server in between: now its lease is there to be found.
             leased = await self._databases.central.run(Step.LEASE, lambda tx: self._lease(tx, requests))
-        self._courier.deliver_soon(leased.letters)
+        self._courier.deliver_later(leased.letters)
         every = [each for found in leased.dispatches.values() for each in found]
         built = await self._build(every) if every else {}
         return [
@@ -130,15 +139,16 @@ class Leasing:
         await _end_expired_blocks(tx, facts, now=now)
         await self._refuse_unknown(tx, requests, facts, leased)
         asks = _asks(requests, facts, skip=answered | leased.refused.keys(), now=now)
-        slots = _slots_by_entitlement(asks, lookahead=self._warm.lookahead_rows)
-        if not slots:
-            return leased
-        candidates = await claims.pick(tx, slots, down_pools=self._databases.down())
-        routing = route(asks, candidates, policy=self._warm, now=now)
-        if routing.passed_over:
-            await claims.note_passed_over(tx, sorted(routing.passed_over))
-        if routing.grants:
-            await self._grant(tx, requests, routing.grants, leased)
+        while asks:
+            slots = _slots_by_entitlement(asks, lookahead=self._warm.lookahead_rows)
+            candidates = await claims.pick(tx, slots, down_pools=self._databases.down())
+            routing = route(asks, candidates, policy=self._warm, now=now)
+            if routing.passed_over:
+                await claims.note_passed_over(tx, sorted(routing.passed_over))
+            if routing.grants:
+                await self._grant(tx, requests, routing.grants, leased, now)
+            asks = _outbid(asks, candidates, routing.grants)
+        leased.letters = await _announce(tx, leased.granted)
         return leased
 
     async def _answer_repeats(self, tx: Tx, requests: Sequence[LeaseRequest], leased: _Leased) -> set[int]:
@@ -173,34 +183,32 @@ class Leasing:
             elif fact is not None and not fact.is_approved:
                 leased.refused[index] = Forbidden(f"The worker {request.worker_id!r} is not approved.")
 
-    async def _grant(self, tx: Tx, requests: Sequence[LeaseRequest], grants: Sequence[Grant], leased: _Leased) -> None:
-        by_dispatch = {each.dispatch_id: each for each in grants}
-        used: set[int] = set()
-        rows = []
+    async def _grant(
+        self, tx: Tx, requests: Sequence[LeaseRequest], grants: Sequence[Grant], leased: _Leased, now: datetime
+    ) -> None:
+        moves = []
         for each in grants:
-            request = requests[each.ask.key]
+            key = each.ask.key
             # A request id names one lease; a request for many gets its id on the first.
-            request_id = request.request_id if each.ask.key not in used else None
-            used.add(each.ask.key)
-            rows.append(
-                NewLease(
-                    id=each.dispatch_id,
-                    worker_id=each.ask.worker_id,
-                    lease_token=new_lease_token(),
-                    lease_request_id=request_id,
-                    is_prefetch=each.is_prefetch,
-                )
+            request_id = requests[key].request_id if key not in leased.dispatches else None
+            move = lifecycle.lease(
+                each.dispatch,
+                worker_id=each.ask.worker_id,
+                lease_token=new_lease_token(),
+                request_id=request_id,
+                is_prefetch=each.is_prefetch,
+                ttl=self._ttl,
+                now=now,
             )
-        taken = await claims.grant(tx, rows, ttl_seconds=self._ttl.total_seconds())
-        await leases.begin(tx, taken.values())
+            moves.append(move)
+            leased.dispatches[key].append(move.after)
+        taken = [move.after for move in moves]
+        await dispatches.write(tx, moves)
+        await leases.begin(tx, taken)
         await audit.record(
-            tx,
-            [AuditEntry(worker_id=each.worker_id or "", event="lease", dispatch_id=each.id) for each in taken.values()],
+            tx, [AuditEntry(worker_id=each.worker_id or "", event="lease", dispatch_id=each.id) for each in taken]
         )
-        for row in rows:
-            if row.id in taken:
-                leased.dispatches[by_dispatch[row.id].ask.key].append(taken[row.id])
-        leased.letters = await _announce(tx, list(taken.values()))
+        leased.granted.extend(taken)
 
     async def _build(self, leased: Sequence[Dispatch]) -> dict[int, LeasedJob]:
         """Build what each lease is to run. One that cannot be built now goes back; one that never can be fails."""
@@ -274,16 +282,28 @@ class Leasing:
 
 
 async def _announce(tx: Tx, taken: Sequence[Dispatch]) -> list[Letter]:
-    by_pool: dict[str, list[Dispatch]] = defaultdict(list)
+    by_pool: dict[str, list[Message]] = defaultdict(list)
     for each in taken:
-        by_pool[each.db_pool].append(each)
-    return [await outbox.post(tx, pool, [_started(each) for each in found]) for pool, found in by_pool.items()]
+        by_pool[each.db_pool].append(_started(each))
+    return await outbox.post(tx, by_pool)
 
 
 def _started(dispatch: Dispatch) -> Message:
-    before = lifecycle.before_lease(dispatch)
     assert dispatch.leased_at is not None
-    return message_of(Move(before=before, after=dispatch, said=Said.STARTED), at=dispatch.leased_at)
+    return Message(
+        tenant_id=dispatch.tenant_id,
+        job_id=dispatch.tenant_job_id,
+        version=dispatch.version,
+        said=Said.STARTED,
+        status=JobStatus.PROCESSING,
+        at=dispatch.leased_at,
+        epoch=dispatch.epoch,
+        attempts=dispatch.attempts,
+        priority=dispatch.priority,
+        attempt=dispatch.attempts,
+        worker_id=dispatch.worker_id,
+        started_at=dispatch.leased_at,
+    )
 
 
 async def _end_expired_blocks(tx: Tx, facts: Mapping[str, WorkerFacts], *, now: datetime) -> None:
@@ -341,3 +361,27 @@ def _slots_by_entitlement(asks: Sequence[Ask], *, lookahead: int) -> dict[Entitl
     for entitlement in {ask.entitlement for ask in asks if ask.warm_hashes}:
         slots[entitlement] += lookahead
     return dict(slots)
+
+
+def _outbid(
+    asks: Sequence[Ask], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Sequence[Grant]
+) -> list[Ask]:
+    """What is left of asks that were shown dispatches which others, with another entitlement, then got."""
+    taker = {each.dispatch.id: each.ask.entitlement for each in grants}
+    outbid = {
+        entitlement
+        for entitlement, shown in candidates.items()
+        if any(taker.get(each.id, entitlement) != entitlement for each in shown)
+    }
+    got = Counter((each.ask.key, each.is_prefetch) for each in grants)
+    left = [
+        replace(
+            ask,
+            limit=ask.limit - got[ask.key, False] - got[ask.key, True],
+            free_slots=ask.free_slots - got[ask.key, False],
+            prefetch_slots=ask.prefetch_slots - got[ask.key, True],
+        )
+        for ask in asks
+        if ask.entitlement in outbid
+    ]
+    return [ask for ask in left if ask.slots > 0]

@@ -34,7 +34,9 @@ class Ledger:
 
     async def reserve(self, tenant_id: str, job_id: str, amount: int) -> None:
         async def work(tx: Tx) -> None:
-            await reserve(tx, tenant_id, {job_id: amount})
+            await ledger.lock_wallet(tx, tenant_id)
+            if TransactionType.JOB_RESERVE not in await _of_job(tx, tenant_id, job_id):
+                await reserve(tx, tenant_id, {job_id: amount})
 
         await (await self._databases.pool_of(tenant_id)).run(Step.LEDGER, work)
 
@@ -57,11 +59,7 @@ class Ledger:
     async def _settle(self, tenant_id: str, job_id: str, type_: TransactionType) -> bool:
         async def work(tx: Tx) -> bool:
             await ledger.lock_wallet(tx, tenant_id)
-            held = -sum(
-                each.amount
-                for each in (await ledger.of_jobs(tx, [job_id])).get(job_id, [])
-                if each.type == TransactionType.JOB_RESERVE
-            )
+            held = -(await _of_job(tx, tenant_id, job_id)).get(TransactionType.JOB_RESERVE, 0)
             if await jobs.get(tx, tenant_id, job_id) is None and held == 0:
                 raise NotFound(f"There is no job {job_id!r}.")
             amount = held if type_ is TransactionType.JOB_REFUND else 0
@@ -69,6 +67,11 @@ class Ledger:
             return bool(await ledger.append(tx, [entry]))
 
         return await (await self._databases.pool_of(tenant_id)).run(Step.LEDGER, work)
+
+
+async def _of_job(tx: Tx, tenant_id: str, job_id: str) -> dict[str, int]:
+    found = (await ledger.of_jobs(tx, [job_id])).get(job_id, [])
+    return {each.type: each.amount for each in found if each.tenant_id == tenant_id}
 
 
 async def reserve(tx: Tx, tenant_id: str, costs: dict[str, int]) -> None:

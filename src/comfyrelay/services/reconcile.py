@@ -126,7 +126,9 @@ class Reconciler:
         ids = [each.id for each in page]
         async with self._databases.central.read() as tx:
             queued = await dispatches.of_jobs(tx, [(each.tenant_id, each.id) for each in page])
-            told = {m.job_id for each in await outbox.letters(tx, pool, limit=10_000) for m in each.messages}
+            told = {
+                (m.job_id, m.version) for each in await outbox.letters(tx, pool, limit=10_000) for m in each.messages
+            }
         async with self._databases.pool(pool).read() as tx:
             submitted = {id_ for each in await outbox.submissions(tx, limit=10_000) for id_ in each.job_ids}
             entries = await ledger.of_jobs(tx, ids)
@@ -142,7 +144,8 @@ class Reconciler:
                 dispatch=queued.get(job.id),
                 transactions={each.type: each.amount for each in entries.get(job.id, [])},
                 video_status=videos[job.id].status if job.id in videos else None,
-                has_letter=job.id in told,
+                # Only the very next move explains anything: older ones are applied, and later ones wait for it.
+                has_letter=(job.id, job.dispatch_version + 1) in told,
                 has_submission=job.id in submitted,
             )
             for job in page

@@ -8,7 +8,7 @@ import structlog
 
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, text_values
-from comfyrelay.domain.properties import Property, Value, resolve
+from comfyrelay.domain.properties import Property, Value, is_storable, resolve
 from comfyrelay.domain.states import JobStatus, Stage
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooManyActiveJobs
 from comfyrelay.services.databases import Databases
@@ -154,8 +154,7 @@ class Submit:
                 return known, None
             if old.status not in {JobStatus.FAILED, JobStatus.CANCELED}:
                 raise Conflict(f"Only a failed or canceled job can be retried; this one is {old.status}.")
-            if old.batch_id is None:
-                await self.guard_concurrency(tx, tenant_id, old.user_id)
+            await self.guard_concurrency(tx, tenant_id, old.user_id, batch_id=old.batch_id)
             made, submission = await self.write_retries(tx, [old])
             return made[0], submission
 
@@ -196,15 +195,12 @@ class Submit:
         named = {each.input_file_id for each in items if each.input_file_id is not None}
         for each in items:
             named.update(v for k, v in each.input_payload.items() if k in assets and isinstance(v, str))
+        named = {each for each in named if is_storable(each)}
+        of_videos = {each.video_id for each in items if each.video_id is not None and is_storable(each.video_id)}
         async with pool.read() as tx:
-            videos = {}
-            for video_id in {each.video_id for each in items if each.video_id is not None}:
-                video = await media.video(tx, tenant_id, video_id)
-                if video is not None:
-                    videos[video_id] = video
-                    if video.original_file_id is not None:
-                        named.add(video.original_file_id)
-            files = await media.stored_files(tx, tenant_id, named) if named else {}
+            videos = await media.videos_of(tx, tenant_id, of_videos)
+            named.update(each.original_file_id for each in videos.values() if each.original_file_id is not None)
+            files = await media.stored_files(tx, tenant_id, named)
         return Media(files=files, videos=videos)
 
     def new_job(
@@ -262,9 +258,9 @@ class Submit:
     def clamp(self, priority: int) -> int:
         return max(self._policy.priority_min, min(self._policy.priority_max, priority))
 
-    async def guard_concurrency(self, tx: Tx, tenant_id: str, user_id: str) -> None:
+    async def guard_concurrency(self, tx: Tx, tenant_id: str, user_id: str, *, batch_id: str | None = None) -> None:
         """Counted under the wallet's lock, so that two submissions cannot both be the last one allowed."""
-        if await jobs.count_active(tx, tenant_id, user_id) >= self._policy.max_active_jobs:
+        if await jobs.count_active(tx, tenant_id, user_id, beside=batch_id) >= self._policy.max_active_jobs:
             raise TooManyActiveJobs(limit=self._policy.max_active_jobs)
 
     async def write(self, tx: Tx, new: Sequence[NewJob]) -> tuple[list[Job], Submission]:

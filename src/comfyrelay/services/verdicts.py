@@ -62,7 +62,7 @@ async def write(tx: Tx, decided: Sequence[Verdict], *, now: datetime, policy: Fa
         messages[each.move.after.db_pool].append(
             message_of(each.move, at=now, provider_job_id=said.provider_job_id, output=said.output, seed=said.seed)
         )
-    return [await outbox.post(tx, pool, posted) for pool, posted in messages.items()]
+    return await outbox.post(tx, messages)
 
 
 def _audit_entry(verdict: Verdict) -> AuditEntry:

@@ -1,7 +1,7 @@
 """Why is it waiting?"""
 
 from comfyrelay.domain.lifecycle import Dispatch
-from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus
 from comfyrelay.domain.waiting import Reason, Serving, Waiting, explain
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
@@ -23,7 +23,8 @@ class WhyWaiting:
 
     async def _of(self, tx: Tx, dispatch: Dispatch) -> Waiting:
         if dispatch.status not in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
-            return Waiting(reason=Reason.NOT_WAITING, text=f"It is not waiting: it is {dispatch.status}.")
+            status = JOB_STATUS_OF[DispatchStatus(dispatch.status)]
+            return Waiting(reason=Reason.NOT_WAITING, text=f"It is not waiting: it is {status}.")
         able = await workers.serving(
             tx, dispatch.workflow_id, stage=dispatch.stage, stale_seconds=self._worker_stale_seconds
         )

@@ -52,7 +52,8 @@ class Workers:
             raise InvalidInput(errors={"max_concurrency": "This must be at least 1."})
 
         async def work(tx: Tx) -> tuple[Worker, list[str]]:
-            fleet = await catalogue.fleet(tx, stage=stage, slug=fleet_slug)
+            # Locked, so that two workers cannot both be the last one allowed.
+            fleet = await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
             if fleet is None:
                 raise NotFound(f"There is no {stage} fleet {fleet_slug!r}.")
             most = fleet.max_workers if fleet.max_workers is not None else self._max_fleet_workers
@@ -109,8 +110,9 @@ class Workers:
         async def work(tx: Tx) -> tuple[list[Letter], int]:
             if await workers.get(tx, worker_id) is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
-            released = await self._release(tx, worker_id, reason)
+            # First out of the registry, so that no lease can begin after its leases were looked for.
             await workers.remove(tx, worker_id)
+            released = await self._release(tx, worker_id, reason)
             entry = AuditEntry(worker_id=worker_id, event="deregister", data={"reason": reason})
             await audit.record(tx, [entry])
             return released

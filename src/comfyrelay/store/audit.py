@@ -29,7 +29,7 @@ async def record(tx: Tx, entries: Sequence[AuditEntry]) -> None:
         for n, e in enumerate(entries)
     ]
     if rows:
-        await tx.execute(_record(tx.dialect.name), with_rows(rows))
+        await tx.write(_record, with_rows(rows))
 
 
 @cache

@@ -18,7 +18,7 @@ Pair = tuple[str, str]
 
 
 async def lock(tx: Tx, pairs: Iterable[Pair]) -> dict[Pair, Block]:
-    result = await tx.execute(_lock(tx.dialect.name), with_rows(_pair_rows(pairs)))
+    result = await tx.fetch(_lock, with_rows(_pair_rows(pairs)))
     return {
         (row.worker_id, row.workflow_hash): Block(failure_count=row.failure_count, blocked_until=row.blocked_until)
         for row in result
@@ -41,7 +41,7 @@ def _pair_rows(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
 
 
 async def write(tx: Tx, pair: Pair, block: Block) -> None:
-    query = insert_into(tx.dialect.name, workflow_blocks).values(
+    query = insert_into(tx.dialect, workflow_blocks).values(
         worker_id=pair[0],
         workflow_hash=pair[1],
         failure_count=block.failure_count,
@@ -53,7 +53,7 @@ async def write(tx: Tx, pair: Pair, block: Block) -> None:
 
 async def clear(tx: Tx, pairs: Sequence[Pair]) -> dict[Pair, datetime | None]:
     """Forget these pairs' failures; returns those that had any, with the end of their block."""
-    result = await tx.execute(_clear(tx.dialect.name), with_rows(_pair_rows(pairs)))
+    result = await tx.fetch(_clear, with_rows(_pair_rows(pairs)))
     return {(row.worker_id, row.workflow_hash): row.blocked_until for row in result}
 
 

@@ -104,7 +104,7 @@ async def effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> 
 
 async def note_processing_times(tx: Tx, seconds: Mapping[int, float]) -> None:
     rows = [{"id": effect_id, "seconds": value} for effect_id, value in seconds.items()]
-    await tx.execute(_note_processing_times(tx.dialect.name), with_rows(rows))
+    await tx.write(_note_processing_times, with_rows(rows))
 
 
 @cache
@@ -130,8 +130,10 @@ async def create_fleet(tx: Tx, **values: Any) -> Fleet:
     return Fleet(**row._mapping)
 
 
-async def fleet(tx: Tx, *, stage: str, slug: str) -> Fleet | None:
+async def fleet(tx: Tx, *, stage: str, slug: str, lock: bool = False) -> Fleet | None:
     query = select(*_FLEET).where(fleets.c.stage == stage, fleets.c.slug == slug)
+    if lock:
+        query = query.with_for_update(key_share=True)
     row = (await tx.execute(query)).one_or_none()
     return Fleet(**row._mapping) if row else None
 

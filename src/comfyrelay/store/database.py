@@ -19,11 +19,13 @@ from sqlalchemy import event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from comfyrelay.errors import ConfigurationError, PoolUnavailable
+from comfyrelay.errors import ConfigurationError, Conflict, PoolUnavailable
+from comfyrelay.store.transaction import Tx
 from comfyrelay.store.types import time_text
 
+__all__ = ["Boundary", "Database", "Tx", "async_url", "system_clock"]
+
 T = TypeVar("T")
-Tx = AsyncConnection
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +37,10 @@ RETRIES = 5
 _RUN_AGAIN = {"40P01", "40001", "55P03"}
 # Lost or refused connections, a server that shuts down or starts up, too many clients.
 _UNREACHABLE = {"57P01", "57P02", "57P03", "53300", "3D000"}
+
+
+# Two servers gave one request a lease; the one that came second is told so.
+REQUEST_CONSTRAINT = "uq_dispatch_leases_request"
 
 
 class Boundary(StrEnum):
@@ -85,17 +91,17 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Tx]:
-        """A snapshot to read from."""
+        """A connection to read from."""
         with self._translated():
             async with self._reader.connect() as connection:
-                yield connection
+                yield await self._tx(connection)
 
     async def run(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
         """Run `work` in one transaction, again if it lost a race. `step` names it for logs and crash tests."""
         for attempt in range(RETRIES):
             try:
                 return await self._run_once(step, work)
-            except exc.DBAPIError as error:
+            except (exc.DBAPIError, asyncpg.PostgresError) as error:
                 if attempt + 1 == RETRIES or not _may_run_again(error):
                     raise
                 log.info("transaction.run_again", step=step, database=self.name, attempt=attempt + 1)
@@ -104,20 +110,27 @@ class Database:
 
     async def _run_once(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
         with self._translated():
-            async with self._writer.begin() as connection:
-                result = await work(connection)
-                if self.crash is not None:
-                    await self.crash(step, Boundary.BEFORE_COMMIT)
+            async with self._writer.connect() as connection:
+                tx = await self._tx(connection)
+                async with tx.transaction():
+                    result = await work(tx)
+                    if self.crash is not None:
+                        await self.crash(step, Boundary.BEFORE_COMMIT)
         if self.crash is not None:
             await self.crash(step, Boundary.AFTER_COMMIT)
         return result
+
+    async def _tx(self, connection: AsyncConnection) -> Tx:
+        if self.dialect == "sqlite":
+            return Tx(connection, None)
+        return Tx(connection, (await connection.get_raw_connection()).driver_connection)
 
     def _translated(self) -> "_Translated":
         return _Translated(self.name)
 
 
 class _Translated:
-    """Turns "the database cannot be reached" into `PoolUnavailable`; everything else passes."""
+    """Turns what callers must tell apart into errors of ours; everything else passes."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -128,6 +141,8 @@ class _Translated:
     def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
         if error is not None and _is_unreachable(error):
             raise PoolUnavailable(pool=self._name) from error
+        if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == REQUEST_CONSTRAINT:
+            raise Conflict("This request id has a lease already.") from error
 
 
 def async_url(url: str) -> URL:
@@ -150,6 +165,8 @@ def async_url(url: str) -> URL:
 def _postgres_engine(url: URL, pool_size: int) -> AsyncEngine:
     return create_async_engine(
         url,
+        # Transactions are begun and ended on the driver's connection, see `Tx.transaction`.
+        isolation_level="AUTOCOMMIT",
         pool_size=pool_size,
         max_overflow=0,
         pool_pre_ping=False,
@@ -159,6 +176,13 @@ def _postgres_engine(url: URL, pool_size: int) -> AsyncEngine:
             "server_settings": {
                 "application_name": "comfyrelay",
                 "timezone": "UTC",
+                # Every statement finds its rows through an index, for tables of any size and any statistics. The
+                # planner cannot know that: it takes each list of rows for a hundred and may choose to read whole
+                # tables, or to plan anew each time. Queues that trust it fall off a cliff when a table grows.
+                "plan_cache_mode": "force_generic_plan",
+                "enable_seqscan": "off",
+                "enable_hashjoin": "off",
+                "enable_mergejoin": "off",
                 "jit": "off",
                 # A process that hangs inside a transaction must not hold its locks for ever.
                 "idle_in_transaction_session_timeout": "30000",
@@ -200,8 +224,8 @@ def _sqlstate(error: BaseException) -> str | None:
     return getattr(original, "sqlstate", None) or getattr(error, "sqlstate", None)
 
 
-def _may_run_again(error: exc.DBAPIError) -> bool:
-    return _sqlstate(error) in _RUN_AGAIN or "database is locked" in str(error.orig)
+def _may_run_again(error: exc.DBAPIError | asyncpg.PostgresError) -> bool:
+    return _sqlstate(error) in _RUN_AGAIN or "database is locked" in str(error)
 
 
 def _is_unreachable(error: BaseException) -> bool:
@@ -213,5 +237,5 @@ def _is_unreachable(error: BaseException) -> bool:
             or "unable to open database file" in str(error.orig)
         )
     if isinstance(error, asyncpg.PostgresError):
-        return _sqlstate(error) in _UNREACHABLE
+        return _sqlstate(error) in _UNREACHABLE or isinstance(error, asyncpg.PostgresConnectionError)
     return isinstance(error, OSError | exc.TimeoutError | asyncpg.InterfaceError | TimeoutError)

@@ -27,14 +27,18 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.ordering import Place
-from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.store.central import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.types import relay_now, word
 
 _FIELDS = tuple(Dispatch.__dataclass_fields__)
 COLUMNS = [d.c[name] for name in _FIELDS]
+
+_LEASED = d.c.status == word(DispatchStatus.LEASED)
+_WAITING = d.c.status.in_([word(DispatchStatus.QUEUED), word(DispatchStatus.PAUSED)])
+_ENDED = d.c.status.in_([word(each) for each in sorted(TERMINAL_DISPATCH)])
 
 # What a move may change. Everything else of a dispatch is set once, when it is made.
 _MOVED = (
@@ -97,6 +101,7 @@ class Beat:
 
     dispatch_id: int
     lease_token: str
+    worker_id: str | None = None
     progress: Mapping[str, Any] | None = None
 
 
@@ -104,6 +109,7 @@ class Beat:
 class BeatAnswer:
     dispatch_id: int
     lease_token: str
+    worker_id: str
     epoch: int
     tenant_id: str
     tenant_job_id: str
@@ -116,14 +122,15 @@ class BeatAnswer:
 
 
 def from_row(row: Any) -> Dispatch:
-    return Dispatch(**{name: getattr(row, name) for name in _FIELDS})
+    # The columns come first in every row, in the order of the fields; what follows them is not the dispatch's.
+    return Dispatch(**dict(zip(_FIELDS, row, strict=False)))
 
 
 async def enqueue(tx: Tx, new: Sequence[NewDispatch]) -> int:
     """Make the dispatches that are not there yet, in the order given; returns how many were made."""
     rows = [{name: getattr(each, name) for name in (*_NEW, "available_at")} | {"n": n} for n, each in enumerate(new)]
-    result = await tx.execute(_enqueue(tx.dialect.name), with_rows(rows))
-    return len(result.all())
+    result = await tx.fetch(_enqueue, with_rows(rows))
+    return len(result)
 
 
 @cache
@@ -154,8 +161,8 @@ def _microseconds(dialect: str) -> ColumnElement[int]:
 
 async def lock(tx: Tx, ids: Iterable[int]) -> tuple[dict[int, Dispatch], datetime]:
     """The dispatches, locked in the order of their ids, and the time."""
-    result = await tx.execute(_lock(tx.dialect.name), with_ids(ids))
-    return _with_time(result.all())
+    result = await tx.fetch(_lock, with_ids(ids))
+    return _with_time(result)
 
 
 @cache
@@ -184,46 +191,52 @@ def of_job(tenant_id: str, job_id: str) -> ColumnElement[bool]:
 
 
 def of_batch(tenant_id: str, batch_id: str) -> ColumnElement[bool]:
-    return and_(d.c.tenant_id == tenant_id, d.c.batch_id == batch_id, d.c.status.not_in(_TERMINAL))
+    return and_(d.c.tenant_id == tenant_id, d.c.batch_id == batch_id, ~_ENDED)
 
 
 def leased_by(worker_id: str) -> ColumnElement[bool]:
-    return and_(d.c.worker_id == worker_id, d.c.status == DispatchStatus.LEASED)
-
-
-_TERMINAL = (DispatchStatus.COMPLETED, DispatchStatus.FAILED, DispatchStatus.CANCELED)
+    return and_(d.c.worker_id == worker_id, _LEASED)
 
 
 async def write(tx: Tx, moves: Iterable[Move]) -> None:
     rows = [{"id": m.after.id, **{name: getattr(m.after, name) for name in _MOVED}} for m in moves]
-    await tx.execute(_write(tx.dialect.name), with_rows(rows))
+    await tx.write(_write, with_rows(rows))
 
 
 @cache
 def _write(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(d, "id", *_MOVED))
     values: dict[Any, Any] = {d.c[name]: r.c[name] for name in _MOVED}
+    # Whoever is leased anew starts without progress, and without having been passed over.
+    begins = (r.c.status == word(DispatchStatus.LEASED)) & (d.c.epoch != r.c.epoch)
+    values[d.c.progress] = case((begins, None), else_=d.c.progress)
+    values[d.c.passed_over_at] = case((begins, None), else_=d.c.passed_over_at)
     return update(d).values(values).where(d.c.id == r.c.id)
 
 
 async def heartbeat(tx: Tx, beats: Sequence[Beat], *, ttl_seconds: float) -> list[BeatAnswer]:
     """Extend the leases that still stand. Touches no indexed column, so that it stays a HOT update."""
-    rows = [{"id": b.dispatch_id, "lease_token": b.lease_token, "progress": b.progress} for b in beats]
-    result = await tx.execute(_heartbeat(tx.dialect.name), {**with_rows(rows), "ttl": ttl_seconds})
+    rows = [
+        {"id": b.dispatch_id, "lease_token": b.lease_token, "worker_id": b.worker_id, "progress": b.progress}
+        for b in beats
+    ]
+    result = await tx.fetch(_heartbeat, {**with_rows(rows), "ttl": ttl_seconds})
     return [BeatAnswer(**row._mapping) for row in result]
 
 
 @cache
 def _heartbeat(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(d, "id", "lease_token", "progress"))
+    r = rows_table(dialect, columns_of(d, "id", "lease_token", "worker_id", "progress"))
+    by_holder = or_(r.c.worker_id.is_(None), r.c.worker_id == d.c.worker_id)
     expires = relay_now(bindparam("ttl", type_=Float()))
     return (
         update(d)
         .values(lease_expires_at=expires, progress=func.coalesce(r.c.progress, d.c.progress))
-        .where(d.c.id == r.c.id, d.c.lease_token == r.c.lease_token, d.c.status == DispatchStatus.LEASED)
+        .where(d.c.id == r.c.id, d.c.lease_token == r.c.lease_token, by_holder, _LEASED)
         .returning(
             d.c.id.label("dispatch_id"),
             d.c.lease_token,
+            d.c.worker_id,
             d.c.epoch,
             d.c.tenant_id,
             d.c.tenant_job_id,
@@ -240,9 +253,7 @@ def _heartbeat(dialect: str) -> Executable:
 def expired_query() -> Select[int]:
     """Leases past their end. `lease_expires_at` is not indexed: only the leased rows are looked through."""
     return (
-        select(d.c.id)
-        .where(d.c.status == DispatchStatus.LEASED, d.c.lease_expires_at <= relay_now())
-        .limit(bindparam("limit", type_=BigInteger()))
+        select(d.c.id).where(_LEASED, d.c.lease_expires_at <= relay_now()).limit(bindparam("limit", type_=BigInteger()))
     )
 
 
@@ -252,9 +263,7 @@ async def expired(tx: Tx, *, limit: int) -> list[int]:
 
 async def exhausted(tx: Tx, *, limit: int) -> list[int]:
     """Dispatches that nobody may lease any more because their attempts are used up."""
-    query = select(d.c.id).where(
-        d.c.status.in_((DispatchStatus.QUEUED, DispatchStatus.PAUSED)), d.c.attempts >= d.c.max_attempts
-    )
+    query = select(d.c.id).where(_WAITING, d.c.attempts >= d.c.max_attempts)
     return list((await tx.scalars(query.limit(limit))).all())
 
 
@@ -275,7 +284,7 @@ async def recall_prefetched(tx: Tx, worker_id: str) -> list[int]:
 
 
 async def by_job(tx: Tx, tenant_id: str, job_ids: Iterable[str]) -> dict[str, Dispatch]:
-    result = await tx.execute(_by_job(tx.dialect.name), {**with_ids(job_ids), "tenant_id": tenant_id})
+    result = await tx.fetch(_by_job, {**with_ids(job_ids), "tenant_id": tenant_id})
     return {row.tenant_job_id: from_row(row) for row in result}
 
 
@@ -292,7 +301,7 @@ def _by_job(dialect: str) -> Executable:
 async def of_jobs(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Dispatch]:
     """The dispatches of (tenant, job) pairs, by job."""
     rows = [{"tenant_id": tenant, "tenant_job_id": job} for tenant, job in jobs]
-    result = await tx.execute(_of_jobs(tx.dialect.name), with_rows(rows))
+    result = await tx.fetch(_of_jobs, with_rows(rows))
     return {row.tenant_job_id: from_row(row) for row in result}
 
 
@@ -305,10 +314,9 @@ def _of_jobs(dialect: str) -> Executable:
 
 async def places(tx: Tx, tenant_id: str, priority: int) -> list[Place]:
     """A tenant's waiting dispatches of one priority, locked, in queue order."""
-    waiting = (DispatchStatus.QUEUED, DispatchStatus.PAUSED)
     query = (
         select(d.c.id, d.c.rank, d.c.batch_id, d.c.tenant_job_id)
-        .where(d.c.tenant_id == tenant_id, d.c.priority == priority, d.c.status.in_(waiting))
+        .where(d.c.tenant_id == tenant_id, d.c.priority == priority, _WAITING)
         .order_by(d.c.id)
         .with_for_update()
     )
@@ -318,14 +326,13 @@ async def places(tx: Tx, tenant_id: str, priority: int) -> list[Place]:
 
 async def waiting_of_batch(tx: Tx, tenant_id: str, batch_id: str) -> dict[int, int]:
     """A batch's waiting dispatches with their priorities."""
-    waiting = (DispatchStatus.QUEUED, DispatchStatus.PAUSED)
-    query = select(d.c.id, d.c.priority).where(of_batch(tenant_id, batch_id), d.c.status.in_(waiting))
+    query = select(d.c.id, d.c.priority).where(of_batch(tenant_id, batch_id), _WAITING)
     return {row.id: row.priority for row in await tx.execute(query)}
 
 
 async def write_ranks(tx: Tx, ranks: Mapping[int, int]) -> None:
     rows = [{"id": id_, "rank": rank} for id_, rank in ranks.items()]
-    await tx.execute(_write_ranks(tx.dialect.name), with_rows(rows))
+    await tx.write(_write_ranks, with_rows(rows))
 
 
 @cache
@@ -356,8 +363,7 @@ def list_query(
         if value is not None:
             query = query.where(d.c[name] == value)
     if status is not None:
-        # A literal, so that the planner may use the index that holds only rows of this status.
-        query = query.where(d.c.status == literal(str(DispatchStatus(status)), literal_execute=True))
+        query = query.where(d.c.status == word(DispatchStatus(status)))
     if before_id is not None:
         query = query.where(d.c.id < before_id)
     return query
@@ -368,13 +374,13 @@ async def listed(tx: Tx, **filters: Any) -> list[Dispatch]:
 
 
 async def counts(tx: Tx) -> dict[str, int]:
-    result = await tx.execute(select(d.c.status, func.count()).group_by(d.c.status))
-    return {row[0]: row[1] for row in result}
+    result = await tx.execute(select(d.c.status, func.count().label("jobs")).group_by(d.c.status))
+    return {row.status: row.jobs for row in result}
 
 
 async def active_page(tx: Tx, *, after_id: int, limit: int) -> list[Dispatch]:
     """Dispatches that have not ended, in the order of their ids, for the reconciler."""
-    active = d.c.status.not_in(_TERMINAL)
+    active = ~_ENDED
     query = select(*COLUMNS).where(d.c.id > after_id, active).order_by(d.c.id).limit(limit)
     return [from_row(row) for row in await tx.execute(query)]
 
@@ -387,7 +393,7 @@ async def ahead_of(tx: Tx, dispatch: Dispatch, workflow_ids: Sequence[int]) -> i
         and_(d.c.priority == dispatch.priority, d.c.rank == dispatch.rank, d.c.id < dispatch.id),
     )
     query = select(func.count()).where(
-        d.c.status == literal(str(DispatchStatus.QUEUED), literal_execute=True),
+        d.c.status == word(DispatchStatus.QUEUED),
         d.c.stage == dispatch.stage,
         d.c.provider == dispatch.provider,
         d.c.workflow_id.in_(workflow_ids) if workflow_ids else false(),
@@ -411,4 +417,5 @@ async def mean_duration(tx: Tx, workflow_ids: Sequence[int], *, of_last: int = 5
 
 
 async def now(tx: Tx) -> datetime:
-    return (await tx.execute(select(relay_now()))).scalar_one()
+    found: datetime = (await tx.execute(select(relay_now()))).scalar_one()
+    return found

@@ -6,6 +6,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
+import orjson
 from sqlalchemy import (
     BigInteger,
     Float,
@@ -111,12 +112,12 @@ _EVENT = ("job_id", "seq", "tenant_id", "type", "data")
 async def create(tx: Tx, new: Sequence[NewJob]) -> list[Job]:
     """Make the jobs, in the order given, and the event that each was queued."""
     rows = [{name: getattr(each, name) for name in (*_NEW, "delay_seconds")} for each in new]
-    result = await tx.execute(_create(tx.dialect.name), with_rows(rows))
+    result = await tx.fetch(_create, with_rows(rows))
     made = {row.id: Job(**row._mapping) for row in result}
     first = [{"job_id": each.id, "seq": 1, "tenant_id": each.tenant_id, "type": "job:queued"} for each in new]
     for row in first:
         row["data"] = {"status": JobStatus.QUEUED}
-    await tx.execute(_create_events(tx.dialect.name), with_rows(first))
+    await tx.write(_create_events, with_rows(first))
     return [made[each.id] for each in new]
 
 
@@ -155,7 +156,7 @@ async def retry_of(tx: Tx, job_id: str) -> Job | None:
 
 async def by_ids(tx: Tx, job_ids: Iterable[str]) -> list[Job]:
     """The jobs, in the order in which they were made."""
-    result = await tx.execute(_by_ids(tx.dialect.name), with_ids(job_ids))
+    result = await tx.fetch(_by_ids, with_ids(job_ids))
     return [Job(**row._mapping) for row in result]
 
 
@@ -167,8 +168,13 @@ def _by_ids(dialect: str) -> Executable:
 
 async def payloads(tx: Tx, job_ids: Iterable[str]) -> dict[str, Any]:
     """What each job must run, as it was fixed when it was submitted."""
-    result = await tx.execute(_payloads(tx.dialect.name), with_ids(job_ids))
-    return {row.id: row.input_payload for row in result}
+    result = await tx.fetch(_payloads, with_ids(job_ids))
+    return {row.id: _decoded(row.input_payload) for row in result}
+
+
+def _decoded(payload: Any) -> Any:
+    """PostgreSQL's driver hands JSON over as text."""
+    return orjson.loads(payload) if isinstance(payload, str) else payload
 
 
 @cache
@@ -200,17 +206,23 @@ async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[Job]:
     return [Job(**row._mapping) for row in await tx.execute(list_query(tenant_id, **filters))]
 
 
-async def count_active(tx: Tx, tenant_id: str, user_id: str) -> int:
-    """A user's active jobs; a batch counts as one."""
-    query = select(func.count(distinct(func.coalesce(ai_jobs.c.batch_id, ai_jobs.c.id)))).where(
-        ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.user_id == user_id, ai_jobs.c.status.in_(ACTIVE_JOB)
+async def count_active(tx: Tx, tenant_id: str, user_id: str, *, beside: str | None = None) -> int:
+    """A user's active jobs, but for those of the batch `beside`; a batch counts as one."""
+    counted = func.coalesce(ai_jobs.c.batch_id, ai_jobs.c.id)
+    query = select(func.count(distinct(counted))).where(
+        ai_jobs.c.tenant_id == tenant_id,
+        ai_jobs.c.user_id == user_id,
+        ai_jobs.c.completed_at.is_(None),
+        ai_jobs.c.status.in_(ACTIVE_JOB),
     )
+    if beside is not None:
+        query = query.where(counted != beside)
     return int(await tx.scalar(query) or 0)
 
 
 async def lock_states(tx: Tx, job_ids: Iterable[str]) -> dict[str, JobState]:
     """The jobs as the queue's messages find them, locked in the order of their ids."""
-    result = await tx.execute(_lock_states(tx.dialect.name), with_ids(job_ids))
+    result = await tx.fetch(_lock_states, with_ids(job_ids))
     return {row.id: JobState(**row._mapping) for row in result}
 
 
@@ -222,7 +234,7 @@ def _lock_states(dialect: str) -> Executable:
 
 async def write_settled(tx: Tx, settled: Sequence[Settled]) -> None:
     rows = [{"id": each.job.id, **{name: getattr(each.job, name) for name in _SETTLED}} for each in settled]
-    await tx.execute(_write_settled(tx.dialect.name), with_rows(rows))
+    await tx.write(_write_settled, with_rows(rows))
 
 
 @cache
@@ -235,7 +247,7 @@ def _write_settled(dialect: str) -> Executable:
 async def write_attempts(tx: Tx, attempts: Sequence[Attempt]) -> None:
     rows = [{name: getattr(each, name) for name in Attempt.__dataclass_fields__} for each in attempts]
     if rows:
-        await tx.execute(_write_attempts(tx.dialect.name), with_rows(rows))
+        await tx.write(_write_attempts, with_rows(rows))
 
 
 @cache
@@ -254,7 +266,7 @@ async def write_events(tx: Tx, events: Sequence[Event]) -> None:
     names = (*_EVENT, "created_at")
     rows = [{name: getattr(each, name) for name in names} for each in events]
     if rows:
-        await tx.execute(_write_events(tx.dialect.name), with_rows(rows))
+        await tx.write(_write_events, with_rows(rows))
 
 
 @cache
@@ -282,7 +294,7 @@ async def events_of(tx: Tx, tenant_id: str, job_id: str, *, after_seq: int = 0) 
 
 async def add_logs(tx: Tx, lines: Sequence[Mapping[str, Any]]) -> None:
     rows = [{**line, "n": n} for n, line in enumerate(lines)]
-    await tx.execute(_add_logs(tx.dialect.name), with_rows(rows))
+    await tx.write(_add_logs, with_rows(rows))
 
 
 @cache
@@ -326,12 +338,12 @@ async def count_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> dict[str, int
     """How many of a batch's items are in which state, counting the newest of each chain of retries."""
     retry = ai_jobs.alias("retry")
     query = (
-        select(ai_jobs.c.status, func.count())
+        select(ai_jobs.c.status, func.count().label("jobs"))
         .outerjoin(retry, retry.c.retry_of == ai_jobs.c.id)
         .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id == batch_id, retry.c.id.is_(None))
         .group_by(ai_jobs.c.status)
     )
-    return {row[0]: row[1] for row in await tx.execute(query)}
+    return {row.status: row.jobs for row in await tx.execute(query)}
 
 
 async def set_version(tx: Tx, job_id: str, version: int) -> None:

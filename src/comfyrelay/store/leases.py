@@ -6,11 +6,9 @@ from datetime import datetime
 from functools import cache
 
 from sqlalchemy import Text, delete, insert, select, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.errors import Conflict
 from comfyrelay.store.central import ai_job_dispatches as d
 from comfyrelay.store.central import dispatch_leases
 from comfyrelay.store.database import Tx
@@ -49,10 +47,7 @@ async def begin(tx: Tx, leased: Iterable[Dispatch]) -> None:
         }
         for each in leased
     ]
-    try:
-        await tx.execute(_begin(tx.dialect.name), with_rows(rows))
-    except IntegrityError as error:
-        raise Conflict("This request id has a lease already.") from error
+    await tx.write(_begin, with_rows(rows))
 
 
 @cache
@@ -76,7 +71,7 @@ async def end(tx: Tx, moves: Sequence[tuple[Move, str]], *, at: datetime) -> Non
         if move.ended is not None and move.before.lease_token is not None
     ]
     if rows:
-        await tx.execute(_end(tx.dialect.name), with_rows(rows))
+        await tx.write(_end, with_rows(rows))
 
 
 @cache
@@ -87,7 +82,7 @@ def _end(dialect: str) -> Executable:
 
 
 async def by_token(tx: Tx, tokens: Iterable[str]) -> dict[str, PastLease]:
-    result = await tx.execute(_by_token(tx.dialect.name), with_ids(tokens))
+    result = await tx.fetch(_by_token, with_ids(tokens))
     return {row.lease_token: PastLease(**row._mapping) for row in result}
 
 
@@ -100,7 +95,7 @@ def _by_token(dialect: str) -> Executable:
 async def by_request(tx: Tx, requests: Iterable[tuple[str, str]]) -> dict[tuple[str, str], PastLease]:
     """Leases that were granted to these (worker, request id) pairs."""
     rows = [{"worker_id": worker, "request_id": request} for worker, request in requests]
-    result = await tx.execute(_by_request(tx.dialect.name), with_rows(rows))
+    result = await tx.fetch(_by_request, with_rows(rows))
     return {(row.worker_id, row.request_id): PastLease(**row._mapping) for row in result}
 
 

@@ -43,7 +43,7 @@ _WRITTEN = ("tenant_id", "type", "amount", "job_id", "reference", "description")
 
 
 async def open_wallets(tx: Tx, tenant_ids: Iterable[str]) -> None:
-    await tx.execute(_open_wallets(tx.dialect.name), with_ids(sorted(set(tenant_ids))))
+    await tx.write(_open_wallets, with_ids(sorted(set(tenant_ids))))
 
 
 @cache
@@ -56,7 +56,7 @@ def _open_wallets(dialect: str) -> Executable:
 
 async def lock_wallet(tx: Tx, tenant_id: str) -> int:
     """The balance, with the wallet locked until the transaction ends; a first wallet is opened."""
-    balance = (await tx.execute(lock_query(tenant_id))).scalar_one_or_none()
+    balance: int | None = (await tx.execute(lock_query(tenant_id))).scalar_one_or_none()
     if balance is None:
         await open_wallets(tx, [tenant_id])
         balance = (await tx.execute(lock_query(tenant_id))).scalar_one()
@@ -70,7 +70,7 @@ def lock_query(tenant_id: str) -> Select[int]:
 
 async def lock_wallets(tx: Tx, tenant_ids: Iterable[str]) -> None:
     """Lock several wallets, in the order of their tenants, so that two settlements cannot wait for each other."""
-    await tx.execute(_lock_wallets(tx.dialect.name), with_ids(sorted(set(tenant_ids))))
+    await tx.fetch(_lock_wallets, with_ids(sorted(set(tenant_ids))))
 
 
 @cache
@@ -91,7 +91,7 @@ async def append(tx: Tx, entries: Sequence[Entry]) -> list[Entry]:
     either way, same reference) is left alone and does not count; the entries that were written are returned.
     """
     rows = [{"n": n, **{name: getattr(each, name) for name in _WRITTEN}} for n, each in enumerate(entries)]
-    result = await tx.execute(_append(tx.dialect.name), with_rows(rows))
+    result = await tx.fetch(_append, with_rows(rows))
     written = [
         Entry(
             tenant_id=row.tenant_id,
@@ -107,7 +107,7 @@ async def append(tx: Tx, entries: Sequence[Entry]) -> list[Entry]:
         sums[each.tenant_id] = sums.get(each.tenant_id, 0) + each.amount
     moved = [{"tenant_id": tenant, "amount": amount} for tenant, amount in sorted(sums.items()) if amount]
     if moved:
-        await tx.execute(_move_balances(tx.dialect.name), with_rows(moved))
+        await tx.write(_move_balances, with_rows(moved))
     return written
 
 
@@ -143,7 +143,7 @@ async def transactions(tx: Tx, tenant_id: str, *, limit: int = 100) -> list[Tran
 
 async def of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, list[Transaction]]:
     found: dict[str, list[Transaction]] = {}
-    for row in await tx.execute(_of_jobs(tx.dialect.name), with_ids(job_ids)):
+    for row in await tx.fetch(_of_jobs, with_ids(job_ids)):
         found.setdefault(row.job_id, []).append(Transaction(**row._mapping))
     return found
 

@@ -6,13 +6,13 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Text, insert, literal, select, update
+from sqlalchemy import Text, bindparam, insert, literal, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, insert_into, rows_table, with_rows
-from comfyrelay.store.tenant import ai_jobs, batches, files, videos
+from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.tenant import batches, files, videos
 from comfyrelay.store.types import relay_now
 
 
@@ -61,7 +61,8 @@ async def create_file(tx: Tx, **values: Any) -> None:
 
 
 async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, StoredFile]:
-    query = select(files).where(files.c.tenant_id == tenant_id, files.c.id.in_(list(file_ids)))
+    """Those of the files that are the tenant's own."""
+    result = await tx.fetch(_stored_files, {**with_ids(file_ids), "tenant_id": tenant_id})
     return {
         row.id: StoredFile(
             id=row.id,
@@ -71,16 +72,19 @@ async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[
             content_hash=row.content_hash,
             name=row.original_filename,
         )
-        for row in await tx.execute(query)
+        for row in result
     }
 
 
-async def file_row(tx: Tx, file_id: str) -> Any:
-    return (await tx.execute(select(files).where(files.c.id == file_id))).one_or_none()
+@cache
+def _stored_files(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    own = files.c.tenant_id == bindparam("tenant_id", type_=Text())
+    return select(files).join(r, files.c.id == r.c.id).where(own)
 
 
 async def write_outputs(tx: Tx, outputs: Sequence[Mapping[str, Any]]) -> None:
-    await tx.execute(_write_outputs(tx.dialect.name), with_rows(outputs))
+    await tx.write(_write_outputs, with_rows(outputs))
 
 
 @cache
@@ -96,15 +100,26 @@ async def create_video(tx: Tx, **values: Any) -> None:
 
 
 async def video(tx: Tx, tenant_id: str, video_id: str) -> Video | None:
-    query = select(*_VIDEO).where(videos.c.tenant_id == tenant_id, videos.c.id == video_id)
-    row = (await tx.execute(query)).one_or_none()
-    return Video(**row._mapping) if row else None
+    return (await videos_of(tx, tenant_id, [video_id])).get(video_id)
+
+
+async def videos_of(tx: Tx, tenant_id: str, video_ids: Iterable[str]) -> dict[str, Video]:
+    """Those of the videos that are the tenant's own."""
+    result = await tx.execute(_videos_of(tx.dialect), {**with_ids(video_ids), "tenant_id": tenant_id})
+    return {row.id: Video(**row._mapping) for row in result}
+
+
+@cache
+def _videos_of(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    own = videos.c.tenant_id == bindparam("tenant_id", type_=Text())
+    return select(*_VIDEO).join(r, videos.c.id == r.c.id).where(own)
 
 
 async def attach_job(tx: Tx, video_ids: Mapping[str, str]) -> None:
     """Make these the jobs that the videos follow: video id → job id."""
     rows = [{"id": video_id, "job_id": job_id} for video_id, job_id in video_ids.items()]
-    await tx.execute(_attach_job(tx.dialect.name), with_rows(rows))
+    await tx.write(_attach_job, with_rows(rows))
 
 
 @cache
@@ -116,7 +131,7 @@ def _attach_job(dialect: str) -> Executable:
 
 async def change_videos(tx: Tx, changes: Sequence[VideoChange]) -> None:
     rows = [{name: getattr(each, name) for name in VideoChange.__dataclass_fields__} for each in changes]
-    await tx.execute(_change_videos(tx.dialect.name), with_rows(rows))
+    await tx.write(_change_videos, with_rows(rows))
 
 
 @cache
@@ -150,8 +165,3 @@ async def batch(tx: Tx, tenant_id: str, *, id_: str | None = None, key: str | No
     condition = batches.c.id == id_ if id_ is not None else batches.c.idempotency_key == key
     row = (await tx.execute(select(*_BATCH).where(batches.c.tenant_id == tenant_id, condition))).one_or_none()
     return Batch(**row._mapping) if row else None
-
-
-async def batch_job_ids(tx: Tx, batch_id: str) -> list[str]:
-    query = select(ai_jobs.c.id).where(ai_jobs.c.batch_id == batch_id).order_by(ai_jobs.c.item_no)
-    return list((await tx.scalars(query)).all())

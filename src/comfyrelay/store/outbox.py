@@ -1,13 +1,16 @@
 """Steps that must still cross from one database to the other. Rows are written with the change they tell of."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from sqlalchemy import Table, delete, func, insert, select
+from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.messages import Message
 from comfyrelay.store import central, tenant
 from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now
 
 
@@ -28,12 +31,21 @@ class Submission:
     job_ids: Sequence[str]
 
 
-async def post(tx: Tx, db_pool: str, messages: Sequence[Message]) -> Letter:
-    query = insert(central.outbox).values(
-        db_pool=db_pool, messages=[each.to_json() for each in messages], created_at=relay_now()
-    )
-    id_ = (await tx.execute(query.returning(central.outbox.c.id))).scalar_one()
-    return Letter(id=id_, db_pool=db_pool, messages=messages)
+async def post(tx: Tx, messages: Mapping[str, Sequence[Message]]) -> list[Letter]:
+    """One letter for each pool, with its messages."""
+    if not messages:
+        return []
+    rows = [{"db_pool": pool, "messages": [each.to_json() for each in said]} for pool, said in messages.items()]
+    posted = await tx.fetch(_post, with_rows(rows))
+    return [Letter(id=row.id, db_pool=row.db_pool, messages=messages[row.db_pool]) for row in posted]
+
+
+@cache
+def _post(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(central.outbox, "db_pool", "messages"))
+    rows = select(r.c.db_pool, r.c.messages, relay_now())
+    query = insert(central.outbox).from_select(["db_pool", "messages", "created_at"], rows)
+    return query.returning(central.outbox.c.id, central.outbox.c.db_pool)
 
 
 async def letters(
@@ -70,7 +82,13 @@ async def submissions(tx: Tx, *, limit: int, older_than_seconds: float = 0) -> l
 
 
 async def remove_letters(tx: Tx, ids: Iterable[int]) -> None:
-    await tx.execute(delete(central.outbox).where(central.outbox.c.id.in_(list(ids))))
+    await tx.write(_remove_letters, with_ids(ids))
+
+
+@cache
+def _remove_letters(dialect: str) -> Executable:
+    r = ids_table(dialect)
+    return delete(central.outbox).where(central.outbox.c.id.in_(select(r.c.id)))
 
 
 async def remove_submissions(tx: Tx, ids: Iterable[int]) -> None:

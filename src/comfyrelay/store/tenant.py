@@ -92,8 +92,7 @@ ai_jobs = Table(
     Column("video_id", Text, ForeignKey("videos.id")),
     Column("input_file_id", Text, ForeignKey("files.id")),
     Column("output_file_id", Text, ForeignKey("files.id")),
-    # A job is retried at most once; the retry may be retried in turn, so a chain never forks.
-    Column("retry_of", Text, ForeignKey("ai_jobs.id"), unique=True),
+    Column("retry_of", Text, ForeignKey("ai_jobs.id")),
     Column("idempotency_key", Text, nullable=False),
     Column("request_digest", Text, nullable=False),
     Column("input_payload", JsonText, nullable=False),
@@ -121,12 +120,21 @@ ai_jobs = Table(
     postgresql_with={"fillfactor": "80"},
 )
 Index("ix_ai_jobs_tenant_newest", ai_jobs.c.tenant_id, ai_jobs.c.id)
+# Not by status: a job that starts must not have to be indexed anew.
 Index(
     "ix_ai_jobs_active",
     ai_jobs.c.tenant_id,
     ai_jobs.c.user_id,
-    postgresql_where=text("status IN ('queued', 'processing')"),
-    sqlite_where=text("status IN ('queued', 'processing')"),
+    postgresql_where=text("completed_at IS NULL"),
+    sqlite_where=text("completed_at IS NULL"),
+)
+# A job is retried at most once; the retry may be retried in turn, so a chain never forks.
+Index(
+    "uq_ai_jobs_retry_of",
+    ai_jobs.c.retry_of,
+    unique=True,
+    postgresql_where=text("retry_of IS NOT NULL"),
+    sqlite_where=text("retry_of IS NOT NULL"),
 )
 Index(
     "ix_ai_jobs_batch",

@@ -54,8 +54,8 @@ async def user(tx: Tx, user_id: str) -> User | None:
 
 
 async def count_by_pool(tx: Tx) -> dict[str, int]:
-    result = await tx.execute(select(tenants.c.db_pool, func.count()).group_by(tenants.c.db_pool))
-    return {row[0]: row[1] for row in result}
+    result = await tx.execute(select(tenants.c.db_pool, func.count().label("jobs")).group_by(tenants.c.db_pool))
+    return {row.db_pool: row.jobs for row in result}
 
 
 async def of_pool(tx: Tx, db_pool: str) -> set[str]:

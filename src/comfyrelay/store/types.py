@@ -1,10 +1,11 @@
 """Column types and SQL functions that mean the same on SQLite and PostgreSQL."""
 
-import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, ColumnElement, DateTime, Dialect, Float, Text, cast, func, literal
+import orjson
+from sqlalchemy import JSON, ColumnElement, DateTime, Dialect, Float, Text, cast, func, literal, literal_column
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeDecorator
 
@@ -51,16 +52,24 @@ def relay_now(seconds: float | ColumnElement[Any] = 0.0) -> ColumnElement[dateti
     return func.relay_now(cast(offset, Float(53)), type_=UtcTime())
 
 
+def word(value: str) -> ColumnElement[str]:
+    """A word of ours as SQL text, not as a parameter: only then does the planner know that a partial index fits."""
+    return literal_column(f"'{value}'", Text())
+
+
 def time_text(value: datetime) -> str:
-    return value.astimezone(UTC).strftime(TIME_FORMAT)
+    # isoformat, because strftime takes four times as long and a settlement writes a dozen times.
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def json_text(value: Any) -> str:
     """JSON for a statement's `rows`, with times as both databases read them."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_encode)
+    return orjson.dumps(value, default=_encode, option=orjson.OPT_PASSTHROUGH_DATETIME).decode()
 
 
-def _encode(value: Any) -> str:
+def _encode(value: Any) -> Any:
     if isinstance(value, datetime):
         return time_text(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     raise TypeError(f"{type(value).__name__} does not go into a statement's rows")

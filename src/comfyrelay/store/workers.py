@@ -14,7 +14,7 @@ from comfyrelay.store.central import ai_job_dispatches as d
 from comfyrelay.store.central import worker_workflows, workers, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import rows_table, with_rows
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.types import relay_now, word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,11 +73,14 @@ async def remove(tx: Tx, worker_id: str) -> None:
 
 
 async def assign(tx: Tx, worker: Worker) -> list[str]:
-    """Assign what the worker's fleet maps, narrowed to what the worker asked for; returns the slugs."""
+    """Assign what the worker's fleet maps, narrowed to what the worker asked for; returns the slugs.
+
+    A workflow that is switched off is assigned too, so that it need only be switched on; it is not among the slugs.
+    """
     query = (
-        select(workflows.c.id, workflows.c.slug)
+        select(workflows.c.id, workflows.c.slug, workflows.c.is_active)
         .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
-        .where(workflow_fleets.c.fleet_id == worker.fleet_id, workflows.c.is_active)
+        .where(workflow_fleets.c.fleet_id == worker.fleet_id)
         .order_by(workflows.c.slug)
     )
     if worker.narrowed_to is not None:
@@ -87,12 +90,12 @@ async def assign(tx: Tx, worker: Worker) -> list[str]:
     if found:
         rows = [{"worker_id": worker.worker_id, "workflow_id": row.id} for row in found]
         await tx.execute(insert(worker_workflows).values(rows))
-    return [row.slug for row in found]
+    return [row.slug for row in found if row.is_active]
 
 
 async def seen(tx: Tx, worker_ids: Iterable[str]) -> None:
     """Note for many workers at once that they were heard of."""
-    r = rows_table(tx.dialect.name, {"id": Text()})
+    r = rows_table(tx.dialect, {"id": Text()})
     query = update(workers).values(last_seen_at=relay_now()).where(workers.c.worker_id == r.c.id)
     await tx.execute(query, with_rows({"id": each} for each in worker_ids))
 
@@ -101,7 +104,7 @@ async def serving(tx: Tx, workflow_id: int, *, stage: str, stale_seconds: float)
     """Workers that may run the workflow now, with how many leases each holds."""
     leases = (
         select(func.count())
-        .where(d.c.worker_id == workers.c.worker_id, d.c.status == DispatchStatus.LEASED)
+        .where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED))
         .scalar_subquery()
     )
     query = (

@@ -181,8 +181,7 @@ def upgrade() -> None:
             name=op.f("ck_ai_job_dispatches_lease_iff_leased"),
         ),
         sa.CheckConstraint(
-            "pause_mode IS NULL OR pause_mode IN ('after', 'now')",
-            name=op.f("ck_ai_job_dispatches_pause_mode"),
+            "pause_mode IS NULL OR pause_mode IN ('after', 'now')", name=op.f("ck_ai_job_dispatches_pause_mode")
         ),
         sa.CheckConstraint("provider IN ('self_hosted', 'cloud')", name=op.f("ck_ai_job_dispatches_provider")),
         sa.CheckConstraint("stage IN ('staging', 'production')", name=op.f("ck_ai_job_dispatches_stage")),
@@ -288,16 +287,10 @@ def upgrade() -> None:
         sa.Column("worker_id", sa.Text(), nullable=False),
         sa.Column("workflow_id", sa.BigInteger(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["worker_id"],
-            ["workers.worker_id"],
-            name=op.f("fk_worker_workflows_worker_id"),
-            ondelete="CASCADE",
+            ["worker_id"], ["workers.worker_id"], name=op.f("fk_worker_workflows_worker_id"), ondelete="CASCADE"
         ),
         sa.ForeignKeyConstraint(
-            ["workflow_id"],
-            ["workflows.id"],
-            name=op.f("fk_worker_workflows_workflow_id"),
-            ondelete="CASCADE",
+            ["workflow_id"], ["workflows.id"], name=op.f("fk_worker_workflows_workflow_id"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("worker_id", "workflow_id", name=op.f("pk_worker_workflows")),
     )
@@ -309,10 +302,7 @@ def upgrade() -> None:
         sa.Column("failure_count", sa.Integer(), nullable=False),
         sa.Column("blocked_until", UtcTime(), nullable=True),
         sa.ForeignKeyConstraint(
-            ["worker_id"],
-            ["workers.worker_id"],
-            name=op.f("fk_workflow_blocks_worker_id"),
-            ondelete="CASCADE",
+            ["worker_id"], ["workers.worker_id"], name=op.f("fk_workflow_blocks_worker_id"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("worker_id", "workflow_hash", name=op.f("pk_workflow_blocks")),
     )
@@ -343,10 +333,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("status_after", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(
-            ["dispatch_id"],
-            ["ai_job_dispatches.id"],
-            name=op.f("fk_dispatch_leases_dispatch_id"),
-            ondelete="CASCADE",
+            ["dispatch_id"], ["ai_job_dispatches.id"], name=op.f("fk_dispatch_leases_dispatch_id"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("lease_token", name=op.f("pk_dispatch_leases")),
         sa.UniqueConstraint("dispatch_id", "epoch", name=op.f("uq_dispatch_leases_dispatch_id_epoch")),

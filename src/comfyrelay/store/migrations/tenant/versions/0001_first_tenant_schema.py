@@ -199,7 +199,6 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["retry_of"], ["ai_jobs.id"], name=op.f("fk_ai_jobs_retry_of")),
         sa.ForeignKeyConstraint(["video_id"], ["videos.id"], name=op.f("fk_ai_jobs_video_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ai_jobs")),
-        sa.UniqueConstraint("retry_of", name=op.f("uq_ai_jobs_retry_of")),
         sa.UniqueConstraint("tenant_id", "idempotency_key", name=op.f("uq_ai_jobs_tenant_id_idempotency_key")),
         postgresql_with={"fillfactor": "80"},
     )
@@ -208,8 +207,8 @@ def upgrade() -> None:
         "ai_jobs",
         ["tenant_id", "user_id"],
         unique=False,
-        postgresql_where=sa.text("status IN ('queued', 'processing')"),
-        sqlite_where=sa.text("status IN ('queued', 'processing')"),
+        postgresql_where=sa.text("completed_at IS NULL"),
+        sqlite_where=sa.text("completed_at IS NULL"),
     )
     op.create_index(
         "ix_ai_jobs_batch",
@@ -220,6 +219,14 @@ def upgrade() -> None:
         sqlite_where=sa.text("batch_id IS NOT NULL"),
     )
     op.create_index("ix_ai_jobs_tenant_newest", "ai_jobs", ["tenant_id", "id"], unique=False)
+    op.create_index(
+        "uq_ai_jobs_retry_of",
+        "ai_jobs",
+        ["retry_of"],
+        unique=True,
+        postgresql_where=sa.text("retry_of IS NOT NULL"),
+        sqlite_where=sa.text("retry_of IS NOT NULL"),
+    )
     op.create_table(
         "job_attempts",
         sa.Column("job_id", sa.Text(), nullable=False),

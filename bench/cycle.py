@@ -1,0 +1,140 @@
+"""Lease → complete cycles per second, with ledger, video, output, attempt, event and audit in both databases."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+from bench.engine import COST, Filled, count_rows, engine_on, fill, postgres_urls, vacuum
+from bench.postgres import Server, postgres_server
+from comfyrelay.services.leasing import LeaseRequest
+from comfyrelay.services.settle import Output, Report, Verb
+
+OUTPUT = Output(size=1, mime_type="video/mp4", extension="mp4")
+PROVIDERS = ("self_hosted",)
+
+# What a completed job leaves in its tenant pool and in the central database, one row each.
+TENANT_ROWS = {
+    "jobs completed": "SELECT count(*) FROM ai_jobs WHERE status = 'completed' AND output_file_id IS NOT NULL",
+    "consumed": "SELECT count(*) FROM token_transactions WHERE type = 'JOB_CONSUME'",
+    "refunded": "SELECT count(*) FROM token_transactions WHERE type = 'JOB_REFUND'",
+    "attempts": "SELECT count(*) FROM job_attempts WHERE outcome = 'completed' AND ended_at IS NOT NULL",
+    "events": "SELECT count(*) FROM job_events",
+    "videos": "SELECT count(*) FROM videos WHERE status = 'completed' AND processed_file_id IS NOT NULL",
+    "output files": "SELECT count(*) FROM files WHERE path LIKE 'tenants/%'",
+    "held tokens": "SELECT coalesce(sum(balance), 0) FROM token_wallets",
+}
+CENTRAL_ROWS = {
+    "dispatches completed": "SELECT count(*) FROM ai_job_dispatches WHERE status = 'completed'",
+    "leases ended": "SELECT count(*) FROM dispatch_leases WHERE outcome = 'completed'",
+    "audit": "SELECT count(*) FROM worker_audit_logs WHERE event IN ('lease', 'complete')",
+    "letters left": "SELECT count(*) FROM outbox",
+    "effects timed": "SELECT count(*) FROM effects WHERE last_processing_time_seconds IS NOT NULL",
+}
+
+
+async def one_at_a_time(filled: Filled) -> None:
+    """Each worker takes one job, completes it, takes the next; the engine may let them share its transactions."""
+    engine = filled.engine
+
+    async def work(worker: str) -> None:
+        request = LeaseRequest(worker_id=worker, providers=PROVIDERS)
+        while leased := await engine.claimer.poll(request):
+            for each in leased:
+                await engine.settle.complete(each.dispatch_id, each.lease_token, output=OUTPUT)
+
+    await asyncio.gather(*(work(worker) for worker in filled.workers))
+
+
+def many_per_call(limit: int) -> Callable[[Filled], Awaitable[None]]:
+    """Each worker leases and completes `limit` jobs in one call each."""
+
+    async def run(filled: Filled) -> None:
+        engine = filled.engine
+
+        async def work(worker: str) -> None:
+            request = LeaseRequest(worker_id=worker, providers=PROVIDERS, limit=limit)
+            while leased := await engine.leasing.lease(request):
+                reports = [
+                    Report(
+                        verb=Verb.COMPLETE,
+                        dispatch_id=each.dispatch_id,
+                        lease_token=each.lease_token,
+                        output=OUTPUT,
+                    )
+                    for each in leased
+                ]
+                for answer in await engine.settle.report_many(reports):
+                    if isinstance(answer, Exception):
+                        raise answer
+
+        await asyncio.gather(*(work(worker) for worker in filled.workers))
+
+    return run
+
+
+async def cycle_rate(
+    server: Server,
+    run: Callable[[Filled], Awaitable[None]],
+    *,
+    jobs: int,
+    workers: int,
+    concurrency: int,
+    tenants: int = 100,
+) -> float:
+    """Cycles per second over 100 tenants in two pools; the run counts only if every row is there afterwards."""
+    async with (
+        postgres_urls(server, "cycle", ("a", "b")) as (central_url, pool_urls),
+        engine_on(central_url, pool_urls) as engine,
+    ):
+        filled = await fill(engine, jobs=jobs, tenants=tenants, workers=workers, concurrency=concurrency)
+        await vacuum([central_url, *pool_urls.values()])
+        begin = time.perf_counter()
+        await run(filled)
+        await engine.courier.idle()
+        elapsed = time.perf_counter() - begin
+        await check_rows(central_url, list(pool_urls.values()), filled.jobs)
+    return filled.jobs / elapsed
+
+
+async def check_rows(central_url: str, pool_urls: list[str], jobs: int) -> None:
+    found = await count_rows(central_url, CENTRAL_ROWS)
+    for url in pool_urls:
+        for name, count in (await count_rows(url, TENANT_ROWS)).items():
+            found[name] = found.get(name, 0) + count
+    expected = {
+        **dict.fromkeys([*CENTRAL_ROWS, *TENANT_ROWS], jobs),
+        "audit": 2 * jobs,
+        "events": 3 * jobs,
+        "letters left": 0,
+        "effects timed": 1,
+        "refunded": 0,
+        "held tokens": 0,
+    }
+    wrong = {name: (found[name], expected[name]) for name in expected if found[name] != expected[name]}
+    if wrong:
+        raise RuntimeError(f"rows are missing or too many, (found, expected): {wrong}")
+
+
+async def measure(jobs: int) -> None:
+    async with postgres_server() as server:
+        rate = await cycle_rate(server, one_at_a_time, jobs=jobs, workers=32, concurrency=1)
+        print(f"32 workers, one job at a time {rate:>8.0f}/s", flush=True)
+        rate = await cycle_rate(server, many_per_call(10), jobs=jobs, workers=8, concurrency=10)
+        print(f"8 workers, 10 jobs per call   {rate:>8.0f}/s", flush=True)
+        rate = await cycle_rate(server, many_per_call(100), jobs=jobs * 2, workers=4, concurrency=100)
+        print(f"4 workers, 100 jobs per call  {rate:>8.0f}/s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    uvloop.run(measure(parser.parse_args().jobs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""An engine filled with jobs, ready to be measured."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+from sqlalchemy import insert
+
+from bench.postgres import Server
+from comfyrelay.services.batches import BatchRequest
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.submit import Item
+from comfyrelay.settings import Settings
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import files, videos
+from comfyrelay.store.tenants import User
+from comfyrelay.store.types import relay_now
+
+GRAPH = {
+    "1": {"class_type": "LoadVideo", "inputs": {"file": "{{INPUT}}"}},
+    "2": {"class_type": "Invert", "inputs": {"image": ["1", 0], "text": "{{PROMPT}}"}},
+    "3": {"class_type": "SaveVideo", "inputs": {"video": ["2", 0]}},
+}
+PROPERTIES = [
+    {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "default_value": "a cat", "user_configurable": True},
+    {"key": "input", "type": "video", "placeholder": "{{INPUT}}", "required": True, "is_primary_input": True},
+]
+COST = 7
+
+
+@dataclass
+class Filled:
+    engine: Engine
+    tenants: int
+    workers: Sequence[str]
+    jobs: int = 0
+
+
+@asynccontextmanager
+async def postgres_urls(server: Server, name: str, pools: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, str]]]:
+    yield (
+        await server.create_database(f"{name}_central"),
+        {pool: await server.create_database(f"{name}_{pool}") for pool in pools},
+    )
+
+
+@asynccontextmanager
+async def engine_on(central_url: str, pool_urls: dict[str, str]) -> AsyncIterator[Engine]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        settings = Settings(
+            data_dir=Path(folder),
+            database_url=central_url,
+            tenant_pools=pool_urls,
+            max_active_jobs_per_user=1_000_000,
+            max_fleet_workers=1_000_000,
+        )
+        async with Engine(settings) as engine:
+            await engine.databases.upgrade()
+            yield engine
+
+
+async def fill(engine: Engine, *, jobs: int, tenants: int, workers: int, concurrency: int) -> Filled:
+    """Jobs of many tenants, each with an input file and a video, all submitted the way users submit them."""
+    await engine.catalogue.create_workflow(slug="bench", graph=GRAPH, properties=PROPERTIES)
+    effect = await engine.catalogue.create_effect(slug="bench", workflow_slug="bench", credits_cost=COST)
+    await engine.catalogue.create_fleet(slug="bench", workflow_slugs=["bench"])
+    names = [f"worker-{n}" for n in range(workers)]
+    for name in names:
+        await engine.workers.register(worker_id=name, fleet_slug="bench", max_concurrency=concurrency)
+    users = [await engine.tenancy.create_user(email=f"{n}@example.org") for n in range(tenants)]
+    filled = Filled(engine=engine, tenants=tenants, workers=names)
+    for user in users:
+        await add_jobs(filled, user, effect.id, jobs // tenants)
+    return filled
+
+
+async def add_jobs(filled: Filled, user: User, effect_id: int, count: int) -> None:
+    engine = filled.engine
+    await engine.ledger.credit(user.tenant_id, count * COST, reference=uuid.uuid4().hex)
+    video_ids = await _add_videos(engine, user, count)
+    request = BatchRequest(
+        tenant_id=user.tenant_id,
+        user_id=user.id,
+        idempotency_key=uuid.uuid4().hex,
+        effect_id=effect_id,
+        items=[Item(video_id=each, input_payload={"prompt": f"number {n}"}) for n, each in enumerate(video_ids)],
+    )
+    await engine.batches.submit(request)
+    filled.jobs += count
+
+
+async def _add_videos(engine: Engine, user: User, count: int) -> list[str]:
+    ids = [uuid.uuid4().hex for _ in range(count)]
+    own = {"tenant_id": user.tenant_id, "user_id": user.id, "created_at": relay_now()}
+
+    async def work(tx: Tx) -> None:
+        for id_ in ids:
+            path = f"uploads/{id_}"
+            await tx.execute(insert(files).values(id=id_, disk="objects", path=path, mime_type="video/mp4", **own))
+            await tx.execute(insert(videos).values(id=id_, original_file_id=id_, updated_at=relay_now(), **own))
+
+    await (await engine.databases.pool_of(user.tenant_id)).run("bench", work)
+    return ids
+
+
+async def vacuum(urls: Sequence[str]) -> None:
+    """Give the planner statistics of the filled tables, as a server in use has them."""
+    for url in urls:
+        connection = await asyncpg.connect(url)
+        await connection.execute("VACUUM ANALYZE")
+        await connection.execute("CHECKPOINT")
+        await connection.close()
+
+
+async def count_rows(url: str, queries: dict[str, str]) -> dict[str, int]:
+    connection = await asyncpg.connect(url)
+    try:
+        return {name: int(await connection.fetchval(query)) for name, query in queries.items()}
+    finally:
+        await connection.close()
+
+

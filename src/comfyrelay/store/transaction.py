@@ -1,0 +1,162 @@
+"""A transaction as the statements of this package see it.
+
+Statements are written once, with SQLAlchemy. The frequent ones take all their rows as one parameter, so they never
+change: on PostgreSQL they are compiled once and handed straight to the driver, which costs a sixth of what SQLAlchemy's
+own way to it does (0.025 against 0.14 ms of processor time for a small one).
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import asyncpg
+from sqlalchemy import CursorResult, Dialect, Executable, ScalarResult, UpdateBase
+from sqlalchemy.dialects.postgresql import asyncpg as postgresql
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.compiler import SQLCompiler
+
+Build = Callable[[str], Executable]
+
+
+class Row(asyncpg.Record):  # type: ignore[misc]
+    """A row whose columns are attributes, as they are in SQLAlchemy's rows."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    @property
+    def _mapping(self) -> "Row":
+        return self
+
+
+class Tx:
+    """One transaction. Writes are put off until something must be read or the end comes, and then go to PostgreSQL
+    together, as one statement: a settlement is two round trips instead of eight."""
+
+    def __init__(self, connection: AsyncConnection, driver: Any) -> None:
+        self._connection = connection
+        self._driver = driver
+        self._writes: list[tuple[Build, Mapping[str, Any]]] = []
+        self.dialect = connection.dialect.name
+        self.run_sync = connection.run_sync
+
+    async def write(self, build: Build, parameters: Mapping[str, Any]) -> None:
+        """Run, now or a little later, a statement that only writes."""
+        if self._driver is None:
+            await self._connection.execute(build(self.dialect), parameters)
+            return
+        await self._make_room(build)
+        self._writes.append((build, parameters))
+
+    async def fetch(self, build: Build, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        """Run a statement and return its rows."""
+        if self._driver is None:
+            result: CursorResult[Any] = await self._connection.execute(build(self.dialect), parameters)
+            return result.all() if result.returns_rows else ()
+        await self._make_room(build)
+        calls = [*self._writes, (build, parameters)]
+        self._writes = []
+        return await self._run(calls)
+
+    async def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
+        """Run a statement that is made for this call."""
+        await self.flush()
+        return await self._connection.execute(statement, parameters)
+
+    async def scalar(self, statement: Executable, parameters: Any = None) -> Any:
+        return (await self.execute(statement, parameters)).scalar()
+
+    async def scalars(self, statement: Executable, parameters: Any = None) -> ScalarResult[Any]:
+        return (await self.execute(statement, parameters)).scalars()
+
+    async def flush(self) -> None:
+        """Run the writes that were put off."""
+        if self._writes:
+            calls, self._writes = self._writes, []
+            await self._run(calls)
+
+    async def _make_room(self, build: Build) -> None:
+        """Parts of one statement do not see each other's work, so a statement that reads, or writes where another
+        waits to write, comes after it."""
+        table = _compiled(build).table
+        if self._writes and (table is None or any(_compiled(each).table == table for each, _ in self._writes)):
+            await self.flush()
+
+    async def _run(self, calls: Sequence[tuple[Build, Mapping[str, Any]]]) -> Sequence[Any]:
+        compiled = _together(tuple(build for build, _ in calls))
+        values = [calls[call][1].get(name, fixed) for call, name, fixed in compiled.values]
+        rows: list[Any] = await self._driver.fetch(compiled.sql, *values, record_class=Row)
+        return rows
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        return self._driver_transaction() if self._driver is not None else self._connection_transaction()
+
+    @asynccontextmanager
+    async def _connection_transaction(self) -> AsyncIterator[None]:
+        async with self._connection.begin():
+            yield
+
+    @asynccontextmanager
+    async def _driver_transaction(self) -> AsyncIterator[None]:
+        try:
+            async with self._driver.transaction():
+                yield
+                await self.flush()
+        finally:
+            if self._driver.is_closed():
+                await self._connection.invalidate()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Compiled:
+    sql: str
+    order: tuple[str, ...]
+    fixed: Mapping[str, Any]
+    # What it writes to; nothing for a statement that only reads.
+    table: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Together:
+    sql: str
+    # For each parameter: the call it belongs to, its name there, and its value if it never changes.
+    values: tuple[tuple[int, str, Any], ...]
+
+
+_DIALECT: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+
+
+@cache
+def _compiled(build: Build) -> _Compiled:
+    statement: Any = build("postgresql")
+    compiled: SQLCompiler = statement.compile(dialect=_DIALECT)
+    return _Compiled(
+        sql=str(compiled),
+        order=tuple(compiled.positiontup or ()),
+        fixed=compiled.params,
+        table=str(statement.table) if isinstance(statement, UpdateBase) else None,
+    )
+
+
+@cache
+def _together(builds: tuple[Build, ...]) -> _Together:
+    """Several statements as one: all but the last become WITH parts of the last."""
+    parts: list[str] = []
+    values: list[tuple[int, str, Any]] = []
+    for call, each in enumerate(map(_compiled, builds)):
+        before = len(values)
+        values.extend((call, name, each.fixed.get(name)) for name in each.order)
+        parts.append(_renumbered(each.sql, before))
+    *writes, last = parts
+    listed = ",\n".join(f"part_{n} AS ({sql})" for n, sql in enumerate(writes))
+    return _Together(sql=f"WITH {listed}\n{last}" if writes else last, values=tuple(values))
+
+
+def _renumbered(sql: str, by: int) -> str:
+    return re.sub(r"\$(\d+)", lambda found: f"${int(found[1]) + by}", sql)

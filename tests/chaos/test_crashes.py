@@ -1,0 +1,589 @@
+"""A crash before or after the commit of every transaction there is: nothing is lost, doubled or left over.
+
+Each scenario prepares a world and names what is to be interrupted. The process dies at the boundary, another one
+starts, the relay finishes what it finds, the caller says again what was not answered, and the queue is drained.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+from sqlalchemy import select
+
+from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.states import Fault, PauseMode
+from comfyrelay.errors import ComfyRelayError, Conflict, LeaseLost, NotFound
+from comfyrelay.services.heartbeats import Heartbeat
+from comfyrelay.services.settle import Report, Verb
+from comfyrelay.services.steps import Step
+from comfyrelay.store import catalogue, central, tenants
+from comfyrelay.store.database import Boundary
+from comfyrelay.store.tenants import User
+from tests.chaos.faults import die_on, drain
+from tests.chaos.invariants import (
+    Facts,
+    Seen,
+    balance_is_the_sum,
+    broken,
+    check_agreed,
+    check_always,
+    check_quiet,
+    every_job_agrees_with_its_dispatch,
+    every_job_has_ended,
+    look,
+    nothing_is_under_way,
+)
+from tests.harness import Crash, World, execute, submit_batch
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@dataclass(kw_only=True)
+class Script:
+    """What is interrupted, and how everything must stand in the end."""
+
+    act: Callable[[], Awaitable[object]]
+    # The statuses of all jobs, and of all wallets the balances, in any order.
+    ends: Sequence[str]
+    balances: Sequence[int]
+    # What the caller may be told when it says again what has already happened.
+    refusals: tuple[type[ComfyRelayError], ...] = ()
+    # What is done once the call has got through.
+    then: Callable[[], Awaitable[object]] | None = None
+    # Whether the relay alone brings both databases together, even if the caller never comes back.
+    heals_itself: bool = True
+    # Whether the history of each job is whole. It is not where a disagreement was made by hand.
+    is_whole: bool = True
+
+
+Scenario = Callable[[World], Awaitable[Script]]
+
+
+# Submitting: tenant first, then central.
+
+
+async def submit(world: World) -> Script:
+    desk = await world.desk()
+    return Script(act=lambda: desk.submit(key="once"), ends=["completed"], balances=[990])
+
+
+async def submit_for_a_video(world: World) -> Script:
+    desk = await world.desk()
+    video = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    return Script(act=lambda: desk.submit(key="once", video_id=video), ends=["completed"], balances=[990])
+
+
+async def submit_a_batch(world: World) -> Script:
+    desk = await world.desk()
+    act = partial(submit_batch, world, desk.user, desk.effect, 3, key="once")
+    return Script(act=act, ends=["completed"] * 3, balances=[970])
+
+
+async def retry(world: World) -> Script:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.fail(leased)
+    return Script(
+        act=lambda: world.engine.submit.retry(job.tenant_id, job.id), ends=["completed", "failed"], balances=[990]
+    )
+
+
+async def retry_what_failed_of_a_batch(world: World) -> Script:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 2)
+    for _ in range(2):
+        leased = await world.lease(desk.worker)
+        assert leased is not None
+        await world.fail(leased)
+    return Script(
+        act=lambda: world.engine.batches.retry_failed(desk.user.tenant_id, batch.id),
+        ends=["completed", "completed", "failed", "failed"],
+        balances=[980],
+    )
+
+
+async def relay_a_submission(world: World) -> Script:
+    desk = await world.desk()
+    await interrupted(world, Step.SUBMIT_ENQUEUE, desk.submit)
+    return Script(act=world.relay, ends=["completed"], balances=[990])
+
+
+# What a worker says and gets: central first, then tenant.
+
+
+async def lease(world: World) -> Script:
+    desk = await world.desk()
+    await desk.submit()
+    return Script(act=lambda: world.lease(desk.worker, request_id="r"), ends=["completed"], balances=[990])
+
+
+async def lease_and_find_the_pool_down(world: World) -> Script:
+    desk = await world.desk()
+    job = await desk.submit()
+    pool = await world.engine.databases.pool_name_of(job.tenant_id)
+    # It is back in the process that comes after this one.
+    await world.engine.databases.pools.pop(pool).close()
+    return Script(act=lambda: world.lease(desk.worker), ends=["completed"], balances=[990])
+
+
+async def lease_and_find_the_graph_gone(world: World) -> Script:
+    desk = await world.desk()
+    await desk.submit()
+    for path in (world.engine.settings.data_dir / "objects").rglob("*.json"):
+        path.unlink()
+    # Another process has not read the graph yet.
+    await world.restart()
+    return Script(act=lambda: world.lease(desk.worker), ends=["failed"], balances=[1000])
+
+
+async def heartbeat(world: World) -> Script:
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    beat = Heartbeat(
+        dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, progress={"value": 1}, logs=["a line"]
+    )
+    return Script(act=lambda: world.engine.heartbeats.beat(beat), ends=["completed"], balances=[990])
+
+
+async def complete(world: World) -> Script:
+    desk = await world.desk()
+    video = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    _, leased = await desk.leased(video_id=video)
+    return Script(act=lambda: world.complete(leased), ends=["completed"], balances=[990])
+
+
+async def complete_in_two_pools_at_once(world: World) -> Script:
+    desk = await world.desk(concurrency=2)
+    assert await world.engine.databases.pool_name_of(desk.user.tenant_id) == "a"
+    await desk.submit()
+    await world.submit(await world.user(pool="b"), desk.effect)
+    reports = [
+        Report(verb=Verb.COMPLETE, dispatch_id=each.dispatch_id, lease_token=each.lease_token)
+        for each in await world.leases(desk.worker, 2)
+    ]
+    return Script(
+        act=lambda: world.engine.settle.report_many(reports), ends=["completed", "completed"], balances=[990, 990]
+    )
+
+
+async def fail(world: World) -> Script:
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    return Script(act=lambda: world.fail(leased), ends=["failed"], balances=[1000])
+
+
+async def fail_on_this_worker(world: World) -> Script:
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    return Script(act=lambda: world.fail(leased, fault=Fault.WORKER), ends=["completed"], balances=[990])
+
+
+async def requeue(world: World) -> Script:
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    return Script(act=lambda: world.requeue(leased), ends=["completed"], balances=[990], refusals=(LeaseLost,))
+
+
+async def release(world: World) -> Script:
+    desk = await world.desk()
+    await desk.leased()
+    return Script(
+        act=lambda: world.engine.workers.release(desk.worker, reason="drain"), ends=["completed"], balances=[990]
+    )
+
+
+async def deregister(world: World) -> Script:
+    desk = await world.desk()
+    await desk.leased()
+    return Script(
+        act=lambda: world.engine.workers.deregister(desk.worker),
+        ends=["completed"],
+        balances=[990],
+        refusals=(NotFound,),
+    )
+
+
+async def revoke(world: World) -> Script:
+    desk = await world.desk()
+    job, _ = await desk.leased()
+
+    async def then() -> None:
+        assert (await world.dispatch(job)).status == "queued"
+
+    return Script(
+        act=lambda: world.engine.workers.set_approved(desk.worker, is_approved=False),
+        ends=["completed"],
+        balances=[990],
+        then=then,
+    )
+
+
+async def recall(world: World) -> Script:
+    desk = await world.desk()
+    await submit_batch(world, desk.user, desk.effect, 2)
+    _, prefetched = await world.leases(desk.worker, 2, prefetch=1)
+    beat = Heartbeat(dispatch_id=prefetched.dispatch_id, lease_token=prefetched.lease_token)
+
+    async def then() -> None:
+        assert (await world.engine.heartbeats.beat(beat)).stop == "release"
+
+    return Script(
+        act=lambda: world.engine.workers.recall_prefetched(desk.worker),
+        ends=["completed", "completed"],
+        balances=[980],
+        then=then,
+    )
+
+
+async def reap(world: World) -> Script:
+    desk = await world.desk()
+    await desk.leased()
+    await world.advance(901)
+    return Script(act=partial(run_reaper, world), ends=["completed"], balances=[990])
+
+
+async def reap_the_last_attempt(world: World) -> Script:
+    desk = await world.desk()
+    await desk.submit()
+    for attempt in range(3):
+        assert await world.lease(desk.worker) is not None
+        await world.advance(901)
+        if attempt < 2:
+            await world.engine.reaper.run_once()
+    return Script(act=partial(run_reaper, world), ends=["failed"], balances=[1000])
+
+
+async def run_reaper(world: World) -> None:
+    # Whichever engine there is now: a bound method would be the dead one's.
+    await world.engine.reaper.run_once()
+
+
+async def relay_a_letter(world: World) -> Script:
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    await interrupted(world, Step.DELIVER_APPLY, lambda: world.complete(leased))
+    return Script(act=world.relay, ends=["completed"], balances=[990])
+
+
+# What a user asks for.
+
+
+async def cancel(world: World) -> Script:
+    desk = await world.desk()
+    job = await desk.submit()
+    return Script(act=lambda: world.engine.control.cancel(job.tenant_id, job.id), ends=["canceled"], balances=[1000])
+
+
+async def cancel_what_runs(world: World) -> Script:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+
+    async def then() -> None:
+        assert await world.requeue(leased) == "canceled"
+
+    return Script(
+        act=lambda: world.engine.control.cancel(job.tenant_id, job.id), ends=["canceled"], balances=[1000], then=then
+    )
+
+
+async def cancel_what_is_not_in_the_queue_yet(world: World) -> Script:
+    desk = await world.desk()
+    await interrupted(world, Step.SUBMIT_ENQUEUE, lambda: desk.submit(key="once"))
+    pool = await world.engine.databases.pool_of(desk.user.tenant_id)
+    [(job_id,)] = await execute(pool, "SELECT id FROM ai_jobs")
+    return Script(
+        act=lambda: world.engine.control.cancel(desk.user.tenant_id, job_id), ends=["canceled"], balances=[1000]
+    )
+
+
+async def cancel_a_batch(world: World) -> Script:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 3)
+    assert await world.lease(desk.worker) is not None
+    return Script(
+        act=lambda: world.engine.control.cancel_batch(desk.user.tenant_id, batch.id),
+        ends=["canceled"] * 3,
+        balances=[1000],
+    )
+
+
+async def pause_what_runs(world: World) -> Script:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+
+    async def then() -> None:
+        assert await world.requeue(leased) == "paused"
+
+    return Script(
+        act=lambda: world.engine.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW),
+        ends=["completed"],
+        balances=[990],
+        then=then,
+    )
+
+
+async def pause_and_resume(world: World) -> Script:
+    desk = await world.desk()
+    job = await desk.submit()
+
+    async def act() -> None:
+        await world.engine.control.pause(job.tenant_id, job.id)
+        await world.engine.control.resume(job.tenant_id, job.id)
+
+    return Script(act=act, ends=["completed"], balances=[990])
+
+
+async def set_priority(world: World) -> Script:
+    desk = await world.desk()
+    job = await desk.submit()
+
+    async def then() -> None:
+        assert ((await world.job(job)).priority, (await world.dispatch(job)).priority) == (5, 5)
+
+    return Script(
+        act=lambda: world.engine.control.set_priority(job.tenant_id, job.id, 5),
+        ends=["completed"],
+        balances=[990],
+        then=then,
+    )
+
+
+async def move(world: World) -> Script:
+    desk = await world.desk()
+    await desk.submit()
+    job = await desk.submit()
+
+    async def then() -> None:
+        leased = await world.lease(desk.worker)
+        assert leased is not None
+        assert leased.dispatch.tenant_job_id == job.id
+
+    return Script(
+        act=lambda: world.engine.control.move(job.tenant_id, job.id, MoveTo.TOP),
+        ends=["completed", "completed"],
+        balances=[980],
+        then=then,
+    )
+
+
+# The rest.
+
+
+async def credit(world: World) -> Script:
+    desk = await world.desk()
+    return Script(
+        act=lambda: world.engine.ledger.credit(desk.user.tenant_id, 50, reference="payment"), ends=[], balances=[1050]
+    )
+
+
+async def create_a_user(world: World) -> Script:
+    desk = await world.desk(tokens=0)
+
+    async def then() -> None:
+        async with world.engine.databases.central.read() as tx:
+            id_ = (await tx.execute(select(central.users.c.id).where(central.users.c.email == "new@example.org"))).one()
+            user = await tenants.user(tx, id_.id)
+        assert isinstance(user, User)
+        await world.engine.ledger.credit(user.tenant_id, 100, reference="first")
+        await world.submit(user, desk.effect)
+
+    return Script(
+        act=lambda: world.engine.tenancy.create_user(email="new@example.org"),
+        ends=["completed"],
+        balances=[0, 90],
+        refusals=(Conflict,),
+        then=then,
+    )
+
+
+async def create_what_a_fleet_runs(world: World) -> Script:
+    user = await world.user()
+
+    async def act() -> None:
+        with suppress(Conflict):
+            await world.workflow("new")
+        with suppress(Conflict):
+            await world.engine.catalogue.create_effect(slug="new", workflow_slug="new", credits_cost=10)
+        with suppress(Conflict):
+            await world.engine.catalogue.create_fleet(slug="new", workflow_slugs=["new"])
+
+    async def then() -> None:
+        async with world.engine.databases.central.read() as tx:
+            effect = await catalogue.effect(tx, slug="new")
+        assert effect is not None
+        await world.submit(user, effect)
+        assert await world.lease(await world.worker("new")) is not None
+
+    return Script(act=act, ends=["completed"], balances=[990], then=then)
+
+
+async def register(world: World) -> Script:
+    desk = await world.desk()
+    await desk.submit()
+
+    async def then() -> None:
+        assert await world.lease("new") is not None
+
+    return Script(
+        act=lambda: world.worker(desk.fleet, name="new"),
+        ends=["completed"],
+        balances=[990],
+        refusals=(Conflict,),
+        then=then,
+    )
+
+
+async def repair_a_lost_letter(world: World) -> Script:
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    await interrupted(world, Step.DELIVER_APPLY, lambda: world.complete(leased))
+    await execute(world.engine.databases.central, "DELETE FROM outbox")
+    return repair(world, ends=["completed"], balances=[990])
+
+
+async def repair_a_lost_dispatch(world: World) -> Script:
+    desk = await world.desk()
+    await desk.leased()
+    await execute(world.engine.databases.central, "DELETE FROM dispatch_leases")
+    await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
+    return repair(world, ends=["completed"], balances=[990])
+
+
+async def repair_a_wallet(world: World) -> Script:
+    desk = await world.desk()
+    await desk.submit()
+    pool = await world.engine.databases.pool_of(desk.user.tenant_id)
+    await execute(pool, "UPDATE token_wallets SET balance = 5")
+    return repair(world, ends=["completed"], balances=[990])
+
+
+async def repair_an_orphan(world: World) -> Script:
+    """Its job is gone: the dispatch ends, and the tokens that were held for it come back."""
+    desk = await world.desk()
+    await desk.submit()
+    pool = await world.engine.databases.pool_of(desk.user.tenant_id)
+    await execute(pool, "DELETE FROM job_events")
+    await execute(pool, "DELETE FROM ai_jobs")
+    return repair(world, ends=[], balances=[1000])
+
+
+def repair(world: World, *, ends: Sequence[str], balances: Sequence[int]) -> Script:
+    return Script(
+        act=lambda: world.engine.reconciler.run(repair=True),
+        ends=ends,
+        balances=balances,
+        heals_itself=False,
+        is_whole=False,
+    )
+
+
+async def interrupted(world: World, step: Step, act: Callable[[], Awaitable[object]]) -> None:
+    """A step that an earlier process began and did not commit."""
+    die_on(world, step, Boundary.BEFORE_COMMIT)
+    with suppress(Crash):
+        await act()
+    await world.restart()
+
+
+# Which transactions each scenario comes through, and how often.
+VERDICT = {Step.DELIVER_APPLY: 1, Step.DELIVER_FORGET: 1}
+SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
+    submit: {Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1, Step.SUBMIT_FORGET: 1},
+    submit_for_a_video: {Step.SUBMIT_JOB: 1},
+    submit_a_batch: {Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1},
+    retry: {Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1},
+    retry_what_failed_of_a_batch: {Step.SUBMIT_JOB: 1},
+    relay_a_submission: {Step.SUBMIT_ENQUEUE: 1, Step.SUBMIT_FORGET: 1},
+    lease: {Step.LEASE: 1, **VERDICT},
+    lease_and_find_the_pool_down: {Step.LEASE: 1, Step.DEFER: 1},
+    lease_and_find_the_graph_gone: {Step.DEFER: 1},
+    heartbeat: {Step.HEARTBEAT: 1, Step.HEARTBEAT_LOGS: 1},
+    complete: {Step.SETTLE: 1, **VERDICT},
+    complete_in_two_pools_at_once: {Step.SETTLE: 1, Step.DELIVER_APPLY: 2},
+    fail: {Step.SETTLE: 1, **VERDICT},
+    fail_on_this_worker: {Step.SETTLE: 1, Step.DELIVER_APPLY: 1},
+    requeue: {Step.SETTLE: 1, Step.DELIVER_APPLY: 1},
+    release: {Step.RELEASE: 1, Step.DELIVER_APPLY: 1},
+    deregister: {Step.RELEASE: 1},
+    revoke: {Step.WORKER: 1, Step.RELEASE: 1},
+    recall: {Step.RECALL: 1},
+    reap: {Step.REAP: 1, Step.DELIVER_APPLY: 1},
+    reap_the_last_attempt: {Step.REAP: 1, **VERDICT},
+    relay_a_letter: VERDICT,
+    cancel: {Step.CONTROL: 1, **VERDICT},
+    cancel_what_runs: {Step.CONTROL: 1, Step.DELIVER_APPLY: 1},
+    cancel_what_is_not_in_the_queue_yet: {Step.SUBMIT_ENQUEUE: 1, Step.CONTROL: 1, Step.DELIVER_APPLY: 1},
+    cancel_a_batch: {Step.CONTROL: 1, Step.DELIVER_APPLY: 1},
+    pause_what_runs: {Step.CONTROL: 1, Step.DELIVER_APPLY: 1},
+    pause_and_resume: {Step.CONTROL: 2, Step.DELIVER_APPLY: 1},
+    set_priority: {Step.CONTROL: 1},
+    move: {Step.MOVE: 1},
+    credit: {Step.LEDGER: 1},
+    create_a_user: {Step.TENANT: 2},
+    create_what_a_fleet_runs: {Step.CATALOGUE: 3},
+    register: {Step.WORKER: 1},
+    repair_a_lost_letter: {Step.REPAIR: 1, Step.DELIVER_APPLY: 1},
+    repair_a_lost_dispatch: {Step.SUBMIT_ENQUEUE: 1, Step.REPAIR: 1},
+    repair_a_wallet: {Step.REPAIR: 1},
+    repair_an_orphan: {Step.REPAIR: 2},
+}
+CASES = [
+    pytest.param(scenario, step, boundary, nth, id=f"{step}-{boundary}-{scenario.__name__}-{nth}")
+    for step in Step
+    for boundary in Boundary
+    for scenario, steps in SCENARIOS.items()
+    for nth in range(1, steps.get(step, 0) + 1)
+]
+
+
+@pytest.mark.parametrize("boundary", Boundary)
+@pytest.mark.parametrize("step", Step)
+def test_every_boundary_of_every_step_has_a_scenario(step: Step, boundary: Boundary) -> None:
+    tried = {(step, boundary) for _, step, boundary, _ in (case.values for case in CASES)}
+    assert (step, boundary) in tried, f"No scenario crashes {boundary} of {step}: add one to SCENARIOS."
+
+
+@pytest.mark.parametrize(("scenario", "step", "boundary", "nth"), CASES)
+async def test_a_crash_loses_doubles_and_leaves_nothing(
+    world: World, scenario: Scenario, step: Step, boundary: Boundary, nth: int
+) -> None:
+    seen = Seen()
+    script = await scenario(world)
+    death = die_on(world, step, boundary, nth=nth)
+    with suppress(Crash):
+        await script.act()
+    await world.settled()
+    assert death.came, f"{scenario.__name__} never came to {boundary} of {step}"
+    await world.restart()
+    if script.is_whole:
+        await check_always(world, seen)
+    await world.relay()
+    if script.heals_itself:
+        await check_agreed(world)
+    with suppress(*script.refusals):
+        await script.act()
+    await world.settled()
+    if script.then is not None:
+        await script.then()
+    if script.is_whole:
+        await check_always(world, seen)
+    await drain(world)
+    if script.is_whole:
+        await check_always(world, seen)
+        facts = await check_quiet(world)
+    else:
+        facts = await check_mended(world)
+    assert sorted(each.status for each in facts.jobs) == sorted(script.ends)
+    assert sorted(facts.wallets.values()) == sorted(script.balances)
+
+
+async def check_mended(world: World) -> Facts:
+    """Where history was torn by hand the reconciler has the last word, and the tokens must be right all the same."""
+    report = await world.engine.reconciler.run()
+    assert report.findings == []
+    facts = await look(world)
+    rules = (balance_is_the_sum, nothing_is_under_way, every_job_agrees_with_its_dispatch, every_job_has_ended)
+    assert broken(facts, rules) == []
+    return facts

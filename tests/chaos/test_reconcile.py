@@ -1,0 +1,406 @@
+"""The reconciler finds every disagreement there can be, mends it, and says nothing of a system that is only busy.
+
+No service leaves such states behind, so they are made by hand. Where the schema itself forbids one, the test takes
+the guard away first, as a restored backup or a careless operator would have.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from comfyrelay.domain.agreement import Kind
+from comfyrelay.domain.states import Provider
+from comfyrelay.services.steps import Step
+from comfyrelay.store.database import Boundary, Database
+from comfyrelay.store.jobs import Job
+from tests.chaos.faults import die_on, drain
+from tests.chaos.invariants import balance_is_the_sum, broken, every_job_has_ended, look
+from tests.harness import Crash, Desk, World, execute
+
+
+@dataclass(kw_only=True)
+class Seeded:
+    """What else must be found because of what was seeded, and where everything must end."""
+
+    ends: Sequence[str]
+    balance: int
+    desk: Desk
+    # By the job it is about, or None if it is about no single job.
+    about: str | None = None
+    also: frozenset[Kind] = field(default_factory=frozenset)
+
+
+Seed = Callable[[World], Awaitable[Seeded]]
+
+
+async def dispatch_of_a_queued_job_is_gone(world: World) -> Seeded:
+    desk = await world.desk()
+    job = await desk.submit()
+    await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def dispatch_of_a_running_job_is_gone(world: World) -> Seeded:
+    desk = await world.desk()
+    job, _ = await desk.leased()
+    await execute(world.engine.databases.central, "DELETE FROM dispatch_leases")
+    await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def job_of_a_dispatch_is_gone(world: World) -> Seeded:
+    """Its reservation is left behind with its dispatch."""
+    desk = await world.desk()
+    job, _ = await desk.leased()
+    await remove_job(await pool_of(desk))
+    return Seeded(desk=desk, about=job.id, ends=[], balance=1000, also=frozenset({Kind.ORPHANED_RESERVE}))
+
+
+async def job_and_dispatch_are_gone(world: World) -> Seeded:
+    desk = await world.desk()
+    job = await desk.submit()
+    await remove_job(await pool_of(desk))
+    await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
+    return Seeded(desk=desk, about=job.id, ends=[], balance=1000)
+
+
+async def letter_of_a_lease_is_lost(world: World) -> Seeded:
+    desk = await world.desk()
+    job = await desk.submit()
+    await undelivered(world, lambda: world.lease(desk.worker))
+    await execute(world.engine.databases.central, "DELETE FROM outbox")
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def letter_of_a_completion_is_lost(world: World) -> Seeded:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await undelivered(world, lambda: world.complete(leased))
+    await execute(world.engine.databases.central, "DELETE FROM outbox")
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def letter_of_a_cancel_request_is_lost(world: World) -> Seeded:
+    """The status says nothing of it; only the number of moves does."""
+    desk = await world.desk()
+    job, _ = await desk.leased()
+    await undelivered(world, lambda: world.engine.control.cancel(job.tenant_id, job.id))
+    await execute(world.engine.databases.central, "DELETE FROM outbox")
+    return Seeded(desk=desk, about=job.id, ends=["canceled"], balance=1000)
+
+
+async def first_of_two_letters_is_lost(world: World) -> Seeded:
+    """The second can never be applied, however often it is delivered."""
+    desk = await world.desk()
+    job = await desk.submit()
+    await undelivered(world, lambda: world.lease(desk.worker))
+    await execute(world.engine.databases.central, "DELETE FROM outbox")
+    await undelivered(world, lambda: world.engine.workers.release(desk.worker, reason="test"))
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def dispatch_is_older_than_its_job(world: World) -> Seeded:
+    """As if the central database had been restored from a backup."""
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.complete(leased)
+    await execute(
+        world.engine.databases.central,
+        "UPDATE ai_job_dispatches SET status = 'queued', finished_at = NULL, version = 0, attempts = 0",
+    )
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def dispatch_ended_otherwise_than_its_job(world: World) -> Seeded:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.complete(leased)
+    await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET status = 'canceled'")
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def reserve_of_a_queued_job_is_gone(world: World) -> Seeded:
+    desk = await world.desk()
+    job = await desk.submit()
+    await forget_transaction(await pool_of(desk), "JOB_RESERVE", balance=1000)
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def reserve_of_a_job_that_nobody_can_pay_is_gone(world: World) -> Seeded:
+    desk = await world.desk(tokens=10)
+    job = await desk.submit()
+    pool = await pool_of(desk)
+    await forget_transaction(pool, "JOB_RESERVE", balance=10)
+    await forget_transaction(pool, "PAYMENT_CREDIT", balance=0)
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=0)
+
+
+async def reserve_of_a_completed_job_is_gone(world: World) -> Seeded:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.complete(leased)
+    await forget_transaction(await pool_of(desk), "JOB_RESERVE", balance=1000)
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=1000)
+
+
+async def reserve_of_a_failed_job_is_gone(world: World) -> Seeded:
+    """Its refund would be a gift."""
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.fail(leased)
+    await forget_transaction(await pool_of(desk), "JOB_RESERVE", balance=1010)
+    return Seeded(desk=desk, about=job.id, ends=["failed"], balance=1000)
+
+
+async def running_job_is_refunded(world: World) -> Seeded:
+    desk = await world.desk()
+    job, _ = await desk.leased()
+    await add_transaction(desk, job, "JOB_REFUND", 10, balance=1000)
+    return Seeded(desk=desk, about=job.id, ends=["failed"], balance=1000)
+
+
+async def queued_job_is_consumed(world: World) -> Seeded:
+    """It is given up, and what was taken is given back by an adjustment."""
+    desk = await world.desk()
+    job = await desk.submit()
+    await add_transaction(desk, job, "JOB_CONSUME", 0, balance=990)
+    return Seeded(desk=desk, about=job.id, ends=["failed"], balance=1000)
+
+
+async def completed_job_is_not_consumed(world: World) -> Seeded:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.complete(leased)
+    await forget_transaction(await pool_of(desk), "JOB_CONSUME", balance=990)
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def canceled_job_is_not_refunded(world: World) -> Seeded:
+    desk = await world.desk()
+    job = await desk.submit()
+    await world.engine.control.cancel(job.tenant_id, job.id)
+    await forget_transaction(await pool_of(desk), "JOB_REFUND", balance=990)
+    return Seeded(desk=desk, about=job.id, ends=["canceled"], balance=1000)
+
+
+async def completed_job_is_refunded(world: World) -> Seeded:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.complete(leased)
+    await forget_transaction(await pool_of(desk), "JOB_CONSUME", balance=990)
+    await add_transaction(desk, job, "JOB_REFUND", 10, balance=1000)
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def failed_job_is_consumed(world: World) -> Seeded:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.fail(leased)
+    await forget_transaction(await pool_of(desk), "JOB_REFUND", balance=990)
+    await add_transaction(desk, job, "JOB_CONSUME", 0, balance=990)
+    return Seeded(desk=desk, about=job.id, ends=["failed"], balance=1000)
+
+
+async def balance_is_not_the_sum(world: World) -> Seeded:
+    desk = await world.desk()
+    await desk.submit()
+    await execute(await pool_of(desk), "UPDATE token_wallets SET balance = 5")
+    return Seeded(desk=desk, ends=["completed"], balance=990)
+
+
+async def sum_is_below_zero(world: World) -> Seeded:
+    """A balance below zero is forbidden by the schema, so the sum alone can be."""
+    desk = await world.desk(tokens=10)
+    await desk.submit()
+    await forget_transaction(await pool_of(desk), "PAYMENT_CREDIT", balance=0)
+    return Seeded(desk=desk, ends=["completed"], balance=0)
+
+
+async def video_shows_another_state(world: World) -> Seeded:
+    desk = await world.desk()
+    video = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    job, leased = await desk.leased(video_id=video)
+    await world.complete(leased)
+    await execute(await pool_of(desk), "UPDATE videos SET status = 'processing'")
+    return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
+
+
+async def letter_is_stuck(world: World) -> Seeded:
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    await undelivered(world, lambda: world.complete(leased))
+    await world.advance(61)
+    return Seeded(desk=desk, ends=["completed"], balance=990)
+
+
+async def submission_is_stuck(world: World) -> Seeded:
+    desk = await world.desk()
+    await interrupted(world, Step.SUBMIT_ENQUEUE, desk.submit)
+    await world.advance(61)
+    return Seeded(desk=desk, ends=["completed"], balance=990)
+
+
+async def ended_lease_has_no_end(world: World) -> Seeded:
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    await world.requeue(leased)
+    await execute(world.engine.databases.central, "UPDATE dispatch_leases SET ended_at = NULL")
+    return Seeded(desk=desk, ends=["completed"], balance=990)
+
+
+async def pool_is_not_configured(world: World) -> Seeded:
+    desk = await world.desk()
+    await desk.submit()
+    await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET db_pool = 'elsewhere'")
+    return Seeded(desk=desk, ends=["queued"], balance=990)
+
+
+SEEDS: Mapping[Kind, Sequence[Seed]] = {
+    Kind.MISSING_DISPATCH: [dispatch_of_a_queued_job_is_gone, dispatch_of_a_running_job_is_gone],
+    Kind.ORPHANED_DISPATCH: [job_of_a_dispatch_is_gone],
+    Kind.JOB_BEHIND: [
+        letter_of_a_lease_is_lost,
+        letter_of_a_completion_is_lost,
+        letter_of_a_cancel_request_is_lost,
+        first_of_two_letters_is_lost,
+    ],
+    Kind.DISPATCH_BEHIND: [dispatch_is_older_than_its_job, dispatch_ended_otherwise_than_its_job],
+    Kind.MISSING_RESERVE: [
+        reserve_of_a_queued_job_is_gone,
+        reserve_of_a_job_that_nobody_can_pay_is_gone,
+        reserve_of_a_completed_job_is_gone,
+        reserve_of_a_failed_job_is_gone,
+    ],
+    Kind.ORPHANED_RESERVE: [job_and_dispatch_are_gone],
+    Kind.SETTLED_EARLY: [running_job_is_refunded, queued_job_is_consumed],
+    Kind.UNSETTLED: [completed_job_is_not_consumed, canceled_job_is_not_refunded],
+    Kind.SETTLED_WRONG: [completed_job_is_refunded, failed_job_is_consumed],
+    Kind.WALLET_DRIFT: [balance_is_not_the_sum, sum_is_below_zero],
+    Kind.VIDEO_DIFFERS: [video_shows_another_state],
+    Kind.STUCK_OUTBOX: [letter_is_stuck, submission_is_stuck],
+    Kind.DANGLING_LEASE: [ended_lease_has_no_end],
+    Kind.UNKNOWN_POOL: [pool_is_not_configured],
+}
+# Only the operator knows where that pool is.
+NOT_MENDED = {Kind.UNKNOWN_POOL}
+MENDED = [(kind, seed) for kind, seeds in SEEDS.items() if kind not in NOT_MENDED for seed in seeds]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_of_disagreement_is_seeded(kind: Kind) -> None:
+    assert SEEDS.get(kind), f"Nothing seeds {kind}: add a seed to SEEDS."
+
+
+@pytest.mark.parametrize(("kind", "seed"), MENDED, ids=lambda value: getattr(value, "__name__", str(value)))
+async def test_a_disagreement_is_found_and_mended(world: World, kind: Kind, seed: Seed) -> None:
+    seeded = await seed(world)
+    found = (await world.engine.reconciler.run()).findings
+    assert {each.kind for each in found} == {kind} | seeded.also
+    assert {each.job_id for each in found} == {seeded.about}
+    mending = await world.engine.reconciler.run(repair=True)
+    assert {each.key for each in mending.findings} == {each.key for each in found}
+    assert {each.key for each in mending.repaired} == {each.key for each in found}
+    assert (await world.engine.reconciler.run()).findings == []
+    await drain(world)
+    assert (await world.engine.reconciler.run()).findings == []
+    facts = await look(world)
+    assert broken(facts, (balance_is_the_sum, every_job_has_ended)) == []
+    assert [each.status for each in facts.jobs] == list(seeded.ends)
+    assert await seeded.desk.balance() == seeded.balance
+
+
+@pytest.mark.parametrize("seed", [seed for kind in NOT_MENDED for seed in SEEDS[kind]])
+async def test_a_pool_that_is_not_configured_is_reported_and_left_alone(world: World, seed: Seed) -> None:
+    seeded = await seed(world)
+    before = await look(world)
+    for repair in (False, True, False):
+        report = await world.engine.reconciler.run(repair=repair)
+        assert [each.kind for each in report.findings] == [Kind.UNKNOWN_POOL]
+        assert report.repaired == []
+    assert await look(world) == before
+    assert [each.status for each in before.jobs] == list(seeded.ends)
+
+
+async def test_a_busy_system_is_clean_and_left_alone(world: World) -> None:
+    """Jobs in every state, in both pools, with submissions and verdicts under way."""
+    desk = await world.desk(concurrency=10)
+    other = await world.user(pool="b")
+    completed, failed, canceled = [await desk.leased() for _ in range(3)]
+    await world.complete(completed[1])
+    await world.fail(failed[1])
+    await world.engine.control.cancel(canceled[0].tenant_id, canceled[0].id)
+    await world.requeue(canceled[1])
+    await world.engine.submit.retry(failed[0].tenant_id, failed[0].id)
+    paused = await world.submit(other, desk.effect)
+    await world.engine.control.pause(paused.tenant_id, paused.id)
+    running = await world.leases(desk.worker, 1)
+    assert len(running) == 1
+    await world.submit(other, desk.effect)
+    await interrupted(world, Step.SUBMIT_ENQUEUE, lambda: world.submit(other, desk.effect))
+    told_late = await world.submit(other, desk.effect)
+    await undelivered(world, lambda: world.engine.control.set_priority(told_late.tenant_id, told_late.id, 3))
+    await undelivered(world, lambda: world.leases(desk.worker, 10, providers=list(Provider)))
+    before = await look(world)
+    assert {each.status for each in before.jobs} >= {
+        "queued",
+        "processing",
+        "completed",
+        "failed",
+        "canceled",
+        "paused",
+    }
+    assert before.letters
+    assert before.submitted
+    report = await world.engine.reconciler.run()
+    assert report.findings == []
+    assert report.is_clean
+    assert report.jobs == len(before.jobs)
+    assert await look(world) == before
+
+
+async def undelivered(world: World, act: Callable[[], Awaitable[object]]) -> None:
+    """A verdict that an earlier process wrote and did not deliver."""
+    await interrupted(world, Step.DELIVER_APPLY, act)
+
+
+async def interrupted(world: World, step: Step, act: Callable[[], Awaitable[object]]) -> None:
+    die_on(world, step, Boundary.BEFORE_COMMIT)
+    with suppress(Crash):
+        await act()
+    await world.settled()
+    await world.restart()
+
+
+async def pool_of(desk: Desk) -> Database:
+    return await desk.world.engine.databases.pool_of(desk.user.tenant_id)
+
+
+async def remove_job(pool: Database) -> None:
+    for table in ("job_attempts", "job_events", "ai_jobs"):
+        await execute(pool, f"DELETE FROM {table}")
+
+
+async def forget_transaction(pool: Database, type_: str, *, balance: int) -> None:
+    """Transactions are append-only by a trigger, which goes first; the balance is made to fit."""
+    if pool.dialect == "postgresql":
+        await execute(pool, "ALTER TABLE token_transactions DISABLE TRIGGER USER")
+    else:
+        await execute(pool, "DROP TRIGGER IF EXISTS token_transactions_append_only_delete")
+    await execute(pool, "DELETE FROM token_transactions WHERE type = :type", type=type_)
+    await execute(pool, "UPDATE token_wallets SET balance = :balance", balance=balance)
+
+
+async def add_transaction(desk: Desk, job: Job, type_: str, amount: int, *, balance: int) -> None:
+    pool = await pool_of(desk)
+    await execute(
+        pool,
+        "INSERT INTO token_transactions (tenant_id, job_id, type, amount, created_at)"
+        " VALUES (:tenant_id, :job_id, :type, :amount, relay_now(0))",
+        tenant_id=job.tenant_id,
+        job_id=job.id,
+        type=type_,
+        amount=amount,
+    )
+    await execute(pool, "UPDATE token_wallets SET balance = :balance", balance=balance)

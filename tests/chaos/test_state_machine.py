@@ -1,0 +1,466 @@
+"""Any sequence of calls, crashes, restarts and leaps of the clock keeps what must always hold.
+
+Hypothesis makes up the sequences and shortens those that break something. A sequence that once broke something is kept
+below as a test of its own.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.states import Fault, PauseMode, Provider
+from comfyrelay.errors import ComfyRelayError, Conflict, InsufficientTokens, LeaseLost
+from comfyrelay.services.heartbeats import Heartbeat
+from comfyrelay.services.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.steps import Step
+from comfyrelay.store import central
+from comfyrelay.store.catalogue import Effect
+from comfyrelay.store.database import Boundary
+from comfyrelay.store.jobs import Job
+from comfyrelay.store.tenants import User
+from tests.chaos.faults import Death, die_on, drain
+from tests.chaos.invariants import Seen, check_agreed, check_always, check_quiet
+from tests.harness import Crash, PostgresBackend, SqliteBackend, World, open_world, submit_batch
+
+T = TypeVar("T")
+
+COST = 10
+RICH, POOR = 1000, 35
+CONCURRENCY = 2
+# What the rules below can come through; the rest is catalogue and registry.
+STEPS = sorted(set(Step) - {Step.TENANT, Step.CATALOGUE, Step.WORKER, Step.REPAIR, Step.DEFER})
+PICK = st.integers(min_value=0, max_value=30)
+
+
+@dataclass
+class Call:
+    """A call that was made, how to make it again, and whether the second answer fits the first."""
+
+    name: str
+    again: Callable[[], Awaitable[Any]]
+    fits: Callable[[Any, Any], bool]
+    # None while nobody knows: the process died before it answered.
+    answer: Any = None
+
+
+class Relay(RuleBasedStateMachine):
+    """Two tenants in two pools, two workflows, three workers of which one may run only the first workflow."""
+
+    def __init__(self, backend: SqliteBackend | PostgresBackend, folder: Path) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.stack = AsyncExitStack()
+        self.seen = Seen()
+        self.users: list[User] = []
+        self.effects: list[Effect] = []
+        self.workers: list[str] = []
+        self.jobs: dict[str, Job] = {}
+        self.batches: list[tuple[str, str]] = []
+        self.leases: list[LeasedJob] = []
+        self.calls: list[Call] = []
+        self.death: Death | None = None
+        self.dies = False
+        self.is_broken = False
+        self.world: World = self.run(self.stack.enter_async_context(open_world(backend, folder)))
+        self.run(self.set_up())
+
+    async def set_up(self) -> None:
+        first, second = [await self.world.workflow() for _ in range(2)]
+        self.effects = [await self.world.effect(each, cost=COST) for each in (first, second)]
+        both, narrow = await self.world.fleet(first, second), await self.world.fleet(first)
+        self.workers = [await self.world.worker(fleet, concurrency=CONCURRENCY) for fleet in (both, both, narrow)]
+        self.users = [await self.world.user(tokens=RICH, pool="a"), await self.world.user(tokens=POOR, pool="b")]
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self.runner.run(work)
+        except BaseException:
+            self.is_broken = True
+            raise
+
+    def act(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Run what a rule does; None if the process died on the way. Death takes all that was only in memory."""
+        return self.run(self._act(work))
+
+    async def _act(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        answer: T | None = None
+        try:
+            answer = await work()
+        except Crash:
+            note("  crashed")
+        await self.world.settled()
+        if self.death is not None:
+            if self.death.came and self.dies:
+                await self.world.restart()
+            self.world.on_boundary(None)
+            self.death = None
+        return answer
+
+    def call(self, name: str, work: Callable[[], Awaitable[Any]], fits: Callable[[Any, Any], bool]) -> Any:
+        made = Call(name=name, again=work, fits=fits)
+        made.answer = self.act(work)
+        self.calls.append(made)
+        return made.answer
+
+    # the faults
+
+    @precondition(lambda self: self.death is None)
+    @rule(step=st.sampled_from(STEPS), boundary=st.sampled_from(Boundary), nth=st.integers(1, 2), dies=st.booleans())
+    def arm(self, step: Step, boundary: Boundary, nth: int, dies: bool) -> None:
+        """The next rule meets a crash, if it comes that far. A process that does not die has lost a connection."""
+        if dies:
+            self.death = die_on(self.world, step, boundary, nth=nth)
+        else:
+            self.world.crash_on(step, boundary)
+            self.death = Death()
+        self.dies = dies
+
+    @rule()
+    def restart(self) -> None:
+        self.run(self.world.restart())
+        self.death = None
+
+    @rule(seconds=st.sampled_from([1, 30, 450, 901, 3600]))
+    def advance(self, seconds: int) -> None:
+        self.run(self.world.advance(seconds))
+
+    @precondition(lambda self: bool(self.calls))
+    @rule(pick=PICK)
+    def repeat(self, pick: int) -> None:
+        """Whatever was said before is said again: the answer fits the first one, and nothing happens twice."""
+        past = self.calls[-1 - pick % len(self.calls)]
+        answer = self.act(past.again)
+        note(f"  {past.name}: first {past.answer}, then {answer}")
+        if answer is not None and past.answer is not None:
+            assert past.fits(past.answer, answer), f"{past.name}: first {past.answer}, then {answer}"
+        past.answer = answer if past.answer is None else past.answer
+
+    # submitting
+
+    @rule(user=st.integers(0, 1), effect=st.integers(0, 1), priority=st.integers(-1, 1))
+    def submit(self, user: int, effect: int, priority: int) -> None:
+        who, what, key = self.users[user], self.effects[effect], f"key-{self.world.number()}"
+
+        async def work() -> str:
+            balance = await self.world.balance(who)
+            try:
+                job = await self.world.submit(who, what, key=key, priority=priority)
+            except InsufficientTokens:
+                assert balance < COST
+                return "refused"
+            except ComfyRelayError as error:
+                return type(error).__name__
+            self.jobs[job.id] = job
+            return job.id
+
+        self.call("submit", work, lambda first, then: first == then or first not in self.jobs)
+
+    @rule(user=st.integers(0, 1), items=st.integers(1, 3))
+    def submit_batch(self, user: int, items: int) -> None:
+        who, key = self.users[user], f"key-{self.world.number()}"
+
+        async def work() -> str:
+            try:
+                batch = await submit_batch(self.world, who, self.effects[0], items, key=key)
+            except ComfyRelayError as error:
+                return type(error).__name__
+            if (who.tenant_id, batch.id) not in self.batches:
+                self.batches.append((who.tenant_id, batch.id))
+            return batch.id
+
+        def fits(first: str, then: str) -> bool:
+            return first == then or all(first != batch for _, batch in self.batches)
+
+        self.call("submit_batch", work, fits)
+
+    @precondition(lambda self: bool(self.jobs))
+    @rule(pick=PICK)
+    def retry(self, pick: int) -> None:
+        job = self.picked(pick)
+
+        async def work() -> None:
+            try:
+                made = await self.world.engine.submit.retry(job.tenant_id, job.id)
+            except ComfyRelayError:
+                return
+            self.jobs[made.id] = made
+
+        self.act(work)
+
+    @rule(user=st.integers(0, 1), reference=st.integers(0, 2))
+    def credit(self, user: int, reference: int) -> None:
+        tenant = self.users[user].tenant_id
+        self.act(lambda: self.world.engine.ledger.credit(tenant, COST, reference=f"payment-{reference}"))
+
+    # what workers do
+
+    @rule(worker=st.integers(0, 2), limit=st.integers(1, 3), prefetch=st.integers(0, 1), named=st.booleans())
+    def lease(self, worker: int, limit: int, prefetch: int, named: bool) -> None:
+        request = LeaseRequest(
+            worker_id=self.workers[worker],
+            providers=[Provider.SELF_HOSTED],
+            limit=limit,
+            prefetch=prefetch,
+            request_id=f"request-{self.world.number()}" if named else None,
+        )
+
+        async def work() -> frozenset[str]:
+            found = await self.world.engine.leasing.lease(request)
+            known = {each.lease_token for each in self.leases}
+            self.leases += [each for each in found if each.lease_token not in known]
+            return frozenset(each.lease_token for each in found)
+
+        if named:
+            # A request that got something gets the same while it lives; one that got nothing may get something.
+            self.call("lease", work, lambda first, then: not first or then <= first)
+        else:
+            self.act(work)
+
+    @precondition(lambda self: bool(self.leases))
+    @rule(pick=PICK, logs=st.booleans())
+    def heartbeat(self, pick: int, logs: bool) -> None:
+        leased = self.leased(pick)
+        beat = Heartbeat(
+            dispatch_id=leased.dispatch_id,
+            lease_token=leased.lease_token,
+            progress={"value": 1},
+            logs=["a line"] if logs else [],
+        )
+
+        async def work() -> str:
+            await self.world.engine.heartbeats.beat(beat)
+            return "extended"
+
+        self.speak("heartbeat", leased, work, lambda first, then: then in {first, "LeaseLost"})
+
+    @precondition(lambda self: bool(self.leases))
+    @rule(pick=PICK)
+    def complete(self, pick: int) -> None:
+        leased = self.leased(pick)
+        self.speak("complete", leased, lambda: self.world.complete(leased), lambda first, then: first == then)
+
+    @precondition(lambda self: bool(self.leases))
+    @rule(pick=PICK, fault=st.sampled_from(Fault), wait=st.sampled_from([0.0, 60.0]))
+    def fail(self, pick: int, fault: Fault, wait: float) -> None:
+        leased = self.leased(pick)
+        self.speak(
+            "fail",
+            leased,
+            lambda: self.world.fail(leased, fault=fault, retry_after_seconds=wait),
+            lambda first, then: first == then,
+        )
+
+    @precondition(lambda self: bool(self.leases))
+    @rule(pick=PICK)
+    def requeue(self, pick: int) -> None:
+        leased = self.leased(pick)
+        self.speak("requeue", leased, lambda: self.world.requeue(leased), lambda _, then: then == "LeaseLost")
+
+    @rule(worker=st.integers(0, 2))
+    def release(self, worker: int) -> None:
+        self.act(lambda: self.world.engine.workers.release(self.workers[worker], reason="drain"))
+
+    @rule(worker=st.integers(0, 2))
+    def recall(self, worker: int) -> None:
+        self.act(lambda: self.world.engine.workers.recall_prefetched(self.workers[worker]))
+
+    # what users do
+
+    @precondition(lambda self: bool(self.jobs))
+    @rule(pick=PICK)
+    def cancel(self, pick: int) -> None:
+        job = self.picked(pick)
+        self.ask(lambda: self.world.engine.control.cancel(job.tenant_id, job.id))
+
+    @precondition(lambda self: bool(self.jobs))
+    @rule(pick=PICK, mode=st.sampled_from(PauseMode))
+    def pause(self, pick: int, mode: PauseMode) -> None:
+        job = self.picked(pick)
+        self.ask(lambda: self.world.engine.control.pause(job.tenant_id, job.id, mode=mode))
+
+    @precondition(lambda self: bool(self.jobs))
+    @rule(pick=PICK)
+    def resume(self, pick: int) -> None:
+        job = self.picked(pick)
+        self.ask(lambda: self.world.engine.control.resume(job.tenant_id, job.id))
+
+    @precondition(lambda self: bool(self.jobs))
+    @rule(pick=PICK, priority=st.integers(-1, 1))
+    def set_priority(self, pick: int, priority: int) -> None:
+        job = self.picked(pick)
+        self.ask(lambda: self.world.engine.control.set_priority(job.tenant_id, job.id, priority))
+
+    @precondition(lambda self: bool(self.jobs))
+    @rule(pick=PICK, to=st.sampled_from(MoveTo))
+    def move(self, pick: int, to: MoveTo) -> None:
+        job = self.picked(pick)
+        self.ask(lambda: self.world.engine.control.move(job.tenant_id, job.id, to))
+
+    @precondition(lambda self: bool(self.batches))
+    @rule(pick=PICK, verb=st.sampled_from(["cancel", "pause", "resume", "retry"]))
+    def ask_of_a_batch(self, pick: int, verb: str) -> None:
+        tenant, batch = self.batches[-1 - pick % len(self.batches)]
+        control = {
+            "cancel": lambda: self.world.engine.control.cancel_batch(tenant, batch),
+            "pause": lambda: self.world.engine.control.pause_batch(tenant, batch, mode=PauseMode.NOW),
+            "resume": lambda: self.world.engine.control.resume_batch(tenant, batch),
+            "retry": lambda: self.world.engine.batches.retry_failed(tenant, batch),
+        }
+        self.ask(control[verb])
+
+    # the loops
+
+    @rule()
+    def reap(self) -> None:
+        async def work() -> None:
+            await self.world.engine.reaper.run_once()
+
+        self.act(work)
+
+    @rule()
+    def relay(self) -> None:
+        self.act(self.world.relay)
+
+    # helpers
+
+    def picked(self, pick: int) -> Job:
+        """Jobs by how new they are: most sequences are about the newest."""
+        return list(self.jobs.values())[-1 - pick % len(self.jobs)]
+
+    def leased(self, pick: int) -> LeasedJob:
+        """Leases by how new they are; those further back are old ones that have long been lost."""
+        return self.leases[-1 - pick % len(self.leases)]
+
+    def ask(self, work: Callable[[], Awaitable[Any]]) -> None:
+        async def asked() -> None:
+            with suppress(Conflict, InsufficientTokens):
+                await work()
+
+        self.act(asked)
+
+    def speak(
+        self,
+        name: str,
+        leased: LeasedJob,
+        work: Callable[[], Awaitable[str]],
+        fits: Callable[[Any, Any], bool],
+    ) -> None:
+        """Only the current lease speaks: whatever another one says changes nothing."""
+
+        async def said() -> str:
+            try:
+                return await work()
+            except LeaseLost:
+                return "LeaseLost"
+
+        before = self.run(self.dispatch(leased.dispatch_id))
+        answer = self.call(name, said, fits)
+        if before.lease_token != leased.lease_token:
+            assert self.run(self.dispatch(leased.dispatch_id)) == before, f"a stale {name} changed something"
+        elif answer is not None:
+            assert answer != "LeaseLost", f"the holder of the lease was refused: {name}"
+
+    async def dispatch(self, dispatch_id: int) -> Any:
+        d = central.ai_job_dispatches
+        async with self.world.engine.databases.central.read() as tx:
+            return (await tx.execute(d.select().where(d.c.id == dispatch_id))).one()
+
+    # what must hold
+
+    @invariant()
+    def what_must_always_hold(self) -> None:
+        self.run(self.check())
+
+    async def check(self) -> None:
+        facts = await check_always(self.world, self.seen)
+        held = [each.worker_id for each in facts.dispatches if each.worker_id is not None]
+        for worker in self.workers:
+            assert held.count(worker) <= CONCURRENCY + 1, f"{worker} holds {held.count(worker)} leases"
+
+    def teardown(self) -> None:
+        try:
+            if not self.is_broken:
+                self.run(self.heal())
+        finally:
+            self.runner.run(self.stack.aclose())
+            self.runner.close()
+
+    async def heal(self) -> None:
+        """Every fault ends; then each accepted job comes to one end, is paid for once or not at all, and all agree."""
+        await self.world.restart()
+        await self.world.relay()
+        await self.check()
+        await check_agreed(self.world)
+        await drain(self.world)
+        await self.check()
+        facts = await check_quiet(self.world)
+        assert self.jobs.keys() <= {each.id for each in facts.jobs}, "an accepted job is gone"
+        for user in self.users:
+            credited = sum(
+                each.amount
+                for each in facts.transactions
+                if each.type == "PAYMENT_CREDIT" and each.tenant_id == user.tenant_id
+            )
+            completed = sum(each.tenant_id == user.tenant_id and each.status == "completed" for each in facts.jobs)
+            assert facts.wallets[user.tenant_id] == credited - COST * completed
+
+
+def profile(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=30,
+        deadline=None,
+        print_blob=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[Relay]:
+    class RelayOnThis(Relay):
+        def __init__(self) -> None:
+            super().__init__(backend, folder)
+
+    return RelayOnThis
+
+
+@pytest.mark.timeout(900)
+def test_any_sequence_on_sqlite(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    run_state_machine_as_test(on(sqlite_backend, tmp_path), settings=profile(60))
+
+
+@pytest.mark.timeout(900)
+def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path: Path) -> None:
+    run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(25))
+
+
+# Sequences that are worth keeping: each was once found to break something, or to slip through everything else.
+
+
+async def test_a_stale_heartbeat_leaves_the_new_lease_as_it_is(world: World) -> None:
+    desk = await world.desk()
+    job, old = await desk.leased()
+    await world.requeue(old)
+    assert await world.lease(desk.worker) is not None
+    before = await world.dispatch(job)
+    await world.advance(30)
+    beat = Heartbeat(dispatch_id=old.dispatch_id, lease_token=old.lease_token, progress={"value": 1})
+    with pytest.raises(LeaseLost):
+        await world.engine.heartbeats.beat(beat)
+    assert await world.dispatch(job) == before

@@ -1,0 +1,141 @@
+"""Schemas, and where tenants live."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from comfyrelay.errors import InvalidInput, PoolUnavailable, SchemaOutOfDate
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.wakeup import LocalWakeup
+from comfyrelay.store import migrate, tenants
+from comfyrelay.store.database import Database
+from tests.harness import World, execute
+
+Empty = tuple[str, str]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def empty(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Empty]:
+    """The URLs of two empty databases."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/central.db", f"sqlite:///{tmp_path}/tenant.db"
+        return
+    url: str = request.getfixturevalue("postgres_url")
+    names = ["empty_central", "empty_tenant"]
+    server = await asyncpg.connect(url.format("postgres"))
+    try:
+        for name in names:
+            await server.execute(f"CREATE DATABASE {name}")
+        yield url.format(names[0]), url.format(names[1])
+    finally:
+        for name in names:
+            await server.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        await server.close()
+
+
+def databases_at(urls: Empty) -> Databases:
+    return Databases(Database("central", urls[0]), {"main": Database("main", urls[1])})
+
+
+@pytest.fixture
+async def databases(empty: Empty) -> AsyncIterator[Databases]:
+    databases = databases_at(empty)
+    yield databases
+    await databases.close()
+
+
+class TestSchema:
+    async def test_migrations_and_table_definitions_agree(self, databases: Databases) -> None:
+        await databases.upgrade()
+        for database, schema in databases.schemas():
+            assert await migrate.differences(database, schema) == []
+
+    async def test_a_difference_would_be_seen(self, databases: Databases) -> None:
+        await databases.upgrade()
+        await execute(databases.central, "DROP TABLE settings")
+        assert await migrate.differences(databases.central, migrate.Schema.CENTRAL) != []
+
+    async def test_upgrading_twice_changes_nothing(self, databases: Databases) -> None:
+        first = await databases.upgrade()
+        assert first == {each.name: (None, migrate.head(schema)) for each, schema in databases.schemas()}
+        second = await databases.upgrade()
+        assert second == {name: (head, head) for name, (_, head) in first.items()}
+
+    async def test_an_empty_database_is_out_of_date(self, databases: Databases) -> None:
+        with pytest.raises(SchemaOutOfDate, match=r"central, main.*comfyrelay db upgrade"):
+            await databases.require_current()
+        await databases.upgrade()
+        await databases.require_current()
+
+    async def test_one_database_that_is_behind_is_named(self, databases: Databases) -> None:
+        await migrate.upgrade(databases.central, migrate.Schema.CENTRAL)
+        with pytest.raises(SchemaOutOfDate, match="The schema of main is"):
+            await databases.require_current()
+
+    async def test_two_concurrent_upgrades_both_succeed(self, empty: Empty, databases: Databases) -> None:
+        other = databases_at(empty)
+        both = (databases.central, other.central)
+        answers = await asyncio.gather(*(migrate.upgrade(each, migrate.Schema.CENTRAL) for each in both))
+        head = migrate.head(migrate.Schema.CENTRAL)
+        assert sorted(answers, key=str) == sorted([(None, head), (head, head)], key=str)
+        await other.close()
+
+
+async def pool_of(world: World, tenant_id: str) -> str:
+    async with world.engine.databases.central.read() as tx:
+        tenant = await tenants.get(tx, tenant_id)
+    assert tenant is not None
+    return tenant.db_pool
+
+
+def other_process(world: World, pools: list[str]) -> Engine:
+    """Another engine on the same databases that knows only these pools."""
+    urls = {name: url for name, url in world.engine.settings.tenant_pools.items() if name in pools}
+    clock = world.clock
+    settings = world.engine.settings.model_copy(update={"tenant_pools": urls})
+    return Engine(settings, clock=lambda: clock.now, wakeup=LocalWakeup())
+
+
+class TestTenantPools:
+    async def test_tenants_are_placed_in_the_emptiest_pool(self, world: World) -> None:
+        await world.user(pool="a")
+        users = [await world.user() for _ in range(5)]
+        found = [await pool_of(world, each.tenant_id) for each in users]
+        assert found == ["b", "a", "b", "a", "b"]
+
+    async def test_a_tenant_s_rows_are_in_its_pool_and_nowhere_else(self, world: World) -> None:
+        desk = await world.desk()
+        await desk.submit()
+        home = await pool_of(world, desk.user.tenant_id)
+        counts = {
+            name: (await execute(pool, "SELECT count(*) AS n FROM ai_jobs"))[0].n
+            for name, pool in world.engine.databases.pools.items()
+        }
+        assert counts == {name: int(name == home) for name in ("a", "b")}
+
+    async def test_a_tenant_is_found_through_its_row(self, world: World) -> None:
+        user = await world.user(pool="b")
+        async with other_process(world, ["a", "b"]) as other:
+            assert (await other.databases.pool_of(user.tenant_id)).name == "b"
+            assert await other.ledger.balance(user.tenant_id) == 1000
+
+    async def test_a_pool_added_later_takes_new_tenants_and_moves_none(self, world: World) -> None:
+        async with other_process(world, ["a"]) as before:
+            old = [await before.tenancy.create_user(email=f"old{n}@example.org") for n in range(3)]
+        new = [await world.user() for _ in range(3)]
+        assert [await pool_of(world, each.tenant_id) for each in old] == ["a", "a", "a"]
+        assert [await pool_of(world, each.tenant_id) for each in new] == ["b", "b", "b"]
+
+    async def test_a_pool_that_a_process_does_not_know_is_unavailable_to_it(self, world: World) -> None:
+        user = await world.user(pool="b")
+        async with other_process(world, ["a"]) as other:
+            with pytest.raises(PoolUnavailable):
+                await other.ledger.balance(user.tenant_id)
+
+    async def test_a_tenant_cannot_be_placed_in_a_pool_that_does_not_exist(self, world: World) -> None:
+        with pytest.raises(InvalidInput):
+            await world.user(pool="nowhere")

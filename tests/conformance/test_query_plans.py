@@ -1,0 +1,181 @@
+"""The statements that run all the time go through their indexes, however long the queue is."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import Select, TextualSelect
+from sqlalchemy.engine import make_url
+
+from comfyrelay.store import claims, dispatches, jobs
+from tests.harness import PostgresBackend
+
+ROWS = 100_000
+
+FILL_CENTRAL = f"""
+INSERT INTO workflows (id, slug, name, graph_path, properties, output_extension, output_mime_type,
+                       created_at, updated_at)
+SELECT n, 'w' || n, 'w', 'g', '[]', 'mp4', 'video/mp4', now(), now() FROM generate_series(1, 20) AS n;
+
+INSERT INTO ai_job_dispatches (workflow_id, rank, available_at, created_at, priority, attempts, max_attempts, status,
+                               stage, provider, tenant_id, tenant_job_id, db_pool, workflow_hash,
+                               lease_token, lease_expires_at, worker_id, leased_at, finished_at)
+SELECT 1 + n % 20, n, now(), now(), n % 3, 0, 3, status, 'production', 'self_hosted', 't' || n % 500, 'j' || n, 'a',
+       'h' || n % 20,
+       CASE status WHEN 'leased' THEN 'token' || n END,
+       CASE status WHEN 'leased' THEN now() + make_interval(secs => n % 900 - 100) END,
+       CASE status WHEN 'leased' THEN 'w' || n % 50 END,
+       CASE status WHEN 'leased' THEN now() END,
+       CASE WHEN status IN ('completed', 'failed', 'canceled') THEN now() END
+  FROM (SELECT n, CASE WHEN n % 500 = 499 THEN 'leased' WHEN n % 10 < 3 THEN 'queued' WHEN n % 100 = 55 THEN 'failed'
+                       WHEN n % 100 = 56 THEN 'canceled' WHEN n % 100 = 57 THEN 'paused' ELSE 'completed' END AS status
+          FROM generate_series(1, {ROWS}) AS n) AS rows;
+"""
+
+FILL_TENANT = f"""
+INSERT INTO ai_jobs (id, tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status, priority,
+                     max_attempts, idempotency_key, request_digest, input_payload, reserved_tokens, available_at,
+                     created_at, completed_at)
+SELECT lpad(n::text, 10, '0'), 't' || n % 500, 'u' || n % 500, 1, 'h', 'self_hosted', 'production',
+       CASE WHEN n % 20 = 0 THEN 'queued' ELSE 'completed' END, 0, 3, 'k' || n, 'd', '{{}}', 1, now(), now(),
+       CASE WHEN n % 20 = 0 THEN NULL ELSE now() END
+  FROM generate_series(1, {ROWS}) AS n;
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(postgres_url: str) -> Iterator[tuple[str, str]]:
+    """The URLs of a central database and a tenant pool with 100,000 rows each."""
+    backend = PostgresBackend(postgres_url, real_clock=True)
+    with asyncio.Runner() as runner:
+        context = backend.databases(["a"])
+        central, pools, _ = runner.run(context.__aenter__())
+        runner.run(_fill(central, FILL_CENTRAL))
+        runner.run(_fill(pools["a"], FILL_TENANT))
+        yield central, pools["a"]
+        runner.run(context.__aexit__(None, None, None))
+
+
+async def _fill(url: str, script: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(script)
+    await connection.execute("VACUUM ANALYZE")
+    await connection.close()
+
+
+@pytest.fixture
+async def central(filled: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(filled[0])
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def tenant(filled: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(filled[1])
+    yield connection
+    await connection.close()
+
+
+def sql_of(query: Select[Any] | TextualSelect) -> str:
+    dialect = make_url("postgresql+asyncpg://").get_dialect()()
+    return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+
+
+async def explain(
+    connection: asyncpg.Connection, query: Select[Any] | TextualSelect, *, run: bool = False
+) -> list[dict[str, Any]]:
+    """The nodes of the plan; with what really happened, if it is to be run."""
+    options = "ANALYZE, FORMAT JSON" if run else "FORMAT JSON"
+    plan = json.loads(await connection.fetchval(f"EXPLAIN ({options}) {sql_of(query)}"))
+    return list(_nodes(plan[0]["Plan"]))
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", []):
+        yield from _nodes(child)
+
+
+def indexes(nodes: list[dict[str, Any]]) -> set[str]:
+    return {each["Index Name"] for each in nodes if "Index Name" in each}
+
+
+def scans_everything(nodes: list[dict[str, Any]]) -> bool:
+    return any(each["Node Type"] == "Seq Scan" and "Relation Name" in each for each in nodes)
+
+
+def pick(**values: Any) -> TextualSelect:
+    group = {"no": 0, "stage": "production", "providers": ["self_hosted"], "blocked": ["h3"], "slots": 4, **values}
+    return claims.PICK_POSTGRES.bindparams(groups=json.dumps([group]), down_pools="[]", slack=16)
+
+
+@pytest.mark.parametrize("workflow_ids", [[1], list(range(1, 21))])
+async def test_the_lease_goes_through_the_hot_index_once_per_workflow(
+    central: asyncpg.Connection, workflow_ids: list[int]
+) -> None:
+    nodes = await explain(central, pick(workflow_ids=workflow_ids))
+    assert "ix_ai_job_dispatches_queued" in indexes(nodes)
+    assert not scans_everything(nodes)
+    scan = next(each for each in nodes if each.get("Index Name") == "ix_ai_job_dispatches_queued")
+    assert "workflow_id" in scan["Index Cond"]
+    # In the order of the index: nothing below the limit is sorted, so the scan stops at the last row it needs.
+    assert scan["Node Type"] in {"Index Scan", "Index Only Scan"}
+
+
+async def test_the_lease_reads_few_rows(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, pick(workflow_ids=list(range(1, 21))), run=True)
+    read = sum(
+        each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "ai_job_dispatches"
+    )
+    # Of each workflow as many as are wanted and the slack, and then those that are locked.
+    assert 0 < read <= 20 * (4 + 16) + 4
+
+
+async def test_the_lease_locks_no_row_that_it_does_not_take(
+    central: asyncpg.Connection, filled: tuple[str, str]
+) -> None:
+    free = "SELECT id FROM ai_job_dispatches WHERE status = 'queued' FOR UPDATE SKIP LOCKED"
+    other = await asyncpg.connect(filled[0])
+    before = {row["id"] for row in await other.fetch(free)}
+    async with central.transaction():
+        picked = {row["id"] for row in await central.fetch(sql_of(pick(workflow_ids=list(range(1, 21)))))}
+        assert len(picked) == 4
+        assert before - {row["id"] for row in await other.fetch(free)} == picked
+    await other.close()
+
+
+async def test_the_reaper_looks_through_leased_rows_only(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, dispatches.expired_query().params(limit=500))
+    assert indexes(nodes) == {"ix_ai_job_dispatches_leased"}
+    assert not scans_everything(nodes)
+
+
+async def test_the_newest_dispatches_come_by_their_ids(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, dispatches.list_query())
+    assert indexes(nodes) == {"pk_ai_job_dispatches"}
+    assert not scans_everything(nodes)
+
+
+@pytest.mark.parametrize("status", ["failed", "canceled", "paused"])
+async def test_dispatches_set_aside_have_an_index_of_their_own(central: asyncpg.Connection, status: str) -> None:
+    nodes = await explain(central, dispatches.list_query(status=status))
+    assert indexes(nodes) == {"ix_ai_job_dispatches_set_aside"}
+    assert not scans_everything(nodes)
+
+
+async def test_a_tenant_s_dispatches_are_found_by_the_tenant(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, dispatches.list_query(tenant_id="t7"))
+    assert indexes(nodes) == {"uq_ai_job_dispatches_tenant_id_tenant_job_id"}
+    assert not scans_everything(nodes)
+
+
+async def test_a_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) -> None:
+    for query in (jobs.list_query("t7"), jobs.list_query("t7", before_id="0000050000")):
+        nodes = await explain(tenant, query)
+        assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
+        assert not scans_everything(nodes)
+        assert "Sort" not in {each["Node Type"] for each in nodes}

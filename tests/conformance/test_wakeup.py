@@ -1,0 +1,314 @@
+"""Waiting polls: woken when there is work, served even if nobody wakes them, and never left with half a lease."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from comfyrelay.errors import Forbidden
+from comfyrelay.services.claimer import Claimer
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.steps import Step
+from comfyrelay.services.wakeup import CHANNEL, LocalWakeup, PostgresWakeup
+from comfyrelay.store.database import Boundary
+from tests.harness import Desk, PostgresBackend, World, open_world, submit_many
+
+# Longer than any wait in these tests should take; only a test that fails waits this long.
+LONG = 30.0
+
+
+class Deaf(LocalWakeup):
+    """Every notification is lost."""
+
+    async def notify(self) -> None:
+        return None
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    return await world.desk()
+
+
+def poll(claimer: Claimer, worker: str, *, wait_seconds: float = LONG) -> "asyncio.Task[list[LeasedJob]]":
+    request = LeaseRequest(worker_id=worker, providers=["self_hosted"])
+    return asyncio.create_task(claimer.poll(request, wait_seconds=wait_seconds))
+
+
+async def parked(claimer: Claimer, count: int = 1) -> None:
+    """Until so many polls have looked, found nothing and wait."""
+    async with asyncio.timeout(LONG):
+        # Nobody is told that a poll was parked, so this looks at every turn of the loop.
+        while claimer.parked < count or claimer._new or claimer._watcher is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+def slow_claimer(engine: Engine, wakeup: LocalWakeup | None = None) -> Claimer:
+    """One whose tick never comes, so that only a wake-up can help."""
+    return Claimer(engine.leasing, engine.settle, wakeup or engine.wakeup, tick_seconds=10 * LONG)
+
+
+@pytest.fixture
+async def claimer(world: World) -> AsyncIterator[Claimer]:
+    claimer = slow_claimer(world.engine)
+    yield claimer
+    await claimer.stop()
+
+
+class TestParkedPolls:
+    async def test_a_parked_poll_gets_a_job_that_is_submitted_later(
+        self, world: World, desk: Desk, claimer: Claimer
+    ) -> None:
+        waiting = poll(claimer, desk.worker)
+        await parked(claimer)
+        job = await desk.submit()
+        (leased,) = await waiting
+        assert leased.dispatch.tenant_job_id == job.id
+        assert claimer.parked == 0
+
+    async def test_a_job_that_is_there_is_given_at_once(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        await desk.submit()
+        assert len(await poll(claimer, desk.worker, wait_seconds=0)) == 1
+
+    async def test_a_poll_that_does_not_wait_is_answered_with_nothing(self, desk: Desk, claimer: Claimer) -> None:
+        assert await poll(claimer, desk.worker, wait_seconds=0) == []
+
+    async def test_a_poll_whose_time_is_up_is_answered_with_nothing(self, desk: Desk, claimer: Claimer) -> None:
+        assert await poll(claimer, desk.worker, wait_seconds=0.05) == []
+        assert claimer.parked == 0
+
+    async def test_many_parked_polls_share_what_comes(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        workers = [await world.worker(desk.fleet) for _ in range(8)]
+        waiting = [poll(claimer, each) for each in workers]
+        await parked(claimer, 8)
+        jobs = await submit_many(world, desk.user, desk.effect, 8)
+        found = await asyncio.gather(*waiting)
+        assert sorted(each.dispatch.tenant_job_id for leased in found for each in leased) == sorted(j.id for j in jobs)
+        assert all(len(leased) == 1 for leased in found)
+
+    async def test_one_job_wakes_many_and_serves_one(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        waiting = [poll(claimer, await world.worker(desk.fleet)) for _ in range(3)]
+        await parked(claimer, 3)
+        await desk.submit()
+        done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert (len(done), len(rest), claimer.parked) == (1, 2, 2)
+        await claimer.stop()
+        assert [await each for each in rest] == [[], []]
+
+    async def test_a_requeued_job_wakes_a_parked_poll(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        job, leased = await desk.leased()
+        waiting = poll(claimer, await world.worker(desk.fleet))
+        await parked(claimer)
+        await world.requeue(leased)
+        (found,) = await waiting
+        assert found.dispatch.tenant_job_id == job.id
+
+    async def test_parked_polls_cost_no_queries(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        steps: list[str] = []
+
+        async def note(step: str, _: Boundary) -> None:
+            steps.append(step)
+
+        idle = poll(claimer, desk.worker)
+        await parked(claimer)
+        world.on_boundary(note)
+        other = await world.workflow()
+        busy = await world.worker(await world.fleet(other))
+        steps.clear()
+        assert await poll(claimer, busy, wait_seconds=0.01) == []
+        assert steps == [Step.LEASE] * 2
+        assert not idle.done()
+
+    async def test_a_worker_that_is_not_approved_any_more_hears_it_at_the_next_look(
+        self, world: World, desk: Desk, claimer: Claimer
+    ) -> None:
+        waiting = poll(claimer, desk.worker)
+        await parked(claimer)
+        await world.engine.workers.set_approved(desk.worker, is_approved=False)
+        await desk.submit()
+        with pytest.raises(Forbidden):
+            await waiting
+
+    async def test_with_every_notification_lost_the_tick_still_serves(self, world: World, desk: Desk) -> None:
+        claimer = Claimer(world.engine.leasing, world.engine.settle, Deaf(), tick_seconds=0.05)
+        waiting = poll(claimer, desk.worker)
+        await parked(claimer)
+        await desk.submit()
+        async with asyncio.timeout(5):
+            assert len(await waiting) == 1
+        await claimer.stop()
+
+    async def test_a_failed_look_is_tried_again(
+        self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        claimer = Claimer(world.engine.leasing, world.engine.settle, Deaf(), tick_seconds=0.05)
+        look = world.engine.leasing.lease_many
+        failures: list[int] = []
+
+        async def fail_once(requests: Any) -> Any:
+            if not failures:
+                failures.append(1)
+                raise OSError("the database is gone")
+            return await look(requests)
+
+        monkeypatch.setattr(world.engine.leasing, "lease_many", fail_once)
+        await desk.submit()
+        assert len(await poll(claimer, desk.worker)) == 1
+        assert failures
+        await claimer.stop()
+
+
+class TestLeavingPolls:
+    async def test_a_caller_that_hangs_up_while_it_waits_gets_nothing(
+        self, world: World, desk: Desk, claimer: Claimer
+    ) -> None:
+        waiting = poll(claimer, desk.worker)
+        await parked(claimer)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        job = await desk.submit()
+        assert claimer.parked == 0
+        assert (await world.dispatch(job)).status == "queued"
+
+    @pytest.mark.parametrize("boundary", list(Boundary))
+    async def test_a_caller_that_hangs_up_while_it_is_given_a_lease_gives_it_back_unpenalised(
+        self, world: World, desk: Desk, claimer: Claimer, boundary: Boundary
+    ) -> None:
+        job = await desk.submit()
+        given_back = asyncio.Event()
+
+        async def hang_up(step: str, at: Boundary) -> None:
+            if step == Step.LEASE and at is boundary:
+                waiting.cancel()
+            if step == Step.SETTLE and at is Boundary.AFTER_COMMIT:
+                given_back.set()
+
+        world.on_boundary(hang_up)
+        waiting = poll(claimer, desk.worker)
+        async with asyncio.timeout(LONG):
+            await given_back.wait()
+        assert waiting.cancelled()
+        dispatch = await world.dispatch(job)
+        assert (dispatch.status, dispatch.attempts) == ("queued", 0)
+        assert dispatch.last_error == "Requeued: client_disconnected"
+
+    async def test_stop_answers_parked_polls_with_nothing(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        waiting = [poll(claimer, await world.worker(desk.fleet)) for _ in range(3)]
+        await parked(claimer, 3)
+        await claimer.stop()
+        assert await asyncio.gather(*waiting) == [[], [], []]
+
+    async def test_a_lease_that_is_being_granted_when_it_stops_is_still_handed_over(
+        self, world: World, desk: Desk, claimer: Claimer
+    ) -> None:
+        job = await desk.submit()
+        stopping: list[asyncio.Task[None]] = []
+
+        async def stop(step: str, at: Boundary) -> None:
+            if step == Step.LEASE and at is Boundary.AFTER_COMMIT:
+                stopping.append(asyncio.create_task(claimer.stop()))
+                await asyncio.sleep(0)
+
+        world.on_boundary(stop)
+        (leased,) = await poll(claimer, desk.worker)
+        await stopping[0]
+        assert leased.dispatch.tenant_job_id == job.id
+
+    async def test_a_stopped_claimer_serves_new_polls(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        await claimer.stop()
+        await desk.submit()
+        assert len(await poll(claimer, desk.worker)) == 1
+
+
+class TestLocalWakeup:
+    async def test_a_hint_before_the_wait_is_not_lost(self) -> None:
+        wakeup = LocalWakeup()
+        await wakeup.notify()
+        assert await wakeup.wait(LONG)
+
+    async def test_a_hint_is_heard_once(self) -> None:
+        wakeup = LocalWakeup()
+        await wakeup.notify()
+        await wakeup.notify()
+        assert await wakeup.wait(LONG)
+        assert not await wakeup.wait(0.01)
+
+
+@pytest.fixture
+async def postgres_world(postgres_backend: PostgresBackend, tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(postgres_backend, tmp_path) as world:
+        yield world
+
+
+@asynccontextmanager
+async def listening(dsn: str) -> AsyncIterator[PostgresWakeup]:
+    wakeup = PostgresWakeup(dsn)
+    await wakeup.start()
+    try:
+        async with asyncio.timeout(LONG):
+            await wakeup.listening.wait()
+        # The look that follows every new connection.
+        assert await wakeup.wait(LONG)
+        yield wakeup
+    finally:
+        await wakeup.stop()
+
+
+class TestPostgresWakeup:
+    async def test_a_job_submitted_to_one_server_wakes_a_poll_parked_at_another(self, postgres_world: World) -> None:
+        world, clock = postgres_world, postgres_world.clock
+        desk = await world.desk()
+        dsn = world.engine.databases.central.dsn
+        async with listening(dsn) as here, listening(dsn) as there:
+            submitting = Engine(world.engine.settings, clock=lambda: clock.now, wakeup=here)
+            serving = Engine(world.engine.settings, clock=lambda: clock.now, wakeup=there)
+            claimer = slow_claimer(serving)
+            waiting = poll(claimer, desk.worker)
+            await parked(claimer)
+            world.engine, first = submitting, world.engine
+            job = await desk.submit()
+            (leased,) = await waiting
+            assert leased.dispatch.tenant_job_id == job.id
+            await claimer.stop()
+            world.engine = first
+            await submitting.stop()
+            await serving.stop()
+
+    async def test_a_lost_connection_is_made_again_and_looks_once(self, postgres_world: World) -> None:
+        dsn = postgres_world.engine.databases.central.dsn
+        async with listening(dsn) as wakeup, listening(dsn) as other:
+            connection = wakeup._connection
+            assert connection is not None
+            server = await asyncpg.connect(dsn)
+            await server.execute("SELECT pg_terminate_backend($1)", connection.get_server_pid())
+            await server.close()
+            # The first hint after the loss can only be the look of the new connection: nobody has notified.
+            assert await wakeup.wait(LONG)
+            assert wakeup._connection is not connection
+            await other.notify()
+            assert await wakeup.wait(LONG)
+
+    async def test_a_hundred_hints_are_a_few_notifications(self, postgres_world: World) -> None:
+        dsn = postgres_world.engine.databases.central.dsn
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        listener = await asyncpg.connect(dsn)
+        await listener.add_listener(CHANNEL, lambda _c, _p, channel, _m: heard.put_nowait(channel))
+        async with listening(dsn) as wakeup:
+            for _ in range(100):
+                await wakeup.notify()
+            async with asyncio.timeout(LONG):
+                assert await heard.get() == CHANNEL
+            # Whatever else was sent has arrived before the answer to a statement sent after it.
+            await wakeup._connection.execute("SELECT 1")  # type: ignore[union-attr]
+            await listener.execute("SELECT 1")
+            assert heard.qsize() <= 3
+        await listener.close()
+
+    async def test_a_hint_wakes_this_process_without_the_database(self, postgres_world: World) -> None:
+        wakeup = PostgresWakeup("postgresql://nobody@127.0.0.1:1/nowhere")
+        await wakeup.notify()
+        assert await wakeup.wait(LONG)

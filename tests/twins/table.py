@@ -1,0 +1,188 @@
+"""The twins: which rule each breaks, by what change of the source, and the tests that must notice."""
+
+from dataclasses import dataclass
+
+CONFORMANCE = "tests/conformance"
+CHAOS = "tests/chaos"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twin:
+    """`old` occurs once in `file` (a path inside the package) and becomes `new`; `tests` must then fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    # What pytest is called with: a file, and an expression that picks tests in it.
+    tests: str
+    only: str
+
+
+TWINS = (
+    Twin(
+        name="no fence: any token speaks for a leased dispatch",
+        file="domain/lifecycle.py",
+        old="return dispatch.is_leased and dispatch.lease_token == lease_token",
+        new="return dispatch.is_leased and bool(lease_token)",
+        tests=f"{CONFORMANCE}/test_settle.py",
+        only="sqlite and (wrong_token or token_of_another_dispatch)",
+    ),
+    Twin(
+        name="no fence: any token extends a lease",
+        file="store/dispatches.py",
+        old="d.c.lease_token == r.c.lease_token, ",
+        new="",
+        tests=f"{CHAOS}/test_state_machine.py",
+        only="sqlite and stale_heartbeat",
+    ),
+    Twin(
+        name="an attempt is counted when it ends, not when it begins",
+        file="store/claims.py",
+        old="attempts=d.c.attempts + 1,",
+        new="attempts=d.c.attempts,",
+        tests=f"{CONFORMANCE}/test_reaper.py",
+        only="sqlite and workers_always_die",
+    ),
+    Twin(
+        name="a requeue costs an attempt",
+        file="domain/lifecycle.py",
+        old="unpenalised = max(0, dispatch.attempts - 1)",
+        new="unpenalised = dispatch.attempts",
+        tests=f"{CONFORMANCE}/test_settle.py",
+        only="sqlite and requeued_for_ever",
+    ),
+    Twin(
+        name="the reaper does not look again before it reaps",
+        file="domain/lifecycle.py",
+        old="if not dispatch.is_leased or dispatch.lease_expires_at is None or dispatch.lease_expires_at > now:",
+        new="if not dispatch.is_leased or dispatch.lease_expires_at is None:",
+        tests=f"{CONFORMANCE}/test_reaper.py",
+        only="sqlite and heartbeat_between",
+    ),
+    Twin(
+        name="a refund is not idempotent",
+        file="store/ledger.py",
+        old="    for each in written:\n        sums",
+        new="    for each in entries:\n        sums",
+        tests=f"{CONFORMANCE}/test_ledger.py",
+        only="sqlite and (refunding_gives_back or credit_counts_once)",
+    ),
+    Twin(
+        name="the workflow filter is dropped (SQLite)",
+        file="store/claims.py",
+        old="       AND q.workflow_id IN (SELECT value FROM json_each(:workflow_ids))\n",
+        new="       AND (SELECT count(*) FROM json_each(:workflow_ids)) >= 0\n",
+        tests=f"{CONFORMANCE}/test_leasing.py",
+        only="sqlite and workflow_they_are_not_assigned",
+    ),
+    Twin(
+        name="the workflow filter is dropped (PostgreSQL)",
+        file="store/claims.py",
+        old="                   AND q.workflow_id = CAST(workflow.id AS bigint)\n",
+        new="",
+        tests=f"{CONFORMANCE}/test_leasing.py",
+        only="postgresql and workflow_they_are_not_assigned",
+    ),
+    Twin(
+        name="tokens are reserved without the wallet's lock",
+        file="store/ledger.py",
+        old="return wallet.with_for_update()",
+        new="return wallet",
+        tests=f"{CONFORMANCE}/test_ledger.py",
+        only="postgresql and both_spend_the_last_tokens",
+    ),
+    Twin(
+        name="letters are applied whatever their version",
+        file="domain/settlement.py",
+        old="message.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB",
+        new="settled.job.status not in TERMINAL_JOB",
+        tests=f"{CONFORMANCE}/test_settle.py",
+        only="sqlite and (out_of_order or doubled)",
+    ),
+    Twin(
+        name="a verdict leaves no letter in the outbox",
+        file="services/verdicts.py",
+        old="    return await outbox.post(tx, messages)\n",
+        new="    return [outbox.Letter(id=0, db_pool=pool, messages=said) for pool, said in messages.items()]\n",
+        tests=f"{CHAOS}/test_crashes.py",
+        only="sqlite and settle and after_commit and complete",
+    ),
+    Twin(
+        name="a submission leaves nothing in the outbox",
+        file="services/submit.py",
+        old="return made, await outbox.submit(tx, [each.id for each in new])",
+        new="return made, Submission(id=0, job_ids=[each.id for each in new])",
+        tests=f"{CHAOS}/test_crashes.py",
+        only="sqlite and (submit.job-after_commit-submit-1 or submit.enqueue-before_commit-submit-1)",
+    ),
+    Twin(
+        name="a new lease has the old epoch",
+        file="store/claims.py",
+        old="epoch=d.c.epoch + 1,",
+        new="epoch=d.c.epoch,",
+        tests=f"{CONFORMANCE}/test_leasing.py",
+        only="sqlite and counts_an_attempt",
+    ),
+    Twin(
+        name="a cancel that was asked for is forgotten at a requeue",
+        file="domain/lifecycle.py",
+        old="        return _canceled(dispatch, now)\n    unpenalised",
+        new="        pass\n    unpenalised",
+        tests=f"{CONFORMANCE}/test_control.py",
+        only="sqlite and requeue_after_a_cancel",
+    ),
+    Twin(
+        name="prefetches are served before idle workers",
+        file="domain/routing.py",
+        old="""\
+    for ask in waiting:
+        serve(ask, min(ask.limit, ask.free_slots), is_prefetch=False)
+    for ask in waiting:
+        serve(""",
+        new="""\
+    for ask in waiting:
+        serve(ask, min(ask.limit, ask.free_slots), is_prefetch=False)
+        serve(""",
+        tests=f"{CONFORMANCE}/test_leasing.py",
+        only="sqlite and idle_worker_is_served",
+    ),
+    Twin(
+        name="the idempotency key is not looked up again under the lock",
+        file="services/submit.py",
+        old="""\
+            if known is not None:
+                return known, None
+            await self.guard_concurrency(tx, request.tenant_id, request.user_id)
+""",
+        new="""\
+            await self.guard_concurrency(tx, request.tenant_id, request.user_id)
+""",
+        tests=f"{CONFORMANCE}/test_submit.py",
+        only="one_key_at_the_same_time",
+    ),
+    Twin(
+        name="a letter is forgotten although it could not be applied",
+        file="services/courier.py",
+        old="if all(message.version <= versions.get(message.job_id, message.version) for message in letter.messages)",
+        new="if letter.messages",
+        tests=f"{CONFORMANCE}/test_settle.py",
+        only="sqlite and out_of_order",
+    ),
+    Twin(
+        name="the reconciler takes any letter for an explanation",
+        file="services/reconcile.py",
+        old="has_letter=(job.id, job.dispatch_version + 1) in told,",
+        new="has_letter=any(job.id == told_of for told_of, _ in told),",
+        tests=f"{CHAOS}/test_reconcile.py",
+        only="sqlite and first_of_two_letters",
+    ),
+    Twin(
+        name="a terminal job still listens",
+        file="domain/lifecycle.py",
+        old="    if dispatch.is_terminal or dispatch.cancel_requested_at is not None:\n        return None\n",
+        new="    if dispatch.cancel_requested_at is not None:\n        return None\n",
+        tests=f"{CONFORMANCE}/test_control.py",
+        only="sqlite and completed_cannot_be_canceled",
+    ),
+)

@@ -1,0 +1,140 @@
+"""Moving a tenant's own places in the queue, and nobody else's."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.domain.ordering import MoveTo, Place, move
+
+
+def places(groups: str, *, ranks: Sequence[int] | None = None) -> list[Place]:
+    """One place for each letter; equal letters are of one batch."""
+    chosen = ranks or range(10, 10 + 10 * len(groups), 10)
+    return [Place(id=n, rank=rank, group=group) for n, (group, rank) in enumerate(zip(groups, chosen, strict=True))]
+
+
+def order_after(before: Sequence[Place], ranks: dict[int, int]) -> list[int]:
+    return [each.id for each in sorted(before, key=lambda each: (ranks.get(each.id, each.rank), each.id))]
+
+
+def groups_after(before: Sequence[Place], moving: set[int], to: MoveTo) -> str:
+    by_id = {each.id: each.group for each in before}
+    return "".join(by_id[id_] for id_ in order_after(before, move(before, moving, to)))
+
+
+@pytest.mark.parametrize(
+    ("groups", "moving", "to", "expected"),
+    [
+        ("abcd", "c", MoveTo.TOP, "cabd"),
+        ("abcd", "c", MoveTo.UP, "acbd"),
+        ("abcd", "c", MoveTo.DOWN, "abdc"),
+        ("abcd", "a", MoveTo.UP, "abcd"),
+        ("abcd", "a", MoveTo.TOP, "abcd"),
+        ("abcd", "d", MoveTo.DOWN, "abcd"),
+        ("aabbcc", "c", MoveTo.UP, "aaccbb"),
+        ("aabbcc", "a", MoveTo.DOWN, "bbaacc"),
+        ("aabbcc", "c", MoveTo.TOP, "ccaabb"),
+        ("aab", "b", MoveTo.UP, "baa"),
+        ("baa", "b", MoveTo.DOWN, "aab"),
+        ("abab", "b", MoveTo.UP, "bbaa"),
+        ("abab", "a", MoveTo.DOWN, "bbaa"),
+    ],
+)
+def test_a_block_steps_over_one_neighbour(groups: str, moving: str, to: MoveTo, expected: str) -> None:
+    before = places(groups)
+    assert groups_after(before, {each.id for each in before if each.group == moving}, to) == expected
+
+
+@pytest.mark.parametrize(
+    ("which", "to", "expected"),
+    [
+        (2, MoveTo.UP, [0, 2, 1, 3]),
+        (1, MoveTo.DOWN, [0, 2, 1, 3]),
+        (3, MoveTo.TOP, [3, 0, 1, 2]),
+        (0, MoveTo.UP, [0, 1, 2, 3]),
+        (3, MoveTo.DOWN, [0, 1, 2, 3]),
+    ],
+)
+def test_an_item_steps_over_one_other_inside_its_batch(which: int, to: MoveTo, expected: list[int]) -> None:
+    before = places("aaaa")
+    assert order_after(before, move(before, {which}, to)) == expected
+
+
+def test_moving_nothing_changes_nothing() -> None:
+    before = places("abc")
+    assert move(before, set(), MoveTo.TOP) == {}
+    assert move(before, {99}, MoveTo.TOP) == {}
+    assert move([], {1}, MoveTo.TOP) == {}
+
+
+def test_only_changed_ranks_are_returned() -> None:
+    assert move(places("abcd"), {1}, MoveTo.UP) == {0: 20, 1: 10}
+
+
+def test_equal_ranks_are_spread_by_the_smallest_step() -> None:
+    before = places("abc", ranks=[7, 7, 7])
+    assert order_after(before, move(before, {2}, MoveTo.TOP)) == [2, 0, 1]
+    assert sorted({each.id: each.rank for each in before} | move(before, {2}, MoveTo.TOP)) == [0, 1, 2]
+    assert move(before, {2}, MoveTo.TOP) == {0: 8, 1: 9}
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> tuple[list[Place], list[Place], set[int]]:
+    """A queue of distinct ranks: the tenant's own places, everybody else's, and which of the own are to move."""
+    ranks = sorted(draw(st.sets(st.integers(0, 1_000), min_size=1, max_size=20)))
+    every = [Place(id=n, rank=rank, group=draw(st.sampled_from("abcd"))) for n, rank in enumerate(ranks)]
+    is_own = [draw(st.booleans()) for _ in every]
+    own = [each for each, mine in zip(every, is_own, strict=True) if mine]
+    others = [each for each, mine in zip(every, is_own, strict=True) if not mine]
+    moving = draw(st.sets(st.sampled_from([each.id for each in own]))) if own else set()
+    return own, others, moving
+
+
+@given(queues(), st.sampled_from(MoveTo))
+def test_a_move_only_permutes_the_tenants_own_ranks(
+    queue: tuple[list[Place], list[Place], set[int]], to: MoveTo
+) -> None:
+    own, _, moving = queue
+    changed = move(own, moving, to)
+    ranks = {each.id: each.rank for each in own}
+    assert changed.keys() <= ranks.keys()
+    assert sorted((ranks | changed).values()) == sorted(ranks.values())
+
+
+@given(queues(), st.sampled_from(MoveTo))
+def test_a_move_keeps_everybody_elses_place(queue: tuple[list[Place], list[Place], set[int]], to: MoveTo) -> None:
+    own, others, moving = queue
+    every = sorted([*own, *others], key=lambda each: each.rank)
+    after = order_after(every, move(own, moving, to))
+    assert [after.index(each.id) for each in others] == [every.index(each) for each in others]
+
+
+@given(queues(), st.sampled_from(MoveTo))
+def test_a_move_keeps_the_order_among_those_that_move_and_among_those_that_do_not(
+    queue: tuple[list[Place], list[Place], set[int]], to: MoveTo
+) -> None:
+    own, _, moving = queue
+    after = order_after(own, move(own, moving, to))
+    before = [each.id for each in own]
+    assert [id_ for id_ in after if id_ in moving] == [id_ for id_ in before if id_ in moving]
+    assert [id_ for id_ in after if id_ not in moving] == [id_ for id_ in before if id_ not in moving]
+
+
+@given(queues())
+def test_what_goes_to_the_top_is_ahead_of_all_others_of_its_tenant(
+    queue: tuple[list[Place], list[Place], set[int]],
+) -> None:
+    own, _, moving = queue
+    after = order_after(own, move(own, moving, MoveTo.TOP))
+    assert set(after[: len(moving)]) == moving
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.data())
+def test_equal_ranks_never_fall_and_never_stay_equal(ranks: list[int], data: st.DataObject) -> None:
+    own = [Place(id=n, rank=rank, group=str(n)) for n, rank in enumerate(sorted(ranks))]
+    which = data.draw(st.sampled_from(own))
+    after = {each.id: each.rank for each in own} | move(own, {which.id}, data.draw(st.sampled_from(MoveTo)))
+    assert len(set(after.values())) == len(own)
+    assert all(new >= old for new, old in zip(sorted(after.values()), sorted(ranks), strict=True))

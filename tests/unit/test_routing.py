@@ -1,0 +1,138 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.domain.routing import Ask, Candidate, Entitlement, Routing, WarmPolicy, route
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+POLICY = WarmPolicy()
+MINE = Entitlement(stage="production", providers=("self_hosted",), workflow_ids=(1,))
+THEIRS = Entitlement(stage="production", providers=("self_hosted",), workflow_ids=(1, 2))
+
+
+def ask(key: int = 0, *, limit: int = 1, free: int = 1, prefetch: int = 0, warm: str = "") -> Ask:
+    return Ask(
+        key=key,
+        worker_id=f"w{key}",
+        entitlement=MINE,
+        limit=limit,
+        free_slots=free,
+        prefetch_slots=prefetch,
+        warm_hashes=frozenset(warm),
+    )
+
+
+def candidates(hashes: str, *, priority: int = 0) -> list[Candidate]:
+    """One for each letter, which is its workflow hash, with ids from 1."""
+    return [Candidate(id=n, priority=priority, workflow_hash=letter) for n, letter in enumerate(hashes, start=1)]
+
+
+def routed(asks: Sequence[Ask], rows: Sequence[Candidate], policy: WarmPolicy = POLICY) -> Routing:
+    return route(asks, {MINE: rows}, policy=policy, now=NOW)
+
+
+def ids(routing: Routing, key: int = 0) -> list[int]:
+    return [each.dispatch_id for each in routing.grants if each.ask.key == key]
+
+
+class TestOrder:
+    def test_the_head_of_the_queue_goes_to_the_first_that_asks(self) -> None:
+        routing = routed([ask(0), ask(1)], candidates("aaa"))
+        assert (ids(routing, 0), ids(routing, 1)) == ([1], [2])
+
+    def test_a_request_for_many_is_served_in_order(self) -> None:
+        assert ids(routed([ask(limit=3, free=3)], candidates("aaaa"))) == [1, 2, 3]
+
+    def test_a_candidate_of_two_entitlements_is_given_once(self) -> None:
+        other = replace(ask(1), entitlement=THEIRS)
+        rows = candidates("ab")
+        routing = route([ask(0), other], {MINE: rows[:1], THEIRS: rows}, policy=POLICY, now=NOW)
+        assert (ids(routing, 0), ids(routing, 1)) == ([1], [2])
+
+    def test_nobody_is_served_from_a_queue_that_is_not_theirs(self) -> None:
+        assert route([ask()], {THEIRS: candidates("a")}, policy=POLICY, now=NOW).grants == []
+
+
+class TestPrefetch:
+    def test_idle_workers_are_served_before_any_prefetch(self) -> None:
+        busy, idle = ask(0, free=0, prefetch=1), ask(1)
+        routing = routed([busy, idle], candidates("a"))
+        assert (ids(routing, 0), ids(routing, 1)) == ([], [1])
+
+    def test_what_goes_beyond_the_free_slots_is_a_prefetch(self) -> None:
+        routing = routed([ask(limit=5, free=1, prefetch=2)], candidates("aaaaa"))
+        assert [each.is_prefetch for each in routing.grants] == [False, True, True]
+
+
+class TestWarmPreference:
+    def test_a_warm_one_close_behind_goes_first_and_the_passed_over_are_named(self) -> None:
+        routing = routed([ask(warm="b")], candidates("aab"))
+        assert ids(routing) == [3]
+        assert routing.passed_over == {1, 2}
+
+    def test_who_is_passed_over_and_then_served_was_not_passed_over(self) -> None:
+        routing = routed([ask(0, warm="b"), ask(1)], candidates("aab"))
+        assert (ids(routing, 0), ids(routing, 1)) == ([3], [1])
+        assert routing.passed_over == {2}
+
+    @pytest.mark.parametrize(("ahead", "chosen"), [(32, 33), (33, 1)])
+    def test_it_looks_32_rows_ahead_and_no_further(self, ahead: int, chosen: int) -> None:
+        assert ids(routed([ask(warm="b")], candidates("a" * ahead + "b"))) == [chosen]
+
+    def test_a_look_ahead_of_no_rows_is_the_order_of_the_queue(self) -> None:
+        assert ids(routed([ask(warm="b")], candidates("ab"), WarmPolicy(lookahead_rows=0))) == [1]
+
+    def test_it_stays_inside_one_priority(self) -> None:
+        rows = [
+            Candidate(id=1, priority=5, workflow_hash="a"),
+            Candidate(id=2, priority=4, workflow_hash="b"),
+        ]
+        assert ids(routed([ask(warm="b")], rows)) == [1]
+
+    @pytest.mark.parametrize(("seconds", "chosen"), [(119.999, 3), (120, 1)])
+    def test_a_row_passed_over_for_120_seconds_is_passed_over_no_more(self, seconds: float, chosen: int) -> None:
+        rows = candidates("aab")
+        rows[1] = replace(rows[1], passed_over_at=NOW - timedelta(seconds=seconds))
+        assert ids(routed([ask(warm="b")], rows)) == [chosen]
+
+
+rows_of_one_queue = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from("abc"), st.one_of(st.none(), st.integers(0, 300))), max_size=50
+)
+many_asks = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(0, 3), st.integers(0, 2), st.sampled_from(["", "a", "ab"])), max_size=8
+)
+
+
+@given(rows=rows_of_one_queue, wishes=many_asks)
+def test_whatever_is_asked_each_candidate_is_given_once_and_nobody_gets_too_much(
+    rows: list[tuple[int, str, int | None]], wishes: list[tuple[int, int, int, str]]
+) -> None:
+    queue = [
+        Candidate(
+            id=n,
+            priority=priority,
+            workflow_hash=letter,
+            passed_over_at=None if ago is None else NOW - timedelta(seconds=ago),
+        )
+        for n, (priority, letter, ago) in enumerate(sorted(rows, key=lambda row: -row[0]))
+    ]
+    asks = [
+        ask(n, limit=limit, free=free, prefetch=ahead, warm=warm) for n, (limit, free, ahead, warm) in enumerate(wishes)
+    ]
+    routing = routed(asks, queue)
+    given_out = [each.dispatch_id for each in routing.grants]
+    assert len(given_out) == len(set(given_out)) == min(len(queue), sum(each.slots for each in asks))
+    assert not routing.passed_over & set(given_out)
+    for each in asks:
+        mine = [grant for grant in routing.grants if grant.ask == each]
+        assert sum(not grant.is_prefetch for grant in mine) <= each.free_slots
+        assert sum(grant.is_prefetch for grant in mine) <= each.prefetch_slots
+        assert len(mine) <= each.limit
+    priorities = {each.id: each.priority for each in queue}
+    left = [each.priority for each in queue if each.id not in given_out]
+    assert all(priorities[each] >= max(left) for each in given_out) if left else True

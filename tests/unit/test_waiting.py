@@ -1,0 +1,57 @@
+"""Which reason is told when several hold, and how it reads."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.waiting import Reason, Serving, Waiting, explain
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+FREE = Serving(slots=1, leases=0)
+BUSY = Serving(slots=1, leases=1)
+BLOCKED = Serving(slots=1, leases=0, blocked_until=NOW + timedelta(seconds=60))
+
+
+def told(*serving: Serving, **changed: Any) -> Waiting:
+    facts: dict[str, Any] = {
+        "is_paused": False,
+        "available_at": NOW,
+        "pool_is_down": False,
+        "ahead": 0,
+        "seconds_per_job": None,
+        "now": NOW,
+    }
+    return explain(serving=list(serving), **facts | changed)
+
+
+def test_the_reason_that_lasts_longest_is_the_one_that_is_told() -> None:
+    later = NOW + timedelta(seconds=1)
+    assert told(is_paused=True, pool_is_down=True, available_at=later).reason is Reason.PAUSED
+    assert told(pool_is_down=True, available_at=later).reason is Reason.POOL_DOWN
+    assert told(available_at=later).reason is Reason.NOT_BEFORE
+    assert told().reason is Reason.NO_WORKER
+    assert told(BLOCKED).reason is Reason.BLOCKED
+    assert told(BLOCKED, BUSY).reason is Reason.BUSY
+    assert told(BLOCKED, BUSY, FREE).reason is Reason.STARTING
+
+
+def test_a_free_worker_that_others_are_ahead_for_does_not_mean_starting() -> None:
+    assert told(FREE, ahead=1).reason is Reason.BUSY
+
+
+def test_the_block_that_ends_first_is_the_one_to_wait_for() -> None:
+    sooner = Serving(slots=1, leases=0, blocked_until=NOW + timedelta(seconds=5))
+    assert told(BLOCKED, sooner).until == sooner.blocked_until
+
+
+def test_workers_that_are_blocked_do_not_shorten_the_wait() -> None:
+    waiting = told(BUSY, BLOCKED, ahead=3, seconds_per_job=10)
+    assert (waiting.workers, waiting.expected_start_seconds) == (1, 40)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.2, "1 s"), (89, "89 s"), (90, "2 min"), (3600, "60 min"), (5400, "1.5 h")]
+)
+def test_a_wait_reads_as_a_person_would_say_it(seconds: float, words: str) -> None:
+    assert f"in {words}." in told(available_at=NOW + timedelta(seconds=seconds)).text
