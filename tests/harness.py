@@ -5,7 +5,7 @@ import shutil
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -487,3 +487,43 @@ async def submit_batch(
         **values,
     )
     return await world.engine.batches.submit(request)
+
+
+def queued_dispatch(**values: Any) -> Dispatch:
+    """A dispatch that nobody has leased yet, for rules that need no database."""
+    dispatch = Dispatch(
+        id=1,
+        tenant_id="t",
+        tenant_job_id="j",
+        db_pool="a",
+        workflow_id=1,
+        workflow_hash="h",
+        effect_id=1,
+        provider="self_hosted",
+        stage="production",
+        status="queued",
+        priority=0,
+        rank=0,
+        attempts=0,
+        max_attempts=3,
+        epoch=0,
+        version=0,
+        deferrals=0,
+        batch_id=None,
+        worker_id=None,
+        lease_token=None,
+        lease_request_id=None,
+        leased_at=None,
+        lease_expires_at=None,
+        is_prefetch=False,
+        cancel_requested_at=None,
+        pause_requested_at=None,
+        pause_mode=None,
+        release_requested_at=None,
+        available_at=START,
+        created_at=START,
+        finished_at=None,
+        duration_seconds=None,
+        last_error=None,
+    )
+    return replace(dispatch, **values)

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -24,7 +25,7 @@ from hypothesis.stateful import (
 
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import Fault, PauseMode, Provider
-from comfyrelay.errors import ComfyRelayError, Conflict, InsufficientTokens, LeaseLost
+from comfyrelay.errors import ComfyRelayError, Conflict, InsufficientTokens, LeaseLost, TooManyActiveJobs
 from comfyrelay.services.heartbeats import Heartbeat
 from comfyrelay.services.leasing import LeasedJob, LeaseRequest
 from comfyrelay.services.steps import Step
@@ -44,7 +45,7 @@ RICH, POOR = 1000, 35
 CONCURRENCY = 2
 # What the rules below can come through; the rest is catalogue and registry.
 STEPS = sorted(set(Step) - {Step.TENANT, Step.CATALOGUE, Step.WORKER, Step.REPAIR, Step.DEFER})
-PICK = st.integers(min_value=0, max_value=30)
+PICK = st.integers(min_value=0, max_value=5)
 
 
 @dataclass
@@ -117,6 +118,14 @@ class Relay(RuleBasedStateMachine):
         self.calls.append(made)
         return made.answer
 
+    @initialize(jobs=st.integers(1, 4), leases=st.integers(0, 3))
+    def begin(self, jobs: int, leases: int) -> None:
+        """A sequence is about something from its first step on."""
+        for number in range(jobs):
+            self.submit(user=number % 2, effect=number // 2 % 2, priority=0)
+        for number in range(leases):
+            self.lease(worker=number, limit=1, prefetch=0, named=True)
+
     # the faults
 
     @precondition(lambda self: self.death is None)
@@ -129,11 +138,6 @@ class Relay(RuleBasedStateMachine):
             self.world.crash_on(step, boundary)
             self.death = Death()
         self.dies = dies
-
-    @rule()
-    def restart(self) -> None:
-        self.run(self.world.restart())
-        self.death = None
 
     @rule(seconds=st.sampled_from([1, 30, 450, 901, 3600]))
     def advance(self, seconds: int) -> None:
@@ -188,25 +192,6 @@ class Relay(RuleBasedStateMachine):
 
         self.call("submit_batch", work, fits)
 
-    @precondition(lambda self: bool(self.jobs))
-    @rule(pick=PICK)
-    def retry(self, pick: int) -> None:
-        job = self.picked(pick)
-
-        async def work() -> None:
-            try:
-                made = await self.world.engine.submit.retry(job.tenant_id, job.id)
-            except ComfyRelayError:
-                return
-            self.jobs[made.id] = made
-
-        self.act(work)
-
-    @rule(user=st.integers(0, 1), reference=st.integers(0, 2))
-    def credit(self, user: int, reference: int) -> None:
-        tenant = self.users[user].tenant_id
-        self.act(lambda: self.world.engine.ledger.credit(tenant, COST, reference=f"payment-{reference}"))
-
     # what workers do
 
     @rule(worker=st.integers(0, 2), limit=st.integers(1, 3), prefetch=st.integers(0, 1), named=st.booleans())
@@ -238,7 +223,7 @@ class Relay(RuleBasedStateMachine):
         beat = Heartbeat(
             dispatch_id=leased.dispatch_id,
             lease_token=leased.lease_token,
-            progress={"value": 1},
+            progress={"value": self.world.number()},
             logs=["a line"] if logs else [],
         )
 
@@ -249,92 +234,73 @@ class Relay(RuleBasedStateMachine):
         self.speak("heartbeat", leased, work, lambda first, then: then in {first, "LeaseLost"})
 
     @precondition(lambda self: bool(self.leases))
-    @rule(pick=PICK)
-    def complete(self, pick: int) -> None:
+    @rule(pick=PICK, verb=st.sampled_from([*Fault, "complete", "requeue"]), wait=st.sampled_from([0.0, 60.0]))
+    def end(self, pick: int, verb: str, wait: float) -> None:
+        """Complete, requeue, or fail with that fault."""
         leased = self.leased(pick)
-        self.speak("complete", leased, lambda: self.world.complete(leased), lambda first, then: first == then)
-
-    @precondition(lambda self: bool(self.leases))
-    @rule(pick=PICK, fault=st.sampled_from(Fault), wait=st.sampled_from([0.0, 60.0]))
-    def fail(self, pick: int, fault: Fault, wait: float) -> None:
-        leased = self.leased(pick)
-        self.speak(
-            "fail",
-            leased,
-            lambda: self.world.fail(leased, fault=fault, retry_after_seconds=wait),
-            lambda first, then: first == then,
-        )
-
-    @precondition(lambda self: bool(self.leases))
-    @rule(pick=PICK)
-    def requeue(self, pick: int) -> None:
-        leased = self.leased(pick)
-        self.speak("requeue", leased, lambda: self.world.requeue(leased), lambda _, then: then == "LeaseLost")
-
-    @rule(worker=st.integers(0, 2))
-    def release(self, worker: int) -> None:
-        self.act(lambda: self.world.engine.workers.release(self.workers[worker], reason="drain"))
-
-    @rule(worker=st.integers(0, 2))
-    def recall(self, worker: int) -> None:
-        self.act(lambda: self.world.engine.workers.recall_prefetched(self.workers[worker]))
+        if verb == "complete":
+            self.speak(verb, leased, lambda: self.world.complete(leased), lambda first, then: first == then)
+        elif verb == "requeue":
+            self.speak(verb, leased, lambda: self.world.requeue(leased), lambda _, then: then == "LeaseLost")
+        else:
+            self.speak(
+                f"fail ({verb})",
+                leased,
+                lambda: self.world.fail(leased, fault=Fault(verb), retry_after_seconds=wait),
+                lambda first, then: first == then,
+            )
 
     # what users do
 
     @precondition(lambda self: bool(self.jobs))
-    @rule(pick=PICK)
-    def cancel(self, pick: int) -> None:
-        job = self.picked(pick)
-        self.ask(lambda: self.world.engine.control.cancel(job.tenant_id, job.id))
+    @rule(pick=PICK, verb=st.sampled_from(["cancel", "pause", "pause now", "resume", "retry", "first", "top", "down"]))
+    def ask(self, pick: int, verb: str) -> None:
+        tenant, job = self.picked(pick).tenant_id, self.picked(pick).id
+        work: dict[str, Callable[[], Awaitable[Any]]] = {
+            "cancel": lambda: self.world.engine.control.cancel(tenant, job),
+            "pause": lambda: self.world.engine.control.pause(tenant, job),
+            "pause now": lambda: self.world.engine.control.pause(tenant, job, mode=PauseMode.NOW),
+            "resume": lambda: self.world.engine.control.resume(tenant, job),
+            "retry": lambda: self.retry(tenant, job),
+            "first": lambda: self.world.engine.control.set_priority(tenant, job, 2),
+            "top": lambda: self.world.engine.control.move(tenant, job, MoveTo.TOP),
+            "down": lambda: self.world.engine.control.move(tenant, job, MoveTo.DOWN),
+        }
+        self.act(lambda: unless_refused(work[verb]))
 
-    @precondition(lambda self: bool(self.jobs))
-    @rule(pick=PICK, mode=st.sampled_from(PauseMode))
-    def pause(self, pick: int, mode: PauseMode) -> None:
-        job = self.picked(pick)
-        self.ask(lambda: self.world.engine.control.pause(job.tenant_id, job.id, mode=mode))
-
-    @precondition(lambda self: bool(self.jobs))
-    @rule(pick=PICK)
-    def resume(self, pick: int) -> None:
-        job = self.picked(pick)
-        self.ask(lambda: self.world.engine.control.resume(job.tenant_id, job.id))
-
-    @precondition(lambda self: bool(self.jobs))
-    @rule(pick=PICK, priority=st.integers(-1, 1))
-    def set_priority(self, pick: int, priority: int) -> None:
-        job = self.picked(pick)
-        self.ask(lambda: self.world.engine.control.set_priority(job.tenant_id, job.id, priority))
-
-    @precondition(lambda self: bool(self.jobs))
-    @rule(pick=PICK, to=st.sampled_from(MoveTo))
-    def move(self, pick: int, to: MoveTo) -> None:
-        job = self.picked(pick)
-        self.ask(lambda: self.world.engine.control.move(job.tenant_id, job.id, to))
+    async def retry(self, tenant: str, job_id: str) -> None:
+        job = await self.world.engine.submit.retry(tenant, job_id)
+        self.jobs[job.id] = job
 
     @precondition(lambda self: bool(self.batches))
     @rule(pick=PICK, verb=st.sampled_from(["cancel", "pause", "resume", "retry"]))
     def ask_of_a_batch(self, pick: int, verb: str) -> None:
         tenant, batch = self.batches[-1 - pick % len(self.batches)]
-        control = {
+        work: dict[str, Callable[[], Awaitable[Any]]] = {
             "cancel": lambda: self.world.engine.control.cancel_batch(tenant, batch),
             "pause": lambda: self.world.engine.control.pause_batch(tenant, batch, mode=PauseMode.NOW),
             "resume": lambda: self.world.engine.control.resume_batch(tenant, batch),
             "retry": lambda: self.world.engine.batches.retry_failed(tenant, batch),
         }
-        self.ask(control[verb])
+        self.act(lambda: unless_refused(work[verb]))
 
-    # the loops
+    # what operators and loops do
 
-    @rule()
-    def reap(self) -> None:
-        async def work() -> None:
-            await self.world.engine.reaper.run_once()
-
-        self.act(work)
-
-    @rule()
-    def relay(self) -> None:
-        self.act(self.world.relay)
+    @rule(
+        verb=st.sampled_from(["reap", "relay", "release", "recall", "credit", "restart"]),
+        number=st.integers(0, 2),
+    )
+    def keep_house(self, verb: str, number: int) -> None:
+        worker, tenant = self.workers[number], self.users[number % 2].tenant_id
+        work: dict[str, Callable[[], Awaitable[Any]]] = {
+            "reap": self.world.engine.reaper.run_once,
+            "relay": self.world.relay,
+            "release": lambda: self.world.engine.workers.release(worker, reason="drain"),
+            "recall": lambda: self.world.engine.workers.recall_prefetched(worker),
+            "credit": lambda: self.world.engine.ledger.credit(tenant, COST, reference=f"payment-{number}"),
+            "restart": self.world.restart,
+        }
+        self.act(work[verb])
 
     # helpers
 
@@ -345,13 +311,6 @@ class Relay(RuleBasedStateMachine):
     def leased(self, pick: int) -> LeasedJob:
         """Leases by how new they are; those further back are old ones that have long been lost."""
         return self.leases[-1 - pick % len(self.leases)]
-
-    def ask(self, work: Callable[[], Awaitable[Any]]) -> None:
-        async def asked() -> None:
-            with suppress(Conflict, InsufficientTokens):
-                await work()
-
-        self.act(asked)
 
     def speak(
         self,
@@ -418,6 +377,11 @@ class Relay(RuleBasedStateMachine):
             )
             completed = sum(each.tenant_id == user.tenant_id and each.status == "completed" for each in facts.jobs)
             assert facts.wallets[user.tenant_id] == credited - COST * completed
+
+
+async def unless_refused(work: Callable[[], Awaitable[Any]]) -> None:
+    with suppress(Conflict, InsufficientTokens, TooManyActiveJobs):
+        await work()
 
 
 def profile(examples: int) -> settings:

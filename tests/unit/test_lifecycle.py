@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -16,8 +16,9 @@ from comfyrelay.domain.states import (
     PauseMode,
     Said,
 )
+from tests.harness import START as NOW
+from tests.harness import queued_dispatch
 
-NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 Event = Callable[[Dispatch, datetime], Move | None]
@@ -40,45 +41,6 @@ EVENTS: dict[str, Event] = {
 }
 
 
-def queued(**values: object) -> Dispatch:
-    dispatch = Dispatch(
-        id=1,
-        tenant_id="t",
-        tenant_job_id="j",
-        db_pool="a",
-        workflow_id=1,
-        workflow_hash="h",
-        effect_id=1,
-        provider="self_hosted",
-        stage="production",
-        status=DispatchStatus.QUEUED,
-        priority=0,
-        rank=0,
-        attempts=0,
-        max_attempts=3,
-        epoch=0,
-        version=0,
-        deferrals=0,
-        batch_id=None,
-        worker_id=None,
-        lease_token=None,
-        lease_request_id=None,
-        leased_at=None,
-        lease_expires_at=None,
-        is_prefetch=False,
-        cancel_requested_at=None,
-        pause_requested_at=None,
-        pause_mode=None,
-        release_requested_at=None,
-        available_at=NOW,
-        created_at=NOW,
-        finished_at=None,
-        duration_seconds=None,
-        last_error=None,
-    )
-    return replace(dispatch, **values)  # type: ignore[arg-type]
-
-
 def lease(dispatch: Dispatch, now: datetime = NOW) -> Dispatch:
     """What the store does in one statement when it grants a lease."""
     return replace(
@@ -95,7 +57,7 @@ def lease(dispatch: Dispatch, now: datetime = NOW) -> Dispatch:
 
 
 def leased(**values: object) -> Dispatch:
-    return replace(lease(queued()), **values)  # type: ignore[arg-type]
+    return replace(lease(queued_dispatch()), **values)  # type: ignore[arg-type]
 
 
 def after(move: Move | None) -> Dispatch:
@@ -114,7 +76,7 @@ class TestComplete:
         assert after(lifecycle.complete(canceling, now=NOW)).status == "completed"
 
     def test_only_a_lease_completes(self) -> None:
-        assert lifecycle.complete(queued(), now=NOW) is None
+        assert lifecycle.complete(queued_dispatch(), now=NOW) is None
 
 
 class TestFail:
@@ -192,8 +154,8 @@ class TestRequests:
         assert move.said is Said.PAUSED
 
     def test_what_nobody_works_on_is_canceled_at_once(self) -> None:
-        assert after(lifecycle.cancel(queued(), now=NOW)).status == "canceled"
-        assert after(lifecycle.cancel(queued(status=DispatchStatus.PAUSED), now=NOW)).status == "canceled"
+        assert after(lifecycle.cancel(queued_dispatch(), now=NOW)).status == "canceled"
+        assert after(lifecycle.cancel(queued_dispatch(status=DispatchStatus.PAUSED), now=NOW)).status == "canceled"
 
     def test_a_second_request_changes_nothing(self) -> None:
         for event in ("cancel", "pause now"):
@@ -212,7 +174,7 @@ class TestRequests:
         assert (resumed.status, resumed.pause_requested_at, resumed.pause_mode) == ("leased", None, None)
 
     def test_a_resumed_dispatch_does_not_go_before_its_time(self) -> None:
-        paused = queued(status=DispatchStatus.PAUSED, available_at=NOW + MINUTE)
+        paused = queued_dispatch(status=DispatchStatus.PAUSED, available_at=NOW + MINUTE)
         assert after(lifecycle.resume(paused, now=NOW)).available_at == NOW + MINUTE
 
     @pytest.mark.parametrize(
@@ -235,17 +197,17 @@ class TestRequests:
 class TestExhaust:
     @pytest.mark.parametrize("status", [DispatchStatus.QUEUED, DispatchStatus.PAUSED])
     def test_a_waiting_dispatch_without_attempts_fails(self, status: DispatchStatus) -> None:
-        assert after(lifecycle.exhaust(queued(status=status, attempts=3), now=NOW)).status == "failed"
+        assert after(lifecycle.exhaust(queued_dispatch(status=status, attempts=3), now=NOW)).status == "failed"
 
     def test_one_with_attempts_left_or_in_somebody_s_hands_does_not(self) -> None:
-        assert lifecycle.exhaust(queued(attempts=2), now=NOW) is None
+        assert lifecycle.exhaust(queued_dispatch(attempts=2), now=NOW) is None
         assert lifecycle.exhaust(leased(attempts=3), now=NOW) is None
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL_DISPATCH))
 @pytest.mark.parametrize("event", EVENTS)
 def test_terminal_states_absorb_every_event(status: DispatchStatus, event: str) -> None:
-    ended = queued(status=status, finished_at=NOW, attempts=3)
+    ended = queued_dispatch(status=status, finished_at=NOW, attempts=3)
     assert EVENTS[event](ended, NOW + 60 * MINUTE) is None
 
 
@@ -254,7 +216,7 @@ steps = st.lists(st.sampled_from(["lease", *EVENTS]), max_size=40)
 
 @given(steps=steps, max_attempts=st.integers(1, 4))
 def test_through_any_life_the_counters_grow_and_the_rows_keep_their_shape(steps: list[str], max_attempts: int) -> None:
-    dispatch, now = queued(max_attempts=max_attempts), NOW
+    dispatch, now = queued_dispatch(max_attempts=max_attempts), NOW
     for step in steps:
         now += 5 * MINUTE
         before = dispatch
@@ -278,7 +240,7 @@ def test_through_any_life_the_counters_grow_and_the_rows_keep_their_shape(steps:
 
 @given(ends=st.lists(st.sampled_from(["expire", "fail (worker)"]), min_size=4, max_size=4), most=st.integers(1, 4))
 def test_a_dispatch_whose_workers_always_fail_ends_after_exactly_its_attempts(ends: list[str], most: int) -> None:
-    dispatch, now, leases = queued(max_attempts=most), NOW, 0
+    dispatch, now, leases = queued_dispatch(max_attempts=most), NOW, 0
     while not dispatch.is_terminal:
         dispatch = lease(dispatch, now)
         now += 15 * MINUTE

@@ -1,14 +1,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.domain.routing import Ask, Candidate, Entitlement, Routing, WarmPolicy, route
+from tests.harness import START as NOW
+from tests.harness import queued_dispatch
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = WarmPolicy()
 MINE = Entitlement(stage="production", providers=("self_hosted",), workflow_ids=(1,))
 THEIRS = Entitlement(stage="production", providers=("self_hosted",), workflow_ids=(1, 2))
@@ -26,9 +27,14 @@ def ask(key: int = 0, *, limit: int = 1, free: int = 1, prefetch: int = 0, warm:
     )
 
 
+def candidate(id_: int, workflow_hash: str, *, priority: int = 0, passed_over_at: datetime | None = None) -> Candidate:
+    dispatch = queued_dispatch(id=id_, workflow_hash=workflow_hash, priority=priority)
+    return Candidate(dispatch=dispatch, passed_over_at=passed_over_at)
+
+
 def candidates(hashes: str, *, priority: int = 0) -> list[Candidate]:
     """One for each letter, which is its workflow hash, with ids from 1."""
-    return [Candidate(id=n, priority=priority, workflow_hash=letter) for n, letter in enumerate(hashes, start=1)]
+    return [candidate(n, letter, priority=priority) for n, letter in enumerate(hashes, start=1)]
 
 
 def routed(asks: Sequence[Ask], rows: Sequence[Candidate], policy: WarmPolicy = POLICY) -> Routing:
@@ -36,7 +42,7 @@ def routed(asks: Sequence[Ask], rows: Sequence[Candidate], policy: WarmPolicy = 
 
 
 def ids(routing: Routing, key: int = 0) -> list[int]:
-    return [each.dispatch_id for each in routing.grants if each.ask.key == key]
+    return [each.dispatch.id for each in routing.grants if each.ask.key == key]
 
 
 class TestOrder:
@@ -87,10 +93,7 @@ class TestWarmPreference:
         assert ids(routed([ask(warm="b")], candidates("ab"), WarmPolicy(lookahead_rows=0))) == [1]
 
     def test_it_stays_inside_one_priority(self) -> None:
-        rows = [
-            Candidate(id=1, priority=5, workflow_hash="a"),
-            Candidate(id=2, priority=4, workflow_hash="b"),
-        ]
+        rows = [candidate(1, "a", priority=5), candidate(2, "b", priority=4)]
         assert ids(routed([ask(warm="b")], rows)) == [1]
 
     @pytest.mark.parametrize(("seconds", "chosen"), [(119.999, 3), (120, 1)])
@@ -113,10 +116,10 @@ def test_whatever_is_asked_each_candidate_is_given_once_and_nobody_gets_too_much
     rows: list[tuple[int, str, int | None]], wishes: list[tuple[int, int, int, str]]
 ) -> None:
     queue = [
-        Candidate(
-            id=n,
+        candidate(
+            n,
+            letter,
             priority=priority,
-            workflow_hash=letter,
             passed_over_at=None if ago is None else NOW - timedelta(seconds=ago),
         )
         for n, (priority, letter, ago) in enumerate(sorted(rows, key=lambda row: -row[0]))
@@ -125,7 +128,7 @@ def test_whatever_is_asked_each_candidate_is_given_once_and_nobody_gets_too_much
         ask(n, limit=limit, free=free, prefetch=ahead, warm=warm) for n, (limit, free, ahead, warm) in enumerate(wishes)
     ]
     routing = routed(asks, queue)
-    given_out = [each.dispatch_id for each in routing.grants]
+    given_out = [each.dispatch.id for each in routing.grants]
     assert len(given_out) == len(set(given_out)) == min(len(queue), sum(each.slots for each in asks))
     assert not routing.passed_over & set(given_out)
     for each in asks:
@@ -133,6 +136,6 @@ def test_whatever_is_asked_each_candidate_is_given_once_and_nobody_gets_too_much
         assert sum(not grant.is_prefetch for grant in mine) <= each.free_slots
         assert sum(grant.is_prefetch for grant in mine) <= each.prefetch_slots
         assert len(mine) <= each.limit
-    priorities = {each.id: each.priority for each in queue}
-    left = [each.priority for each in queue if each.id not in given_out]
-    assert all(priorities[each] >= max(left) for each in given_out) if left else True
+    left = [each.dispatch.priority for each in queue if each.id not in given_out]
+    if left:
+        assert all(each.dispatch.priority >= max(left) for each in routing.grants)

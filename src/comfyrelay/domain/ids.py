@@ -7,8 +7,6 @@ from typing import Any
 
 import uuid_utils
 
-_OUTPUTS = uuid.UUID("8f6f2a3c-52c1-4f0b-9d57-6f2f6a1f5f10")
-
 
 def new_id() -> str:
     return str(uuid_utils.uuid7())
@@ -21,7 +19,8 @@ def new_lease_token() -> str:
 
 def output_id(lease_token: str) -> str:
     """The id of the output file of one lease: another for each lease, and the same however often it is asked for."""
-    return str(uuid.uuid5(_OUTPUTS, lease_token))
+    hashed = hashlib.sha256(b"output of " + lease_token.encode()).digest()
+    return str(uuid.UUID(bytes=hashed[:16], version=4))
 
 
 def output_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str) -> str:

@@ -4,12 +4,12 @@ Workflow default, then effect override, then what the user sent where the proper
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, assert_never
 
+from comfyrelay.domain.storable import is_storable
 from comfyrelay.errors import InvalidInput
 
 
@@ -24,8 +24,6 @@ class PropertyType(StrEnum):
 
 
 ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
-
-_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,11 +66,6 @@ class Value:
     property: Property
     value: Any
     from_user: bool = False
-
-
-def is_storable(text: str) -> bool:
-    """PostgreSQL takes no NUL, and nothing takes half of a surrogate pair."""
-    return _UNSTORABLE.search(text) is None
 
 
 def check_properties(properties: Sequence[Property]) -> None:
@@ -174,17 +167,6 @@ def _text_problem(value: Any) -> str | None:
     if not isinstance(value, str):
         return "This must be text."
     return None if is_storable(value) else "This contains a character that cannot be stored."
-
-
-def _is_text(value: Any) -> bool:
-    """Text that every database can keep: no NUL, no half of a surrogate pair."""
-    if not isinstance(value, str) or "\x00" in value:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _number_problem(prop: Property, value: Any) -> str | None:

@@ -10,6 +10,10 @@ from typing import Any
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
+def is_storable(text: str) -> bool:
+    return _UNSTORABLE.search(text) is None
+
+
 def storable(value: Any) -> Any:
     """The JSON value with every letter that cannot be stored replaced."""
     if isinstance(value, str):

@@ -9,7 +9,6 @@ from typing import Any
 import structlog
 
 from comfyrelay.domain.lifecycle import stop_word
-from comfyrelay.domain.storable import storable
 from comfyrelay.errors import LeaseLost, PoolUnavailable
 from comfyrelay.services.coalesce import Coalescer
 from comfyrelay.services.databases import Databases
@@ -58,7 +57,7 @@ class Heartbeats:
                     dispatch_id=each.dispatch_id,
                     lease_token=each.lease_token,
                     worker_id=each.worker_id,
-                    progress=storable(each.progress),
+                    progress=each.progress,
                 )
 
         async def work(tx: Tx) -> list[BeatAnswer]:
@@ -81,7 +80,7 @@ class Heartbeats:
                         "job_id": answer.tenant_job_id,
                         "epoch": answer.epoch,
                         "tenant_id": answer.tenant_id,
-                        "line": storable(line[:LONGEST_LINE]),
+                        "line": line[:LONGEST_LINE],
                     }
                     for line in each.logs
                 )

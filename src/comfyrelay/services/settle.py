@@ -6,7 +6,7 @@ pool; the pool then writes job, attempt, event, tokens, video and output in one 
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, assert_never
@@ -17,7 +17,6 @@ from comfyrelay.domain.ids import output_id, output_path
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.messages import OutputFile
 from comfyrelay.domain.states import DispatchStatus, Fault
-from comfyrelay.domain.storable import storable
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services import verdicts
 from comfyrelay.services.coalesce import Coalescer
@@ -183,8 +182,7 @@ class Settle:
         ]
 
     async def _decide(self, reports: Sequence[Report]) -> _Batch:
-        cleaned = [_cleaned(each) for each in reports]
-        batch = await self._databases.central.run(Step.SETTLE, lambda tx: self._settle(tx, cleaned))
+        batch = await self._databases.central.run(Step.SETTLE, lambda tx: self._settle(tx, reports))
         if batch.queued_again:
             await self._wakeup.notify()
         return batch
@@ -234,15 +232,6 @@ class Settle:
                 and lease.status_after is not None
             ):
                 batch.answers[index] = Settlement(dispatch_id=report.dispatch_id, status=lease.status_after)
-
-
-def _cleaned(report: Report) -> Report:
-    """Without letters that no database takes: a worker's last words may be anything."""
-    said = {each.name: getattr(report, each.name) for each in fields(Report) if each.name not in {"verb", "fault"}}
-    output = said.pop("output")
-    if output is not None:
-        output = Output(**{each.name: storable(getattr(output, each.name)) for each in fields(Output)})
-    return replace(report, **{name: storable(value) for name, value in said.items()}, output=output)
 
 
 def _move(dispatch: Dispatch, report: Report, now: datetime) -> Move:

@@ -8,8 +8,9 @@ import structlog
 
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, text_values
-from comfyrelay.domain.properties import Property, Value, is_storable, resolve
+from comfyrelay.domain.properties import Property, Value, resolve
 from comfyrelay.domain.states import JobStatus, Stage
+from comfyrelay.domain.storable import is_storable
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooManyActiveJobs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.graphs import Graphs, WorkflowHasher

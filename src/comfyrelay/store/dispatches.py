@@ -30,7 +30,7 @@ from comfyrelay.domain.ordering import Place
 from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.store.central import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now, word
 
 _FIELDS = tuple(Dispatch.__dataclass_fields__)
@@ -199,7 +199,7 @@ def leased_by(worker_id: str) -> ColumnElement[bool]:
 
 
 async def write(tx: Tx, moves: Iterable[Move]) -> None:
-    rows = [{"id": m.after.id, **{name: getattr(m.after, name) for name in _MOVED}} for m in moves]
+    rows = as_rows([each.after for each in moves], ("id", *_MOVED))
     await tx.write(_write, with_rows(rows))
 
 

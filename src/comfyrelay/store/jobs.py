@@ -25,7 +25,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.settlement import Attempt, Event, JobState, Settled
 from comfyrelay.domain.states import ACTIVE_JOB, JobStatus
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant import ai_jobs, job_attempts, job_events, job_logs
 from comfyrelay.store.types import relay_now
 
@@ -106,6 +106,7 @@ _SETTLED = (
     "error_message",
     "error_detail",
 )
+_ATTEMPT = tuple(Attempt.__dataclass_fields__)
 _EVENT = ("job_id", "seq", "tenant_id", "type", "data")
 
 
@@ -233,7 +234,7 @@ def _lock_states(dialect: str) -> Executable:
 
 
 async def write_settled(tx: Tx, settled: Sequence[Settled]) -> None:
-    rows = [{"id": each.job.id, **{name: getattr(each.job, name) for name in _SETTLED}} for each in settled]
+    rows = as_rows([each.job for each in settled], ("id", *_SETTLED))
     await tx.write(_write_settled, with_rows(rows))
 
 
@@ -245,14 +246,14 @@ def _write_settled(dialect: str) -> Executable:
 
 
 async def write_attempts(tx: Tx, attempts: Sequence[Attempt]) -> None:
-    rows = [{name: getattr(each, name) for name in Attempt.__dataclass_fields__} for each in attempts]
+    rows = as_rows(attempts, _ATTEMPT)
     if rows:
         await tx.write(_write_attempts, with_rows(rows))
 
 
 @cache
 def _write_attempts(dialect: str) -> Executable:
-    names = tuple(Attempt.__dataclass_fields__)
+    names = _ATTEMPT
     r = rows_table(dialect, columns_of(job_attempts, *names))
     rows = select(*(r.c[name] for name in names)).where(literal(1) == 1)
     query = insert_into(dialect, job_attempts).from_select(names, rows)
@@ -264,7 +265,7 @@ def _write_attempts(dialect: str) -> Executable:
 
 async def write_events(tx: Tx, events: Sequence[Event]) -> None:
     names = (*_EVENT, "created_at")
-    rows = [{name: getattr(each, name) for name in names} for each in events]
+    rows = as_rows(events, names)
     if rows:
         await tx.write(_write_events, with_rows(rows))
 

@@ -11,7 +11,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant import batches, files, videos
 from comfyrelay.store.types import relay_now
 
@@ -130,7 +130,7 @@ def _attach_job(dialect: str) -> Executable:
 
 
 async def change_videos(tx: Tx, changes: Sequence[VideoChange]) -> None:
-    rows = [{name: getattr(each, name) for name in VideoChange.__dataclass_fields__} for each in changes]
+    rows = as_rows(changes, tuple(VideoChange.__dataclass_fields__))
     await tx.write(_change_videos, with_rows(rows))
 
 

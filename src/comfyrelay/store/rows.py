@@ -3,7 +3,8 @@
 One statement then writes one row or five thousand, in one round trip and with one plan, on both databases.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import BigInteger, FromClause, Table, Text, bindparam, cast, column, func, select, type_coerce
@@ -48,6 +49,14 @@ def ids_table(dialect: str, type_: ColumnType = BigInteger, *, parameter: str = 
 
 def with_rows(rows: Iterable[Mapping[str, Any]], parameter: str = "rows") -> dict[str, str]:
     return {parameter: json_text(list(rows))}
+
+
+def as_rows(objects: Iterable[Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The named attributes of each object. What is not there is left out: a missing field is NULL all the same."""
+    values = attrgetter(*names)
+    return [
+        {name: value for name, value in zip(names, values(each), strict=True) if value is not None} for each in objects
+    ]
 
 
 def with_ids(ids: Iterable[Any], parameter: str = "rows") -> dict[str, str]:

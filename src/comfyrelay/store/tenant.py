@@ -197,7 +197,7 @@ token_transactions = Table(
     "token_transactions",
     metadata,
     Column("id", BigId, primary_key=True),
-    Column("tenant_id", Text, ForeignKey("token_wallets.tenant_id"), nullable=False),
+    Column("tenant_id", Text, nullable=False),
     Column("type", Text, nullable=False),
     Column("amount", BigInteger, nullable=False),
     Column("job_id", Text),

@@ -9,6 +9,8 @@ from sqlalchemy import JSON, ColumnElement, DateTime, Dialect, Float, Text, cast
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeDecorator
 
+from comfyrelay.domain.storable import storable
+
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
 
 
@@ -63,7 +65,15 @@ def time_text(value: datetime) -> str:
 
 
 def json_text(value: Any) -> str:
-    """JSON for a statement's `rows`, with times as both databases read them."""
+    """JSON for a statement's `rows`, with times as both databases read them and only letters that both can keep."""
+    try:
+        text = _dumps(value)
+    except TypeError:
+        text = _dumps(storable(value))
+    return _dumps(storable(value)) if "\\u0000" in text else text
+
+
+def _dumps(value: Any) -> str:
     return orjson.dumps(value, default=_encode, option=orjson.OPT_PASSTHROUGH_DATETIME).decode()
 
 

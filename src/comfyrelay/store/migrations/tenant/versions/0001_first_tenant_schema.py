@@ -74,14 +74,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("tenant_id", "name", name=op.f("uq_presets_tenant_id_name")),
     )
     op.create_table(
-        "token_wallets",
-        sa.Column("tenant_id", sa.Text(), nullable=False),
-        sa.Column("balance", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
-        sa.Column("updated_at", UtcTime(), nullable=False),
-        sa.CheckConstraint("balance >= 0", name=op.f("ck_token_wallets_balance")),
-        sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_token_wallets")),
-    )
-    op.create_table(
         "token_transactions",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("tenant_id", sa.Text(), nullable=False),
@@ -102,9 +94,6 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "type NOT LIKE 'JOB_%' OR job_id IS NOT NULL", name=op.f("ck_token_transactions_job_of_job_type")
         ),
-        sa.ForeignKeyConstraint(
-            ["tenant_id"], ["token_wallets.tenant_id"], name=op.f("fk_token_transactions_tenant_id")
-        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_token_transactions")),
         sa.UniqueConstraint("tenant_id", "job_id", "type", name=op.f("uq_token_transactions_tenant_id_job_id_type")),
     )
@@ -124,6 +113,14 @@ def upgrade() -> None:
         unique=True,
         postgresql_where=sa.text("type IN ('JOB_CONSUME', 'JOB_REFUND')"),
         sqlite_where=sa.text("type IN ('JOB_CONSUME', 'JOB_REFUND')"),
+    )
+    op.create_table(
+        "token_wallets",
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("balance", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("updated_at", UtcTime(), nullable=False),
+        sa.CheckConstraint("balance >= 0", name=op.f("ck_token_wallets_balance")),
+        sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_token_wallets")),
     )
     op.create_table(
         "videos",
