@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from bench.engine import COST, Filled, count_rows, engine_on, fill, postgres_urls, vacuum
+from bench.engine import Filled, count_rows, engine_on, fill, postgres_urls, vacuum
 from bench.postgres import Server, postgres_server
 from comfyrelay.services.leasing import LeaseRequest
 from comfyrelay.services.settle import Output, Report, Verb

@@ -124,5 +124,3 @@ async def count_rows(url: str, queries: dict[str, str]) -> dict[str, int]:
         return {name: int(await connection.fetchval(query)) for name, query in queries.items()}
     finally:
         await connection.close()
-
-

@@ -45,6 +45,8 @@ RICH, POOR = 1000, 35
 CONCURRENCY = 2
 # What the rules below can come through; the rest is catalogue and registry.
 STEPS = sorted(set(Step) - {Step.TENANT, Step.CATALOGUE, Step.WORKER, Step.REPAIR, Step.DEFER})
+# Almost every rule comes through these, and much of what can go wrong goes wrong here.
+STEPS += [Step.DELIVER_APPLY, Step.DELIVER_FORGET] * 4
 PICK = st.integers(min_value=0, max_value=5)
 
 

@@ -11,9 +11,9 @@ from comfyrelay.domain.properties import (
     PropertyType,
     check_overrides,
     check_properties,
-    is_storable,
     resolve,
 )
+from comfyrelay.domain.storable import is_storable
 from comfyrelay.errors import InvalidInput
 
 ANY_CHARACTER = st.characters(exclude_categories=())

@@ -34,10 +34,6 @@ class Serving:
     leases: int
     blocked_until: datetime | None = None
 
-    @property
-    def is_free(self) -> bool:
-        return self.leases < self.slots
-
 
 def explain(
     *,
@@ -50,43 +46,52 @@ def explain(
     now: datetime,
 ) -> Waiting:
     """The first reason that holds, from the one that lasts longest to the one that solves itself."""
-    able = [each for each in serving if each.blocked_until is None]
     if is_paused:
         return Waiting(reason=Reason.PAUSED, text="Paused. Resume it to let it run.")
     if pool_is_down:
         return Waiting(reason=Reason.POOL_DOWN, text="The database that holds this job cannot be reached right now.")
     if available_at > now:
-        wait = (available_at - now).total_seconds()
-        return Waiting(
-            reason=Reason.NOT_BEFORE,
-            text=f"Not before {available_at:%H:%M:%S} UTC, in {_span(wait)}.",
-            until=available_at,
-            expected_start_seconds=wait,
-        )
+        return _not_before(available_at, now)
     if not serving:
         return Waiting(reason=Reason.NO_WORKER, text="No worker that is online has this workflow.")
-    if not able:
-        until = min(each.blocked_until for each in serving if each.blocked_until is not None)
-        return Waiting(
-            reason=Reason.BLOCKED,
-            text=f"Every worker with this workflow failed on it lately; the next try is after {until:%H:%M:%S} UTC.",
-            until=until,
-            workers=len(serving),
-            expected_start_seconds=(until - now).total_seconds(),
-        )
-    if any(each.is_free for each in able) and ahead == 0:
-        return Waiting(reason=Reason.STARTING, text="Next in line; a worker is free.", position=1, workers=len(able))
-    return _busy(able, ahead=ahead, seconds_per_job=seconds_per_job)
+    able = [each for each in serving if each.blocked_until is None]
+    return _in_line(able, ahead=ahead, seconds_per_job=seconds_per_job) if able else _blocked(serving, now)
 
 
-def _busy(able: list[Serving], *, ahead: int, seconds_per_job: float | None) -> Waiting:
+def _not_before(available_at: datetime, now: datetime) -> Waiting:
+    wait = (available_at - now).total_seconds()
+    return Waiting(
+        reason=Reason.NOT_BEFORE,
+        text=f"Not before {available_at:%H:%M:%S} UTC, in {_span(wait)}.",
+        until=available_at,
+        expected_start_seconds=wait,
+    )
+
+
+def _blocked(serving: list[Serving], now: datetime) -> Waiting:
+    until = min(each.blocked_until for each in serving if each.blocked_until is not None)
+    return Waiting(
+        reason=Reason.BLOCKED,
+        text=f"Every worker with this workflow failed on it lately; the next try is after {until:%H:%M:%S} UTC.",
+        until=until,
+        workers=len(serving),
+        expected_start_seconds=(until - now).total_seconds(),
+    )
+
+
+def _in_line(able: list[Serving], *, ahead: int, seconds_per_job: float | None) -> Waiting:
+    free = sum(max(0, each.slots - each.leases) for each in able)
+    if ahead < free:
+        text = "Next in line; a worker is free." if ahead == 0 else f"Position {ahead + 1}; workers are free."
+        return Waiting(reason=Reason.STARTING, text=text, position=ahead + 1, workers=len(able))
     slots = sum(each.slots for each in able)
-    expected = None if seconds_per_job is None else (ahead // slots + 1) * seconds_per_job
+    expected = None if seconds_per_job is None else ((ahead - free) // slots + 1) * seconds_per_job
     guess = "" if expected is None else f" It should start in about {_span(expected)}."
     many = "1 worker is" if len(able) == 1 else f"All {len(able)} workers are"
+    busy = f"{many} busy." if not free else "Every worker will be busy with what comes before it."
     return Waiting(
         reason=Reason.BUSY,
-        text=f"Position {ahead + 1}. {many} busy.{guess}",
+        text=f"Position {ahead + 1}. {busy}{guess}",
         position=ahead + 1,
         expected_start_seconds=expected,
         workers=len(able),

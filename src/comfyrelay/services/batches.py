@@ -8,7 +8,7 @@ from comfyrelay.domain.states import JobStatus, Stage
 from comfyrelay.errors import IdempotencyConflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.services.submit import Item, JobRequest, Submit
+from comfyrelay.services.submit import Item, JobRequest, Submit, check_texts
 from comfyrelay.store import jobs, ledger, media
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.jobs import Job, NewJob
@@ -63,6 +63,7 @@ class Batches:
         """Accept all items or none, with a constant number of statements in each database."""
         if not 1 <= len(request.items) <= MOST_ITEMS:
             raise InvalidInput(errors={"items": f"A batch has between 1 and {MOST_ITEMS} items."})
+        check_texts(idempotency_key=request.idempotency_key, label=request.label, webhook_url=request.webhook_url)
         pool = await self._databases.pool_of(request.tenant_id)
         request_digest = _digest(request)
         async with pool.read() as tx:

@@ -104,10 +104,13 @@ class Claimer:
         self._look.set()
 
     def _due(self) -> list[_Poll]:
-        """New polls look for themselves; those that wait look again only when there may be something new."""
+        """New polls look for themselves; those that wait look again only when there may be something new.
+
+        A poll that would prefetch looks together with all that wait: whoever is idle goes first."""
         new, self._new = self._new, []
         self._parked.update(dict.fromkeys(new))
-        due = list(self._parked) if self._hinted else new
+        together = self._hinted or any(each.request.prefetch for each in new)
+        due = list(self._parked) if together else new
         self._hinted = False
         return [each for each in due if not each.answer.done()]
 

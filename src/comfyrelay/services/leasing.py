@@ -222,7 +222,7 @@ class Leasing:
         for (pool, found), known in zip(by_pool.items(), payloads, strict=True):
             for each in found:
                 if known is None:
-                    later[each.id] = f"The tenant pool {pool!r} cannot be reached."
+                    later[each.id] = f"The tenant pool {pool!r} cannot be read."
                 elif each.tenant_job_id not in known:
                     hopeless[each.id] = "The job no longer exists."
                 else:
@@ -242,6 +242,10 @@ class Leasing:
                 async with self._databases.pool(pool).read() as tx:
                     return await jobs.payloads(tx, [each.tenant_job_id for each in found])
         except PoolUnavailable:
+            return None
+        except Exception:
+            # Whatever it is, the leases must not be left to expire: nobody knows of them yet.
+            log.exception("lease.payloads_failed", pool=pool)
             return None
 
     async def _leased_job(self, dispatch: Dispatch, snapshot: Snapshot) -> LeasedJob:

@@ -26,6 +26,9 @@ from comfyrelay.store.outbox import Submission
 
 log = structlog.get_logger(__name__)
 
+# Items of a batch and retries get keys of their own.
+RESERVED_KEYS = ("batch:", "retry:")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
@@ -115,8 +118,7 @@ class Submit:
 
     async def submit(self, request: JobRequest) -> Job:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
-        if not request.idempotency_key:
-            raise InvalidInput(errors={"idempotency_key": "This is required."})
+        check_texts(idempotency_key=request.idempotency_key, webhook_url=request.webhook_url)
         pool = await self._databases.pool_of(request.tenant_id)
         request_digest = request.digest()
         async with pool.read() as tx:
@@ -291,6 +293,21 @@ class Submit:
         if job.status in {JobStatus.QUEUED, JobStatus.PROCESSING}:
             await self._relay.ensure_dispatch(pool.name, job)
         return job
+
+
+def check_texts(*, idempotency_key: str, **others: str | None) -> None:
+    """Refuse a key that is empty or of the kind that the engine makes for itself, and texts that cannot be kept."""
+    errors = {
+        name: "This contains a character that cannot be stored."
+        for name, text in {"idempotency_key": idempotency_key, **others}.items()
+        if text is not None and not is_storable(text)
+    }
+    if not idempotency_key:
+        errors["idempotency_key"] = "This is required."
+    elif idempotency_key.startswith(RESERVED_KEYS):
+        errors["idempotency_key"] = f"A key must not begin with {' or '.join(RESERVED_KEYS)}."
+    if errors:
+        raise InvalidInput(errors=errors)
 
 
 def _primary(item: Item, found: Media) -> StoredFile | None:

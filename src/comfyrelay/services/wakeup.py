@@ -67,6 +67,7 @@ class PostgresWakeup(LocalWakeup):
         self._connection: asyncpg.Connection | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._sender: asyncio.Task[None] | None = None
+        self._unsent = False
         self._lost = asyncio.Event()
         self.listening = asyncio.Event()
 
@@ -86,19 +87,23 @@ class PostgresWakeup(LocalWakeup):
     async def notify(self) -> None:
         """Wake this process at once, the others within the debounce."""
         await super().notify()
-        if self._keeper is not None and (self._sender is None or self._sender.done()):
+        self._unsent = True
+        if self._keeper is not None and self._sender is None:
             self._sender = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
-        # What is announced while this one waits is covered by it: it is sent after their commits too.
-        await asyncio.sleep(DEBOUNCE_SECONDS)
-        self._sender = None
-        connection = self._connection
-        if connection is not None:
-            try:
-                await connection.execute("SELECT pg_notify($1, '')", CHANNEL)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                log.info("wakeup.notify_failed")
+        """What is announced while this waits is covered by what it sends: that comes after their commits too."""
+        try:
+            while self._unsent:
+                await asyncio.sleep(DEBOUNCE_SECONDS)
+                self._unsent = False
+                if self._connection is not None:
+                    await self._connection.execute("SELECT pg_notify($1, '')", CHANNEL)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            # The others find the work at their next tick.
+            log.info("wakeup.notify_failed")
+        finally:
+            self._sender = None
 
     async def _keep_listening(self) -> None:
         while True:

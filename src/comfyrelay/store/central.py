@@ -96,6 +96,8 @@ workflows = Table(
     Column("updated_at", UtcTime, nullable=False),
     one_of("kind", WorkflowKind),
     one_of("provider", Provider),
+    # An id is never used again: jobs may still refer to a workflow that is gone.
+    sqlite_autoincrement=True,
 )
 
 effects = Table(

@@ -45,10 +45,12 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str]) -> dict[str, WorkerFac
 
     A worker that another server is serving this moment is left out; it is served there, or at the next tick.
     """
-    named = with_ids(worker_ids)
-    locked = await tx.fetch(_lock_workers, named)
-    if not locked:
+    locked_ids = [row.worker_id for row in await tx.fetch(_lock_workers, with_ids(worker_ids))]
+    if not locked_ids:
         return {}
+    # A statement of its own: only one that begins after the lock was got sees the leases that others just gave.
+    named = with_ids(locked_ids)
+    locked = await tx.fetch(_facts, named)
     blocks: dict[str, dict[str, datetime | None]] = {}
     if any(row.blocks for row in locked):
         for row in await tx.fetch(_blocks, named):
@@ -81,6 +83,13 @@ async def known_workers(tx: Tx, worker_ids: Iterable[str]) -> set[str]:
 @cache
 def _lock_workers(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
+    query = select(workers.c.worker_id).join(r, workers.c.worker_id == r.c.id)
+    return query.with_for_update(of=workers, key_share=True, skip_locked=True)
+
+
+@cache
+def _facts(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
     leases = (
         select(func.count())
         .where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED))
@@ -94,21 +103,17 @@ def _lock_workers(dialect: str) -> Executable:
         .scalar_subquery()
     )
     blocks = select(func.count()).where(workflow_blocks.c.worker_id == workers.c.worker_id).scalar_subquery()
-    return (
-        select(
-            workers.c.worker_id,
-            workers.c.stage,
-            workers.c.max_concurrency,
-            workers.c.is_approved,
-            workers.c.is_draining,
-            leases.label("leases"),
-            assigned.label("assigned"),
-            blocks.label("blocks"),
-            relay_now().label("now"),
-        )
-        .join(r, workers.c.worker_id == r.c.id)
-        .with_for_update(of=workers, key_share=True, skip_locked=True)
-    )
+    return select(
+        workers.c.worker_id,
+        workers.c.stage,
+        workers.c.max_concurrency,
+        workers.c.is_approved,
+        workers.c.is_draining,
+        leases.label("leases"),
+        assigned.label("assigned"),
+        blocks.label("blocks"),
+        relay_now().label("now"),
+    ).join(r, workers.c.worker_id == r.c.id)
 
 
 @cache

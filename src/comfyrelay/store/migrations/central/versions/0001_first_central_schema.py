@@ -134,6 +134,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_workflows_tenant_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_workflows")),
         sa.UniqueConstraint("slug", name=op.f("uq_workflows_slug")),
+        sqlite_autoincrement=True,
     )
     op.create_table(
         "ai_job_dispatches",

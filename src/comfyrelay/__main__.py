@@ -1,0 +1,5 @@
+"""`python -m comfyrelay` is the `comfyrelay` command."""
+
+from comfyrelay.cli import main
+
+main()

@@ -1,0 +1,160 @@
+"""The `comfyrelay` command."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from comfyrelay import __version__
+from comfyrelay.errors import ComfyRelayError
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.reconcile import Report
+from comfyrelay.settings import Settings, load_settings
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="One queue for all your ComfyUI GPUs, from the card under the desk to a Spot fleet in the cloud.",
+)
+db_app = typer.Typer(no_args_is_help=True, help="The databases: their schemas and how they are brought up.")
+app.add_typer(db_app, name="db")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+out = Console()
+err = Console(stderr=True)
+
+FOUND = 1
+CANNOT = 2
+
+
+def main() -> None:
+    """The entry point: an error that we know is one sentence and exit code 2."""
+    try:
+        app()
+    except ComfyRelayError as error:
+        err.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True, highlight=False)
+        sys.exit(CANNOT)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    out.print(__version__, highlight=False)
+
+
+@app.command()
+def up() -> None:
+    """Run the engine here, on its embedded databases unless others are configured, until Ctrl-C."""
+    asyncio.run(_up(load_settings()))
+
+
+@app.command()
+def reconcile(
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what is found.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare queue, jobs and ledger; exit code 1 if anything does not agree."""
+
+    async def work(engine: Engine) -> Report:
+        await engine.databases.require_current()
+        return await engine.reconciler.run(repair=repair)
+
+    report = _run(work)
+    if as_json:
+        out.print_json(json.dumps(_as_json(report)))
+    else:
+        _print_report(report, repaired=repair)
+    if not report.is_clean:
+        raise typer.Exit(FOUND)
+
+
+@db_app.command("upgrade")
+def db_upgrade() -> None:
+    """Bring the central database and every tenant pool to the newest schema."""
+
+    async def work(engine: Engine) -> dict[str, tuple[str | None, str]]:
+        return await engine.databases.upgrade()
+
+    for name, (before, after) in _run(work).items():
+        change = "up to date" if before == after else f"{before or 'empty'} → {after}"
+        out.print(f"{name}: {change}", highlight=False)
+
+
+@db_app.command("status")
+def db_status(as_json: Json = False) -> None:
+    """Show which schema each database has; exit code 1 if one is not the newest."""
+
+    async def work(engine: Engine) -> dict[str, tuple[str | None, str]]:
+        return await engine.databases.revisions()
+
+    found = _run(work)
+    behind = [name for name, (has, newest) in found.items() if has != newest]
+    if as_json:
+        rows = {name: {"revision": has, "newest": newest} for name, (has, newest) in found.items()}
+        out.print_json(json.dumps(rows))
+    else:
+        table = Table("database", "revision", "newest", "state")
+        for name, (has, newest) in found.items():
+            state = "up to date" if has == newest else "run: comfyrelay db upgrade"
+            table.add_row(name, has or "empty", newest, state)
+        out.print(table)
+    if behind:
+        raise typer.Exit(FOUND)
+
+
+def _run(work: Callable[[Engine], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with Engine(load_settings()) as engine:
+            return await work(engine)
+
+    return asyncio.run(run())
+
+
+async def _up(settings: Settings) -> None:
+    async with Engine(settings) as engine:
+        await engine.databases.upgrade()
+        await engine.start()
+        stop = asyncio.Event()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(each, stop.set)
+        out.print(f"ComfyRelay {__version__} is up.", highlight=False)
+        out.print(f"  data        {settings.data_dir}", highlight=False)
+        for database in (engine.databases.central, *engine.databases.pools.values()):
+            out.print(f"  {database.name:<11} {database.dialect}", highlight=False)
+        out.print("Reaping lost leases and relaying verdicts. Press Ctrl-C to stop.", highlight=False)
+        await stop.wait()
+        out.print("Stopping.", highlight=False)
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    return {
+        "clean": report.is_clean,
+        "jobs": report.jobs,
+        "findings": [asdict(each) for each in report.findings],
+        "repaired": len(report.repaired),
+        "pools_down": report.pools_down,
+    }
+
+
+def _print_report(report: Report, *, repaired: bool) -> None:
+    for pool in report.pools_down:
+        err.print(f"The tenant pool {pool!r} cannot be reached; its jobs were not looked at.", highlight=False)
+    if report.findings:
+        table = Table("kind", "pool", "tenant", "job", "what")
+        for each in report.findings:
+            table.add_row(each.kind, each.pool, each.tenant_id or "", each.job_id or "", each.text)
+        out.print(table)
+        mended = len(report.repaired)
+        advice = f"{mended} mended." if repaired else "Mend them with: comfyrelay reconcile --repair"
+        out.print(f"{len(report.findings)} disagreements. {advice}", highlight=False)
+    elif not report.pools_down:
+        out.print(f"Queue, jobs and ledger agree ({report.jobs} jobs).", highlight=False)
