@@ -240,7 +240,7 @@ ai_job_dispatches = Table(
     CheckConstraint("attempts >= 0 AND max_attempts >= 1 AND epoch >= 0 AND version >= 0", name="counts"),
     # Every heartbeat writes lease_expires_at and progress: neither may be indexed, and pages keep room, so that
     # heartbeats stay HOT updates.
-    postgresql_with={"fillfactor": "70"},
+    postgresql_with={"fillfactor": "50"},
 )
 
 Index(

@@ -201,7 +201,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["workflow_id"], ["workflows.id"], name=op.f("fk_ai_job_dispatches_workflow_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ai_job_dispatches")),
         sa.UniqueConstraint("tenant_id", "tenant_job_id", name=op.f("uq_ai_job_dispatches_tenant_id_tenant_job_id")),
-        postgresql_with={"fillfactor": "70"},
+        postgresql_with={"fillfactor": "50"},
     )
     op.create_index(
         "ix_ai_job_dispatches_batch",
