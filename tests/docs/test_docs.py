@@ -1,0 +1,152 @@
+"""The documentation says what the code does: nothing is left out, no link is dead, and the example runs."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from sqlalchemy.schema import CreateTable
+
+from comfyrelay import cli, errors
+from comfyrelay.domain.agreement import Kind
+from comfyrelay.settings import ENV_PREFIX, Settings
+from comfyrelay.store import central, tenant
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+_FENCED = re.compile(r"^```.*?^```", re.M | re.S)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_TEST_FILE = re.compile(r"`(tests/[\w/]+\.py)`(?: \(`(\w+)`\))?")
+
+
+def read(page: Path) -> str:
+    return page.read_text("utf-8")
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next one of its level or above."""
+    level = len(heading) - len(heading.lstrip("#"))
+    found = re.search(rf"^{re.escape(heading)}$(.*?)(?=^#{{1,{level}}} |\Z)", text, re.M | re.S)
+    assert found is not None, f"there is no heading {heading!r}"
+    return found[1]
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Every command by its full name, with its options."""
+    pending: list[tuple[str, Any]] = [("comfyrelay", typer.main.get_command(cli.app))]
+    while pending:
+        name, command = pending.pop()
+        yield name, [word for each in command.params for word in each.opts]
+        pending.extend((f"{name} {word}", each) for word, each in getattr(command, "commands", {}).items())
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.+)$", _FENCED.sub("", read(page)), re.M)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def links() -> list[tuple[Path, str]]:
+    found = [(page, link) for page in PAGES for link in _LINK.findall(_FENCED.sub("", read(page)))]
+    return [(page, link) for page, link in found if "://" not in link]
+
+
+@pytest.mark.parametrize(("name", "options"), [pytest.param(*each, id=each[0]) for each in commands()])
+def test_every_command_and_option_is_documented(name: str, options: list[str]) -> None:
+    text = read(REFERENCE / "cli.md")
+    about = text if name == "comfyrelay" else section(text, f"## {name}")
+    assert [each for each in options if f"`{each}`" not in about] == []
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_documented_with_its_default(name: str) -> None:
+    default = Settings.model_fields[name].default
+    shown = "not set" if default is None else f"`{default}`"
+    row = f"| `{ENV_PREFIX}{name.upper()}` | `{name}` | {shown} |"
+    assert row in read(REFERENCE / "settings.md")
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_is_documented_with_its_code(name: str) -> None:
+    assert f"| `{name}` | `{getattr(errors, name).code}` |" in read(REFERENCE / "errors.md")
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_finding_of_the_reconciler_is_documented(kind: Kind) -> None:
+    assert f"| `{kind}` |" in read(ROOT / "docs" / "howto" / "reconcile.md")
+
+
+@pytest.mark.parametrize(
+    ("heading", "table"),
+    [
+        *(("## Central", each) for each in central.metadata.tables),
+        *(("## Tenant pool", each) for each in tenant.metadata.tables),
+    ],
+)
+def test_every_table_is_documented(heading: str, table: str) -> None:
+    assert f"| `{table}` |" in section(read(REFERENCE / "schema.md"), heading)
+
+
+def test_every_constraint_that_is_documented_exists() -> None:
+    tables = [*central.metadata.tables.values(), *tenant.metadata.tables.values()]
+    ddl = "\n".join(str(CreateTable(each)) for each in tables)
+    known = {*re.findall(r"CONSTRAINT (\w+)", ddl), *(str(index.name) for each in tables for index in each.indexes)}
+    told = set(re.findall(r"`((?:uq|ck|fk|ix)_\w+)`", read(REFERENCE / "schema.md")))
+    assert told - known == set()
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = [found for page in PAGES for found in _TEST_FILE.findall(read(page))]
+    assert named
+    missing = [
+        (path, name)
+        for path, name in named
+        if not (ROOT / path).is_file() or (name and f"def {name}(" not in read(ROOT / path))
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(("page", "link"), [pytest.param(*each, id=f"{each[0].name}-{each[1]}") for each in links()])
+def test_every_link_leads_somewhere(page: Path, link: str) -> None:
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    assert target.exists()
+    if anchor:
+        assert anchor in anchors(target)
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    pending = [ROOT / "README.md"]
+    while pending:
+        page = pending.pop()
+        if page not in reached:
+            reached.add(page)
+            found = [(page.parent / link.partition("#")[0]).resolve() for here, link in links() if here == page]
+            pending.extend(each for each in found if each.suffix == ".md")
+    assert sorted(set(PAGES) - reached) == []
+
+
+def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
+    [example] = re.findall(r"^```python\n(.*?)^```", read(ROOT / "README.md"), re.M | re.S)
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=tmp_path,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)},
+            f"{ENV_PREFIX}DATA_DIR": str(tmp_path / "data"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["a lighthouse in the rain", "completed 93"]
