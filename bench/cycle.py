@@ -11,7 +11,7 @@ import uvloop
 
 from bench.engine import Filled, count_rows, engine_on, fill, postgres_urls, vacuum
 from bench.postgres import Server, postgres_server
-from comfyrelay.services.leasing import LeaseRequest
+from comfyrelay.services.leasing import LeasedJob, LeaseRequest
 from comfyrelay.services.settle import Output, Report, Verb
 
 OUTPUT = Output(size=1, mime_type="video/mp4", extension="mp4")
@@ -45,9 +45,13 @@ async def one_at_a_time(filled: Filled) -> None:
         request = LeaseRequest(worker_id=worker, providers=PROVIDERS)
         while leased := await engine.claimer.poll(request):
             for each in leased:
-                await engine.settle.complete(each.dispatch_id, each.lease_token, output=OUTPUT)
+                await engine.settle.report(_completed(each), wait_for_tenant=False)
 
     await asyncio.gather(*(work(worker) for worker in filled.workers))
+
+
+def _completed(leased: LeasedJob) -> Report:
+    return Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=OUTPUT)
 
 
 def many_per_call(limit: int) -> Callable[[Filled], Awaitable[None]]:
@@ -59,16 +63,7 @@ def many_per_call(limit: int) -> Callable[[Filled], Awaitable[None]]:
         async def work(worker: str) -> None:
             request = LeaseRequest(worker_id=worker, providers=PROVIDERS, limit=limit)
             while leased := await engine.leasing.lease(request):
-                reports = [
-                    Report(
-                        verb=Verb.COMPLETE,
-                        dispatch_id=each.dispatch_id,
-                        lease_token=each.lease_token,
-                        output=OUTPUT,
-                    )
-                    for each in leased
-                ]
-                for answer in await engine.settle.report_many(reports):
+                for answer in await engine.settle.report_many([_completed(each) for each in leased]):
                     if isinstance(answer, Exception):
                         raise answer
 

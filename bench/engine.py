@@ -114,7 +114,6 @@ async def vacuum(urls: Sequence[str]) -> None:
     for url in urls:
         connection = await asyncpg.connect(url)
         await connection.execute("VACUUM ANALYZE")
-        await connection.execute("CHECKPOINT")
         await connection.close()
 
 

@@ -26,7 +26,6 @@ async def _settle(url: str) -> None:
     connection = await asyncpg.connect(url)
     try:
         await connection.execute("VACUUM ANALYZE")
-        await connection.execute("CHECKPOINT")
     finally:
         await connection.close()
 

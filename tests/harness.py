@@ -5,7 +5,7 @@ import shutil
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -526,4 +526,4 @@ def queued_dispatch(**values: Any) -> Dispatch:
         duration_seconds=None,
         last_error=None,
     )
-    return replace(dispatch, **values)
+    return dispatch._replace(**values)

@@ -9,7 +9,7 @@
     ├── Forbidden                known, but not allowed
     ├── InsufficientTokens       the wallet does not cover the cost
     ├── TooManyActiveJobs        the user's limit is reached
-    ├── PoolUnavailable          a tenant pool's database cannot be reached
+    ├── PoolUnavailable          a database cannot be reached
     ├── GraphError               not a graph that ComfyUI can run
     └── ConfigurationError       a setting is missing or wrong
         └── SchemaOutOfDate      the database needs `comfyrelay db upgrade`
@@ -110,13 +110,14 @@ class TooManyActiveJobs(ComfyRelayError):
 
 
 class PoolUnavailable(ComfyRelayError):
-    """A tenant pool cannot be reached."""
+    """A database cannot be reached."""
 
     code = "pool_unavailable"
 
     def __init__(self, *, pool: str) -> None:
         self.pool = pool
-        super().__init__(f"The tenant pool {pool!r} cannot be reached.")
+        which = "central database" if pool == "central" else f"tenant pool {pool!r}"
+        super().__init__(f"The {which} cannot be reached.")
 
 
 class GraphError(ComfyRelayError):

@@ -73,7 +73,7 @@ class Settings(BaseSettings):
 
     lease_ttl_seconds: Seconds = Field(900, description="how long a lease lives without a heartbeat")
     max_attempts: Count = Field(3, description="leases a job may use up before it fails")
-    retry_backoff_seconds: SecondsOrZero = Field(5, description="wait before a failed attempt is tried again")
+    retry_backoff_seconds: SecondsOrZero = Field(5, description="first wait of a job that cannot be built yet")
     reaper_interval_seconds: Seconds = Field(5, description="how often expired leases are looked for")
     relay_interval_seconds: Seconds = Field(1, description="how often jobs without a dispatch are looked for")
 

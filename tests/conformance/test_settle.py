@@ -318,7 +318,7 @@ class TestStaleLease:
     async def test_a_wrong_token_changes_nothing(self, world: World, desk: Desk, say: Say) -> None:
         job, leased = await desk.leased()
         before = await snapshot(world, desk, job)
-        wrong = replace(leased, dispatch=replace(leased.dispatch, lease_token="00000000-0000-4000-8000-000000000000"))
+        wrong = replace(leased, dispatch=leased.dispatch._replace(lease_token="00000000-0000-4000-8000-000000000000"))
         with pytest.raises(LeaseLost):
             await say(world, wrong)
         assert await snapshot(world, desk, job) == before
@@ -328,7 +328,7 @@ class TestStaleLease:
         before = await snapshot(world, desk, job)
         for dispatch_id in (leased.dispatch_id + 1, 2**62):
             with pytest.raises(LeaseLost):
-                await say(world, replace(leased, dispatch=replace(leased.dispatch, id=dispatch_id)))
+                await say(world, replace(leased, dispatch=leased.dispatch._replace(id=dispatch_id)))
         assert await snapshot(world, desk, job) == before
 
     async def test_another_worker_with_the_right_token_changes_nothing(

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -42,22 +41,19 @@ EVENTS: dict[str, Event] = {
 
 
 def lease(dispatch: Dispatch, now: datetime = NOW) -> Dispatch:
-    """What the store does in one statement when it grants a lease."""
-    return replace(
+    return lifecycle.lease(
         dispatch,
-        status=DispatchStatus.LEASED,
-        attempts=dispatch.attempts + 1,
-        epoch=dispatch.epoch + 1,
-        version=dispatch.version + 1,
         worker_id="w",
         lease_token=f"token-{dispatch.epoch + 1}",
-        leased_at=now,
-        lease_expires_at=now + 15 * MINUTE,
-    )
+        request_id=None,
+        is_prefetch=False,
+        ttl=15 * MINUTE,
+        now=now,
+    ).after
 
 
 def leased(**values: object) -> Dispatch:
-    return replace(lease(queued_dispatch()), **values)  # type: ignore[arg-type]
+    return lease(queued_dispatch())._replace(**values)  # type: ignore[arg-type]
 
 
 def after(move: Move | None) -> Dispatch:

@@ -48,7 +48,8 @@ def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
         if pattern is None:
             return text
         if text and text in values:
-            return deepcopy(values[text])
+            value = values[text]
+            return value if isinstance(value, str) else deepcopy(value)
         return pattern.sub(lambda found: _as_text(values[found[0]]), text)
 
     return {node_id: _fill_node(node, fill) for node_id, node in graph.items()}

@@ -19,8 +19,8 @@ def new_lease_token() -> str:
 
 def output_id(lease_token: str) -> str:
     """The id of the output file of one lease: another for each lease, and the same however often it is asked for."""
-    hashed = hashlib.sha256(b"output of " + lease_token.encode()).digest()
-    return str(uuid.UUID(bytes=hashed[:16], version=4))
+    h = hashlib.sha256(b"output of " + lease_token.encode()).hexdigest()
+    return f"{h[:8]}-{h[8:12]}-4{h[13:16]}-8{h[17:20]}-{h[20:32]}"
 
 
 def output_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str) -> str:

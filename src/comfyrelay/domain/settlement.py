@@ -5,9 +5,9 @@ late and by several processes, and each still takes effect once and in order.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from comfyrelay.domain.error_text import user_sentence
 from comfyrelay.domain.messages import Message, OutputFile
@@ -25,8 +25,7 @@ _VIDEO_STATUS_OF = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobState:
+class JobState(NamedTuple):
     """What a tenant pool knows of a job before the messages are applied."""
 
     id: str
@@ -112,8 +111,7 @@ def _apply(settled: Settled, message: Message) -> None:
     terminal = message.status in TERMINAL_JOB
     seq = job.event_seq + 1
     error_message, error_detail = _error_texts(job, message)
-    settled.job = replace(
-        job,
+    settled.job = job._replace(
         status=message.status,
         priority=message.priority,
         attempts=message.attempts,
@@ -179,7 +177,7 @@ def _event_data(message: Message, error_message: str | None) -> dict[str, Any]:
     elif message.error is not None:
         data["error"] = user_sentence(message.error)
     if message.reason is not None:
-        data["reason"] = message.reason
+        data["reason"] = user_sentence(message.reason)
     if message.said == Said.PRIORITY:
         data["priority"] = message.priority
     if message.output is not None:

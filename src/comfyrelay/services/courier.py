@@ -25,8 +25,9 @@ log = structlog.get_logger(__name__)
 
 # Bounds the size of one tenant transaction.
 MESSAGES_AT_ONCE = 1000
+LETTERS_WAITING = 50
 # How long a start may wait to be told together with the job's end. Nobody sees the difference.
-LATER_SECONDS = 0.1
+LATER_SECONDS = 0.5
 
 
 class Courier:
@@ -65,6 +66,11 @@ class Courier:
             if pool not in self._timers:
                 timer = asyncio.get_running_loop().call_later(LATER_SECONDS, self._deliver_later_ones, pool)
                 self._timers[pool] = timer
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be told that whoever adds to it should wait too."""
+        return any(len(waiting) > LETTERS_WAITING for waiting in self._waiting.values())
 
     async def idle(self) -> None:
         """Deliver everything, and return when nothing is under way."""

@@ -32,6 +32,8 @@ class Databases:
         size = settings.database_pool_size
         if not settings.pool_urls:
             raise ConfigurationError("There is no tenant pool: set COMFYRELAY_TENANT_POOLS.")
+        if "central" in settings.pool_urls:
+            raise ConfigurationError("A tenant pool cannot be named 'central': that is the central database.")
         return cls(
             Database("central", settings.central_url, pool_size=size, clock=clock),
             {name: Database(name, url, pool_size=size, clock=clock) for name, url in settings.pool_urls.items()},

@@ -35,6 +35,7 @@ from comfyrelay.store.database import system_clock
 
 log = structlog.get_logger(__name__)
 
+SEEN_SECONDS = 5.0
 # Files in object storage; the name under which rows refer to it.
 DISK = "objects"
 
@@ -103,7 +104,8 @@ class Engine:
         await self.wakeup.start()
         reaping = _every("reaper", self.settings.reaper_interval_seconds, self.reaper.run_once)
         relaying = _every("relay", self.settings.relay_interval_seconds, self.relay.run_once)
-        self._loops = [asyncio.create_task(reaping), asyncio.create_task(relaying)]
+        noting = _every("seen", SEEN_SECONDS, self._note_seen)
+        self._loops = [asyncio.create_task(each) for each in (reaping, relaying, noting)]
 
     async def stop(self) -> None:
         await self.claimer.stop()
@@ -115,6 +117,10 @@ class Engine:
         await self.courier.idle()
         await self.wakeup.stop()
         await self.databases.close()
+
+    async def _note_seen(self) -> None:
+        """For all workers at once: a poll of its own must not cost a write."""
+        await self.workers.seen(self.leasing.heard_of())
 
     def _wakeup(self) -> Wakeup:
         central = self.databases.central

@@ -97,6 +97,7 @@ class Leasing:
         self._failover = failover
         self._warm = warm
         self._deferral = deferral
+        self._heard_of: set[str] = set()
 
     async def lease(self, request: LeaseRequest) -> list[LeasedJob]:
         answer = (await self.lease_many([request]))[0]
@@ -110,8 +111,14 @@ class Leasing:
         keys = [(each.worker_id, each.request_id or index) for index, each in enumerate(requests)]
         for key, request in zip(keys, requests, strict=True):
             distinct.setdefault(key, request)
+        self._heard_of.update(each.worker_id for each in requests)
         answers = dict(zip(distinct, await self._lease_distinct(list(distinct.values())), strict=True))
         return [answers[key] for key in keys]
+
+    def heard_of(self) -> list[str]:
+        """The workers that polled since the last time this was asked."""
+        heard, self._heard_of = self._heard_of, set()
+        return sorted(heard)
 
     async def _lease_distinct(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedJob] | ComfyRelayError]:
         try:

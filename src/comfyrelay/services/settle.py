@@ -158,10 +158,13 @@ class Settle:
             )
         )
 
-    async def report(self, report: Report) -> Settlement:
-        """One report; those that arrive together are decided together."""
+    async def report(self, report: Report, *, wait_for_tenant: bool = True) -> Settlement:
+        """One report; those that arrive together are decided together.
+
+        The verdict stands, and is answered for, once the central database has committed it with its letter. A worker
+        need not wait until the tenant pool has been told as well, unless that falls behind."""
         settlement, delivery = await self._coalescer.call(report)
-        if delivery is not None:
+        if delivery is not None and (wait_for_tenant or self._courier.is_behind):
             await asyncio.shield(delivery)
         return settlement
 

@@ -48,13 +48,14 @@ async def write(tx: Tx, decided: Sequence[Verdict], *, now: datetime, policy: Fa
     """Write the moves of locked dispatches with all that follows from them; the letters are to be delivered next."""
     if not decided:
         return []
-    await dispatches.write(tx, [each.move for each in decided])
     ended = [each for each in decided if each.move.ended is not None]
+    has_blocks = bool(ended) and await blocks.any_of(tx, {each.move.before.worker_id or "" for each in ended})
+    await dispatches.write(tx, [each.move for each in decided])
     if ended:
         await leases.end(tx, [(each.move, each.by) for each in ended], at=now)
         await audit.record(tx, [_audit_entry(each) for each in ended])
         moves = [each.move for each in ended]
-        await _update_blocks(tx, moves, policy=policy, now=now)
+        await _update_blocks(tx, moves, policy=policy, now=now, has_blocks=has_blocks)
         await _note_timing(tx, moves)
     messages: dict[str, list[Message]] = defaultdict(list)
     for each in decided:
@@ -77,12 +78,14 @@ def _audit_entry(verdict: Verdict) -> AuditEntry:
     return AuditEntry(worker_id=move.before.worker_id or "", event=verdict.by, dispatch_id=move.before.id, data=data)
 
 
-async def _update_blocks(tx: Tx, ended: Sequence[Move], *, policy: FailoverPolicy, now: datetime) -> None:
+async def _update_blocks(
+    tx: Tx, ended: Sequence[Move], *, policy: FailoverPolicy, now: datetime, has_blocks: bool
+) -> None:
     """A worker's fault counts against the pair of worker and workflow hash; a success clears it."""
     failed = [m for m in ended if m.ended is Outcome.FAILED and m.fault is Fault.WORKER]
     succeeded = {_pair(m): m for m in ended if m.ended is Outcome.COMPLETED}
     events: list[AuditEntry] = []
-    if succeeded:
+    if succeeded and has_blocks:
         for pair, until in (await blocks.clear(tx, list(succeeded))).items():
             if is_blocked(until, now=now):
                 events.append(block_event(UNBLOCKED_EVENT, pair))

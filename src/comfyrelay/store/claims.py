@@ -19,7 +19,7 @@ from comfyrelay.store.central import worker_workflows, workers, workflow_blocks,
 from comfyrelay.store.database import Tx
 from comfyrelay.store.dispatches import COLUMNS, from_row
 from comfyrelay.store.rows import ids_table, with_ids
-from comfyrelay.store.types import json_text, relay_now, word
+from comfyrelay.store.types import relay_now, word
 
 # Rows that other claimers hold are stepped over; this many more are looked at so that a claim is not left short.
 _SLACK = 16
@@ -188,32 +188,32 @@ PICK_SQLITE = text(
 ).columns(*COLUMNS, d.c.passed_over_at)
 
 
-def _pick_postgres(_dialect: str) -> Executable:
-    return PICK_POSTGRES
+def _pick_any(dialect: str) -> Executable:
+    return PICK_SQLITE if dialect == "sqlite" else PICK_POSTGRES
 
 
 async def pick(
     tx: Tx, slots: Mapping[Entitlement, int], *, down_pools: Sequence[str]
 ) -> dict[Entitlement, list[Candidate]]:
     """For each entitlement, its next dispatches in queue order: at most `slots` of them, locked."""
-    down = json_text(list(down_pools))
+    down = list(down_pools)
     if tx.dialect == "sqlite":
         return {each: await _pick_sqlite(tx, each, wanted, down) for each, wanted in slots.items()}
     order = list(slots)
     groups = [{"no": no, **_group(each), "slots": slots[each]} for no, each in enumerate(order)]
-    parameters = {"groups": json_text(groups), "down_pools": down, "slack": _SLACK}
+    parameters = {"groups": groups, "down_pools": down, "slack": _SLACK}
     found: dict[Entitlement, list[Candidate]] = {each: [] for each in order}
-    for row in await tx.fetch(_pick_postgres, parameters):
+    for row in await tx.fetch(_pick_any, parameters):
         no, *values = row
         found[order[no]].append(_candidate(values))
     return found
 
 
-async def _pick_sqlite(tx: Tx, entitlement: Entitlement, slots: int, down: str) -> list[Candidate]:
+async def _pick_sqlite(tx: Tx, entitlement: Entitlement, slots: int, down: list[str]) -> list[Candidate]:
     group = _group(entitlement)
-    lists = {name: json_text(group[name]) for name in ("providers", "workflow_ids", "blocked")}
-    result = await tx.execute(PICK_SQLITE, {**lists, "stage": entitlement.stage, "slots": slots, "down_pools": down})
-    return [_candidate(row) for row in result]
+    lists = {name: list(group[name]) for name in ("providers", "workflow_ids", "blocked")}
+    parameters = {**lists, "stage": entitlement.stage, "slots": slots, "down_pools": down}
+    return [_candidate(row) for row in await tx.fetch(_pick_any, parameters)]
 
 
 def _group(entitlement: Entitlement) -> dict[str, Any]:

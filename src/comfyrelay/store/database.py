@@ -140,7 +140,7 @@ class _Connections:
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Tx]:
         async with self._free:
-            tx = self._idle.pop() if self._idle else await self._connect()
+            tx = await self._take()
             try:
                 yield tx
             finally:
@@ -152,6 +152,15 @@ class _Connections:
     async def close(self) -> None:
         while self._idle:
             await self._idle.pop().discard()
+
+    async def _take(self) -> Tx:
+        while self._idle:
+            tx = self._idle.pop()
+            # The server may have gone and come back while nobody used the connection.
+            if await tx.is_reusable():
+                return tx
+            await tx.discard()
+        return await self._connect()
 
     async def _connect(self) -> Tx:
         connection = await self._engine.connect()

@@ -33,7 +33,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now, word
 
-_FIELDS = tuple(Dispatch.__dataclass_fields__)
+_FIELDS = Dispatch._fields
 COLUMNS = [d.c[name] for name in _FIELDS]
 
 _LEASED = d.c.status == word(DispatchStatus.LEASED)
@@ -123,7 +123,7 @@ class BeatAnswer:
 
 def from_row(row: Any) -> Dispatch:
     # The columns come first in every row, in the order of the fields; what follows them is not the dispatch's.
-    return Dispatch(**dict(zip(_FIELDS, row, strict=False)))
+    return Dispatch._make(row[: len(_FIELDS)])
 
 
 async def enqueue(tx: Tx, new: Sequence[NewDispatch]) -> int:

@@ -91,7 +91,7 @@ class NewJob:
 
 
 _JOB = [ai_jobs.c[name] for name in Job.__dataclass_fields__]
-_STATE = [ai_jobs.c[name] for name in JobState.__dataclass_fields__]
+_STATE = [ai_jobs.c[name] for name in JobState._fields]
 _NEW = tuple(name for name in NewJob.__dataclass_fields__ if name != "delay_seconds")
 _SETTLED = (
     "status",
@@ -224,7 +224,7 @@ async def count_active(tx: Tx, tenant_id: str, user_id: str, *, beside: str | No
 async def lock_states(tx: Tx, job_ids: Iterable[str]) -> dict[str, JobState]:
     """The jobs as the queue's messages find them, locked in the order of their ids."""
     result = await tx.fetch(_lock_states, with_ids(job_ids))
-    return {row.id: JobState(**row._mapping) for row in result}
+    return {row.id: JobState._make(row) for row in result}
 
 
 @cache

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-from sqlalchemy import Text, delete, insert, select, update
+from sqlalchemy import Text, insert, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.lifecycle import Dispatch, Move
@@ -124,9 +124,3 @@ async def dangling(tx: Tx, *, limit: int) -> list[str]:
 async def close_dangling(tx: Tx, tokens: Sequence[str]) -> None:
     query = update(dispatch_leases).where(dispatch_leases.c.lease_token.in_(tokens))
     await tx.execute(query.values(ended_at=relay_now(), ended_by="reconcile"))
-
-
-async def forget_before(tx: Tx, *, older_than_seconds: float) -> int:
-    """Drop ended leases that nobody will repeat a call for any more."""
-    old = dispatch_leases.c.ended_at < relay_now(-older_than_seconds)
-    return (await tx.execute(delete(dispatch_leases).where(old))).rowcount

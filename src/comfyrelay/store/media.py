@@ -6,6 +6,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
+import orjson
 from sqlalchemy import Text, bindparam, insert, literal, select, update
 from sqlalchemy.sql import Executable
 
@@ -105,8 +106,15 @@ async def video(tx: Tx, tenant_id: str, video_id: str) -> Video | None:
 
 async def videos_of(tx: Tx, tenant_id: str, video_ids: Iterable[str]) -> dict[str, Video]:
     """Those of the videos that are the tenant's own."""
-    result = await tx.execute(_videos_of(tx.dialect), {**with_ids(video_ids), "tenant_id": tenant_id})
-    return {row.id: Video(**row._mapping) for row in result}
+    result = await tx.fetch(_videos_of, {**with_ids(video_ids), "tenant_id": tenant_id})
+    return {row.id: _video(row) for row in result}
+
+
+def _video(row: Any) -> Video:
+    details = row.processing_details
+    # PostgreSQL's driver hands JSON over as text.
+    decoded = orjson.loads(details) if isinstance(details, str) else details
+    return Video(**{**row._mapping, "processing_details": decoded})
 
 
 @cache

@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import BigInteger, FromClause, Table, Text, bindparam, cast, column, func, select, type_coerce
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.types import TypeEngine
 
-from comfyrelay.store.types import JsonText, json_text
+from comfyrelay.store.types import JsonText
 
 ColumnType = TypeEngine[Any] | type[TypeEngine[Any]]
 
@@ -24,7 +24,7 @@ def rows_table(
     bound = bindparam(parameter, type_=Text())
     if dialect == "postgresql":
         typed = [column(name, type_) for name, type_ in columns.items()]
-        records = func.jsonb_to_recordset(cast(bound, JSONB)).table_valued(*typed, name=alias)
+        records = func.json_to_recordset(cast(bound, JSON)).table_valued(*typed, name=alias)
         return records.render_derived(name=alias, with_types=True)
     each = func.json_each(bound).table_valued("value")
     return select(*(_sqlite_field(each.c.value, name, type_) for name, type_ in columns.items())).subquery(alias)
@@ -47,8 +47,8 @@ def ids_table(dialect: str, type_: ColumnType = BigInteger, *, parameter: str = 
     return rows_table(dialect, {"id": type_}, parameter=parameter)
 
 
-def with_rows(rows: Iterable[Mapping[str, Any]], parameter: str = "rows") -> dict[str, str]:
-    return {parameter: json_text(list(rows))}
+def with_rows(rows: Iterable[Mapping[str, Any]], parameter: str = "rows") -> dict[str, Any]:
+    return {parameter: list(rows)}
 
 
 def as_rows(objects: Iterable[Any], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -59,8 +59,8 @@ def as_rows(objects: Iterable[Any], names: Sequence[str]) -> list[dict[str, Any]
     ]
 
 
-def with_ids(ids: Iterable[Any], parameter: str = "rows") -> dict[str, str]:
-    return {parameter: json_text([{"id": each} for each in ids])}
+def with_ids(ids: Iterable[Any], parameter: str = "rows") -> dict[str, Any]:
+    return {parameter: [{"id": each} for each in ids]}
 
 
 def insert_into(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:

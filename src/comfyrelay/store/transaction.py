@@ -19,6 +19,8 @@ from sqlalchemy.dialects.postgresql import asyncpg as postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from comfyrelay.store.types import json_text
+
 Build = Callable[[str], Executable]
 
 
@@ -50,18 +52,19 @@ class Tx:
     async def write(self, build: Build, parameters: Mapping[str, Any]) -> None:
         """Run, now or a little later, a statement that only writes."""
         if self._driver is None:
-            await self._connection.execute(build(self.dialect), parameters)
+            await self._connection.execute(build(self.dialect), self._encoded(parameters))
             return
         await self._make_room(build)
-        self._writes.append((build, parameters))
+        self._writes.append((build, self._encoded(parameters)))
 
     async def fetch(self, build: Build, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Run a statement and return its rows."""
         if self._driver is None:
-            result: CursorResult[Any] = await self._connection.execute(build(self.dialect), parameters)
+            encoded = self._encoded(parameters)
+            result: CursorResult[Any] = await self._connection.execute(build(self.dialect), encoded)
             return result.all() if result.returns_rows else ()
         await self._make_room(build)
-        calls = [*self._writes, (build, parameters)]
+        calls = [*self._writes, (build, self._encoded(parameters))]
         self._writes = []
         return await self._run(calls)
 
@@ -81,6 +84,13 @@ class Tx:
         if self._writes:
             calls, self._writes = self._writes, []
             await self._run(calls)
+
+    def _encoded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Rows become one parameter."""
+        return {
+            name: json_text(value, self.dialect) if isinstance(value, list) else value
+            for name, value in parameters.items()
+        }
 
     async def _make_room(self, build: Build) -> None:
         """Parts of one statement do not see each other's work, so a statement that reads, or writes where another

@@ -64,17 +64,17 @@ def time_text(value: datetime) -> str:
     return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
-def json_text(value: Any) -> str:
-    """JSON for a statement's `rows`, with times as both databases read them and only letters that both can keep."""
+def json_text(value: Any, dialect: str) -> str:
+    """JSON for a statement's rows, with times as the database reads them and only letters that it can keep."""
+    # PostgreSQL reads times as orjson writes them; SQLite's must all be of one width, so that they sort as text.
+    option = orjson.OPT_PASSTHROUGH_DATETIME if dialect == "sqlite" else None
     try:
-        text = _dumps(value)
+        text = orjson.dumps(value, default=_encode, option=option)
     except TypeError:
-        text = _dumps(storable(value))
-    return _dumps(storable(value)) if "\\u0000" in text else text
-
-
-def _dumps(value: Any) -> str:
-    return orjson.dumps(value, default=_encode, option=orjson.OPT_PASSTHROUGH_DATETIME).decode()
+        text = orjson.dumps(storable(value), default=_encode, option=option)
+    if b"\\u0000" in text:
+        text = orjson.dumps(storable(value), default=_encode, option=option)
+    return text.decode()
 
 
 def _encode(value: Any) -> Any:

@@ -55,7 +55,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_files")),
         sa.UniqueConstraint("disk", "path", name=op.f("uq_files_disk_path")),
     )
-    op.create_index(op.f("ix_files_tenant_id"), "files", ["tenant_id"], unique=False)
     op.create_table(
         "outbox",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -143,6 +142,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["original_file_id"], ["files.id"], name=op.f("fk_videos_original_file_id")),
         sa.ForeignKeyConstraint(["processed_file_id"], ["files.id"], name=op.f("fk_videos_processed_file_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_videos")),
+        postgresql_with={"fillfactor": "70"},
     )
     op.create_index(op.f("ix_videos_tenant_id_id"), "videos", ["tenant_id", "id"], unique=False)
     op.create_table(
