@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import uvloop
 
@@ -93,6 +94,21 @@ async def cycle_rate(
         await engine.courier.idle()
         elapsed = time.perf_counter() - begin
         await check_rows(central_url, list(pool_urls.values()), filled.jobs)
+    return filled.jobs / elapsed
+
+
+async def sqlite_rate(folder: Path, *, jobs: int) -> float:
+    """The same cycle on SQLite, one file a database."""
+    pool_urls = {pool: f"sqlite:///{folder}/{pool}.db" for pool in ("a", "b")}
+    async with engine_on(f"sqlite:///{folder}/central.db", pool_urls) as engine:
+        filled = await fill(engine, jobs=jobs, tenants=100, workers=32, concurrency=1)
+        begin = time.perf_counter()
+        await one_at_a_time(filled)
+        await engine.courier.idle()
+        elapsed = time.perf_counter() - begin
+        report = await engine.reconciler.run()
+        if not report.is_clean or report.jobs != filled.jobs:
+            raise RuntimeError(f"queue, jobs and ledger do not agree: {report.findings[:3]}")
     return filled.jobs / elapsed
 
 

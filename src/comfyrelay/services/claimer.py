@@ -84,6 +84,17 @@ class Claimer:
         self._look.set()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._after_run)
+
+    def _after_run(self, task: asyncio.Task[None]) -> None:
+        """A claimer that fails must say so: those who wait would wait for ever."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("claimer.died", error=repr(error))
+            for poll in (*self._new, *self._parked):
+                if not poll.answer.done():
+                    poll.answer.set_exception(error)
+            self._new.clear()
+            self._parked.clear()
 
     async def _run(self) -> None:
         while (self._new or self._parked) and not self._stopping:

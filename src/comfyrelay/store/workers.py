@@ -3,17 +3,19 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Text, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central import ai_job_dispatches as d
 from comfyrelay.store.central import worker_workflows, workers, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import rows_table, with_rows
+from comfyrelay.store.rows import ids_table, with_ids
 from comfyrelay.store.types import relay_now, word
 
 
@@ -95,9 +97,13 @@ async def assign(tx: Tx, worker: Worker) -> list[str]:
 
 async def seen(tx: Tx, worker_ids: Iterable[str]) -> None:
     """Note for many workers at once that they were heard of."""
-    r = rows_table(tx.dialect, {"id": Text()})
-    query = update(workers).values(last_seen_at=relay_now()).where(workers.c.worker_id == r.c.id)
-    await tx.execute(query, with_rows({"id": each} for each in worker_ids))
+    await tx.write(_seen, with_ids(sorted(worker_ids)))
+
+
+@cache
+def _seen(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return update(workers).values(last_seen_at=relay_now()).where(workers.c.worker_id == r.c.id)
 
 
 async def serving(tx: Tx, workflow_id: int, *, stage: str, stale_seconds: float) -> list[ServingWorker]:

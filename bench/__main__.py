@@ -1,0 +1,129 @@
+"""All figures, measured in one run on one PostgreSQL server, as a table with ratios and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import statistics
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from bench.cycle import cycle_rate, many_per_call, one_at_a_time, sqlite_rate
+from bench.latency import hot_share, lease_latency
+from bench.postgres import Server, postgres_server
+from bench.rivals import pgqueuer_rate, procrastinate_rate
+
+RESULTS = Path("bench-results.json")
+Measure = Callable[[], Awaitable[float]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure, what it is held against, and how far it should reach."""
+
+    name: str
+    value: float
+    unit: str
+    against: str = ""
+    ratio: float | None = None
+    reach: str = ""
+    holds: bool | None = None
+
+
+def _ratio(name: str, value: float, against: str, other: float, at_least: float) -> Figure:
+    ratio = value / other
+    return Figure(name, value, "/s", against, ratio, f"≥ {at_least:g} ×", ratio >= at_least)
+
+
+async def _rates(server: Server, rounds: int, scale: float) -> dict[str, float]:
+    """Each rate is the median of rounds in which all of them take turns, so that a noisy moment hits them alike."""
+    measures: dict[str, Measure] = {
+        "procrastinate, concurrency 32": lambda: procrastinate_rate(server, int(5_000 * scale)),
+        "one job at a time": lambda: cycle_rate(
+            server, one_at_a_time, jobs=int(8_000 * scale), workers=32, concurrency=1
+        ),
+        "pgqueuer, batch 10": lambda: pgqueuer_rate(server, int(30_000 * scale), 10),
+        "10 per call": lambda: cycle_rate(
+            server, many_per_call(10), jobs=int(8_000 * scale), workers=8, concurrency=10
+        ),
+        "pgqueuer, batch 100": lambda: pgqueuer_rate(server, int(60_000 * scale), 100),
+        "100 per call": lambda: cycle_rate(
+            server, many_per_call(100), jobs=int(16_000 * scale), workers=8, concurrency=100
+        ),
+    }
+    found: dict[str, list[float]] = {name: [] for name in measures}
+    for number in range(rounds):
+        for name, measure in measures.items():
+            found[name].append(await measure())
+            print(f"round {number + 1}/{rounds}  {name:<30} {found[name][-1]:>8.0f}/s", flush=True)
+    return {name: statistics.median(rates) for name, rates in found.items()}
+
+
+async def measure(rounds: int, scale: float) -> list[Figure]:
+    async with postgres_server() as server:
+        rates = await _rates(server, rounds, scale)
+        one, ten, hundred = rates["one job at a time"], rates["10 per call"], rates["100 per call"]
+        slow, fast_10, fast_100 = (
+            rates["procrastinate, concurrency 32"],
+            rates["pgqueuer, batch 10"],
+            rates["pgqueuer, batch 100"],
+        )
+        figures = [Figure(name, rate, "/s") for name, rate in rates.items() if name.startswith(("proc", "pgq"))]
+        figures += [
+            _ratio("cycles, 32 workers, one job at a time", one, "procrastinate", slow, 4),
+            _ratio("cycles, 32 workers, one job at a time", one, "pgqueuer, batch 10", fast_10, 0.3),
+            Figure("cycles, 8 workers, 10 per call", ten, "/s", "pgqueuer, batch 10", ten / fast_10),
+            _ratio("cycles, 8 workers, 100 per call", hundred, "pgqueuer, batch 100", fast_100, 0.25),
+        ]
+        few = await lease_latency(server, rows=1_000, queued=100)
+        many = await lease_latency(server, rows=int(1_000_000 * min(scale, 1)), queued=int(100_000 * min(scale, 1)))
+        apart = many.p50_ms / few.p50_ms
+        share = 100 * await hot_share(server)
+        figures += [
+            Figure("lease p50, 1,000 rows", few.p50_ms, "ms"),
+            Figure("lease p99, 1,000 rows", few.p99_ms, "ms"),
+            Figure("lease p50, 1,000,000 rows", many.p50_ms, "ms", "1,000 rows", apart, "≤ 1.2 ×", apart <= 1.2),
+            Figure("lease p99, 1,000,000 rows", many.p99_ms, "ms", "1,000 rows", many.p99_ms / few.p99_ms),
+            Figure("heartbeats that are HOT updates", share, "%", reach="≥ 95 %", holds=share >= 95),
+        ]
+    with tempfile.TemporaryDirectory(prefix="bench-sqlite-") as folder:
+        rate = await sqlite_rate(Path(folder), jobs=int(2_000 * scale))
+    return [*figures, Figure("cycles on SQLite, 32 workers, one at a time", rate, "/s")]
+
+
+def show(figures: list[Figure]) -> None:
+    table = Table("figure", "value", "against", "ratio", "reach", "holds")
+    for each in figures:
+        ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
+        holds = {None: "", True: "yes", False: "no"}[each.holds]
+        digits = 0 if each.unit == "/s" else 2
+        table.add_row(each.name, f"{each.value:,.{digits}f} {each.unit}", each.against, ratio, each.reach, holds)
+    Console(width=130).print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over all rates; the median counts")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of jobs and rows")
+    options = parser.parse_args()
+    # As a server does after start-up; it serves the other queues, which run in this process too, just as well.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
+    figures = uvloop.run(measure(options.rounds, options.scale))
+    show(figures)
+    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()}
+    RESULTS.write_text(json.dumps({"machine": machine, "figures": [asdict(each) for each in figures]}, indent=2))
+    print(f"saved as {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

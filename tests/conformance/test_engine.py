@@ -1,0 +1,52 @@
+"""What holds of the engine as a whole."""
+
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.domain.states import Fault
+from comfyrelay.domain.waiting import Reason
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.settle import Report, Verb
+from comfyrelay.settings import Settings
+from comfyrelay.store import jobs
+from tests.harness import OUTPUT, World
+
+
+def test_no_tenant_pool_can_be_named_like_the_central_database(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, tenant_pools={"central": f"sqlite:///{tmp_path}/x.db"})
+    with pytest.raises(ConfigurationError, match="'central'"):
+        Databases.from_settings(settings)
+
+
+async def test_a_worker_that_polls_is_known_to_be_there(world: World) -> None:
+    desk = await world.desk()
+    await world.advance(1000)
+    job = await desk.submit()
+    assert (await world.engine.waiting.of_job(job.tenant_id, job.id)).reason is Reason.NO_WORKER
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    await world.requeue(leased)
+    await world.engine.workers.seen(world.engine.leasing.heard_of())
+    assert (await world.engine.waiting.of_job(job.tenant_id, job.id)).reason is Reason.STARTING
+
+
+async def test_a_worker_is_answered_once_the_queue_has_its_verdict(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    report = Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=OUTPUT)
+    answer = await world.engine.settle.report(report, wait_for_tenant=False)
+    assert answer.status == (await world.dispatch(job)).status == "completed"
+    await world.settled()
+    assert (await world.job(job)).status == "completed"
+
+
+async def test_no_event_tells_a_tenant_a_path_of_a_server(world: World) -> None:
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await world.fail(leased, "killed while writing /home/comfy/output/secret.png", fault=Fault.INTERRUPTED)
+    async with (await world.engine.databases.pool_of(job.tenant_id)).read() as tx:
+        told = [str(each.data) for each in await jobs.events_of(tx, job.tenant_id, job.id)]
+    assert any("killed while writing" in each for each in told)
+    assert not any("/home" in each for each in told)
