@@ -110,12 +110,12 @@ async def note_processing_times(tx: Tx, seconds: Mapping[int, float]) -> None:
 @cache
 def _note_processing_times(dialect: str) -> Executable:
     r = rows_table(dialect, {"id": BigInteger(), "seconds": Float(53)})
-    # Locked in the order of their ids: two settlements that touch the same effects must not wait for each other.
+    # An effect that another settlement is timing this moment is left to it: one row that every completion of a popular
+    # effect had to lock would make them all queue up behind each other.
     locked = (
         select(effects.c.id, r.c.seconds)
         .join(r, effects.c.id == r.c.id)
-        .order_by(effects.c.id)
-        .with_for_update(of=effects)
+        .with_for_update(of=effects, skip_locked=True)
         .subquery()
     )
     return update(effects).values(last_processing_time_seconds=locked.c.seconds).where(effects.c.id == locked.c.id)
