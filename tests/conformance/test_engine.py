@@ -10,7 +10,9 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.settle import Report, Verb
 from comfyrelay.settings import Settings
-from comfyrelay.store import jobs
+from comfyrelay.store import audit, jobs
+from comfyrelay.store.audit import AuditEntry
+from comfyrelay.store.database import Tx
 from tests.harness import OUTPUT, World
 
 
@@ -50,3 +52,19 @@ async def test_no_event_tells_a_tenant_a_path_of_a_server(world: World) -> None:
         told = [str(each.data) for each in await jobs.events_of(tx, job.tenant_id, job.id)]
     assert any("killed while writing" in each for each in told)
     assert not any("/home" in each for each in told)
+
+
+async def test_what_a_failed_transaction_had_put_off_is_never_written(world: World) -> None:
+    central = world.engine.databases.central
+
+    async def fail(tx: Tx) -> None:
+        await audit.record(tx, [AuditEntry(worker_id="ghost", event="register")])
+        raise RuntimeError("after the write")
+
+    with pytest.raises(RuntimeError, match="after the write"):
+        await central.run("test", fail)
+    # The reader gets the connection that the failed transaction gave back.
+    async with central.read() as tx:
+        assert await audit.of_worker(tx, "ghost") == []
+    async with central.read() as tx:
+        assert await audit.of_worker(tx, "ghost") == []

@@ -115,10 +115,13 @@ class Tx:
 
     @asynccontextmanager
     async def _driver_transaction(self) -> AsyncIterator[None]:
-        self._writes = []
-        async with self._driver.transaction():
-            yield
-            await self.flush()
+        try:
+            async with self._driver.transaction():
+                yield
+                await self.flush()
+        finally:
+            # What a failed transaction put off must not be run by whoever gets the connection next.
+            self._writes = []
 
     async def is_reusable(self) -> bool:
         """Whether the connection may serve another transaction; a reader's snapshot ends here."""
