@@ -144,13 +144,3 @@ async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> N
     if workflow_ids:
         rows = [{"fleet_id": fleet_id, "workflow_id": each} for each in workflow_ids]
         await tx.execute(insert(workflow_fleets).values(rows))
-
-
-async def workflows_of_fleet(tx: Tx, fleet_id: int) -> list[Workflow]:
-    query = (
-        select(*_WORKFLOW)
-        .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
-        .where(workflow_fleets.c.fleet_id == fleet_id)
-        .order_by(workflows.c.slug)
-    )
-    return [Workflow(**row._mapping) for row in await tx.execute(query)]

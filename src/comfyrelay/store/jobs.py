@@ -6,7 +6,6 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-import orjson
 from sqlalchemy import (
     BigInteger,
     Float,
@@ -27,7 +26,7 @@ from comfyrelay.domain.states import ACTIVE_JOB, JobStatus
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant import ai_jobs, job_attempts, job_events, job_logs
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.types import json_value, relay_now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,12 +169,7 @@ def _by_ids(dialect: str) -> Executable:
 async def payloads(tx: Tx, job_ids: Iterable[str]) -> dict[str, Any]:
     """What each job must run, as it was fixed when it was submitted."""
     result = await tx.fetch(_payloads, with_ids(job_ids))
-    return {row.id: _decoded(row.input_payload) for row in result}
-
-
-def _decoded(payload: Any) -> Any:
-    """PostgreSQL's driver hands JSON over as text."""
-    return orjson.loads(payload) if isinstance(payload, str) else payload
+    return {row.id: json_value(row.input_payload) for row in result}
 
 
 @cache

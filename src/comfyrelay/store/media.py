@@ -6,7 +6,6 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-import orjson
 from sqlalchemy import Text, bindparam, insert, literal, select, update
 from sqlalchemy.sql import Executable
 
@@ -14,7 +13,7 @@ from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant import batches, files, videos
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.types import json_value, relay_now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,10 +110,7 @@ async def videos_of(tx: Tx, tenant_id: str, video_ids: Iterable[str]) -> dict[st
 
 
 def _video(row: Any) -> Video:
-    details = row.processing_details
-    # PostgreSQL's driver hands JSON over as text.
-    decoded = orjson.loads(details) if isinstance(details, str) else details
-    return Video(**{**row._mapping, "processing_details": decoded})
+    return Video(**{**row._mapping, "processing_details": json_value(row.processing_details)})
 
 
 @cache

@@ -56,7 +56,3 @@ async def user(tx: Tx, user_id: str) -> User | None:
 async def count_by_pool(tx: Tx) -> dict[str, int]:
     result = await tx.execute(select(tenants.c.db_pool, func.count().label("jobs")).group_by(tenants.c.db_pool))
     return {row.db_pool: row.jobs for row in result}
-
-
-async def of_pool(tx: Tx, db_pool: str) -> set[str]:
-    return set((await tx.scalars(select(tenants.c.id).where(tenants.c.db_pool == db_pool))).all())

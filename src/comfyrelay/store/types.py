@@ -64,6 +64,11 @@ def time_text(value: datetime) -> str:
     return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
+def json_value(stored: Any) -> Any:
+    """A JSON column's value; PostgreSQL's driver hands it over as text."""
+    return orjson.loads(stored) if isinstance(stored, str) else stored
+
+
 def json_text(value: Any, dialect: str) -> str:
     """JSON for a statement's rows, with times as the database reads them and only letters that it can keep."""
     # PostgreSQL reads times as orjson writes them; SQLite's must all be of one width, so that they sort as text.
