@@ -10,29 +10,66 @@
     ├── InsufficientTokens       the wallet does not cover the cost
     ├── TooManyActiveJobs        the user's limit is reached
     ├── PoolUnavailable          a database cannot be reached
+    ├── JobCanceled              it was canceled before it was done
     ├── GraphError               not a graph that ComfyUI can run
+    ├── ComfyError               a ComfyUI server could not do it; `fault` says whose fault that is
+    │   ├── GraphRefused         job: the server found mistakes in the graph
+    │   ├── NotInstalled         worker: nodes or models that this server does not have
+    │   ├── InputMissing         worker: an input file is not on this server
+    │   ├── NodeFailed           job or worker: a node raised an error
+    │   ├── OutOfMemory          worker: the GPU, or the machine, has not enough memory
+    │   ├── DeviceFault          worker: the GPU is in a bad state until ComfyUI is restarted
+    │   ├── NoOutput             job: it ran to its end and made nothing
+    │   ├── OutputGone           worker: the file that it made is no longer there
+    │   ├── RunInterrupted       interrupted: somebody stopped it
+    │   │   └── RunRemoved       interrupted: somebody took it out of the queue
+    │   ├── RunLost              worker: the server no longer knows it, most likely because it restarted
+    │   ├── RunTimedOut          worker: it did not start, or stood still, or took too long
+    │   ├── ServerUnreachable    worker: the server does not answer
+    │   ├── ServerRefused        job or worker: the server answered with an error
+    │   ├── PaymentRequired      job: Comfy Cloud wants to be paid first
+    │   └── RateLimited          worker: Comfy Cloud is too busy for this account
     └── ConfigurationError       a setting is missing or wrong
         └── SchemaOutOfDate      the database needs `comfyrelay db upgrade`
 
 The docstring of a class is its message when none is given.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from typing import ClassVar
 
 __all__ = [
+    "ComfyError",
     "ComfyRelayError",
     "ConfigurationError",
     "Conflict",
+    "DeviceFault",
     "Forbidden",
     "GraphError",
+    "GraphRefused",
     "IdempotencyConflict",
+    "InputMissing",
     "InsufficientTokens",
     "InvalidInput",
+    "JobCanceled",
     "LeaseLost",
+    "NoOutput",
+    "NodeFailed",
     "NotFound",
+    "NotInstalled",
+    "OutOfMemory",
+    "OutputGone",
+    "PaymentRequired",
     "PoolUnavailable",
+    "RateLimited",
+    "RunInterrupted",
+    "RunLost",
+    "RunRemoved",
+    "RunTimedOut",
     "SchemaOutOfDate",
+    "ServerRefused",
+    "ServerUnreachable",
     "TooManyActiveJobs",
 ]
 
@@ -120,10 +157,152 @@ class PoolUnavailable(ComfyRelayError):
         super().__init__(f"The {which} cannot be reached.")
 
 
+class JobCanceled(ComfyRelayError):
+    """The job was canceled."""
+
+    code = "job_canceled"
+
+
 class GraphError(ComfyRelayError):
     """This is not a ComfyUI graph in API format."""
 
     code = "invalid_graph"
+
+
+class Fault(StrEnum):
+    """Whose fault a failure is; it decides between giving up, trying elsewhere and trying again."""
+
+    JOB = "job"
+    WORKER = "worker"
+    INTERRUPTED = "interrupted"
+
+
+class ComfyError(ComfyRelayError):
+    """ComfyUI could not do this.
+
+    `detail` may be shown to anybody. `raw` is for the operator: it may hold tracebacks with paths of the server.
+    """
+
+    code = "comfy_error"
+    usual_fault: ClassVar[Fault] = Fault.WORKER
+
+    def __init__(
+        self,
+        detail: str | None = None,
+        *,
+        fault: Fault | None = None,
+        node_id: str | None = None,
+        problems: Sequence[str] = (),
+        raw: str | None = None,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        self.fault = fault or self.usual_fault
+        self.node_id = node_id
+        self.problems = tuple(problems)
+        self.raw = raw
+        self.retry_after_seconds = retry_after_seconds
+        super().__init__(detail)
+
+
+class GraphRefused(ComfyError):
+    """The server found mistakes in the graph."""
+
+    code = "graph_refused"
+    usual_fault = Fault.JOB
+
+
+class NotInstalled(ComfyError):
+    """The graph needs nodes or models that this server does not have."""
+
+    code = "not_installed"
+
+
+class InputMissing(ComfyError):
+    """An input file is not on this server."""
+
+    code = "input_missing"
+
+
+class NodeFailed(ComfyError):
+    """A node failed."""
+
+    code = "node_failed"
+    usual_fault = Fault.JOB
+
+
+class OutOfMemory(ComfyError):
+    """There was not enough memory."""
+
+    code = "out_of_memory"
+
+
+class DeviceFault(ComfyError):
+    """The GPU is in a bad state; ComfyUI must be restarted."""
+
+    code = "device_fault"
+
+
+class NoOutput(ComfyError):
+    """The graph ran to its end and made no output."""
+
+    code = "no_output"
+    usual_fault = Fault.JOB
+
+
+class OutputGone(ComfyError):
+    """The output file is no longer on the server."""
+
+    code = "output_gone"
+
+
+class RunInterrupted(ComfyError):
+    """The run was interrupted on the server."""
+
+    code = "run_interrupted"
+    usual_fault = Fault.INTERRUPTED
+
+
+class RunRemoved(RunInterrupted):
+    """The run was taken out of the server's queue."""
+
+    code = "run_removed"
+
+
+class RunLost(ComfyError):
+    """The server no longer knows this run: it was most likely restarted."""
+
+    code = "run_lost"
+
+
+class RunTimedOut(ComfyError):
+    """The run took too long."""
+
+    code = "run_timed_out"
+
+
+class ServerUnreachable(ComfyError):
+    """The ComfyUI server does not answer."""
+
+    code = "server_unreachable"
+
+
+class ServerRefused(ComfyError):
+    """The ComfyUI server answered with an error."""
+
+    code = "server_refused"
+
+
+class PaymentRequired(ComfyError):
+    """Comfy Cloud does not run this until it is paid for."""
+
+    code = "payment_required"
+    usual_fault = Fault.JOB
+
+
+class RateLimited(ComfyError):
+    """Comfy Cloud takes no more requests from this account for now."""
+
+    code = "rate_limited"
 
 
 class ConfigurationError(ComfyRelayError):

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import select
 
 from comfyrelay.domain.ordering import MoveTo
-from comfyrelay.domain.states import Fault, PauseMode
-from comfyrelay.errors import ComfyRelayError, Conflict, LeaseLost, NotFound
+from comfyrelay.domain.states import PauseMode
+from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
 from comfyrelay.services.heartbeats import Heartbeat
 from comfyrelay.services.settle import Report, Verb
 from comfyrelay.services.steps import Step

@@ -25,8 +25,8 @@ from hypothesis.stateful import (
 )
 
 from comfyrelay.domain.ordering import MoveTo
-from comfyrelay.domain.states import Fault, PauseMode, Provider
-from comfyrelay.errors import ComfyRelayError, Conflict, InsufficientTokens, LeaseLost, TooManyActiveJobs
+from comfyrelay.domain.states import PauseMode, Provider
+from comfyrelay.errors import ComfyRelayError, Conflict, Fault, InsufficientTokens, LeaseLost, TooManyActiveJobs
 from comfyrelay.services.heartbeats import Heartbeat
 from comfyrelay.services.leasing import LeasedJob, LeaseRequest
 from comfyrelay.services.steps import Step

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.domain.failover import BLOCKED_EVENT, UNBLOCKED_EVENT
-from comfyrelay.domain.states import Fault
+from comfyrelay.errors import Fault
 from comfyrelay.store import audit, blocks
 from tests.harness import START, Desk, PostgresBackend, SqliteBackend, World, graph_of, open_world
 

@@ -6,8 +6,8 @@ import pytest
 
 from comfyrelay.domain.messages import Message
 from comfyrelay.domain.ordering import MoveTo
-from comfyrelay.domain.states import Fault, JobStatus, PauseMode, Said
-from comfyrelay.errors import Conflict, InsufficientTokens, LeaseLost, NotFound, TooManyActiveJobs
+from comfyrelay.domain.states import JobStatus, PauseMode, Said
+from comfyrelay.errors import Conflict, Fault, InsufficientTokens, LeaseLost, NotFound, TooManyActiveJobs
 from comfyrelay.services.heartbeats import Heartbeat
 from comfyrelay.services.leasing import LeasedJob
 from comfyrelay.services.steps import Step

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.states import Fault
 from comfyrelay.domain.waiting import Reason
-from comfyrelay.errors import ConfigurationError
+from comfyrelay.errors import ConfigurationError, Fault
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.settle import Report, Verb
 from comfyrelay.settings import Settings

@@ -11,8 +11,8 @@ import pytest
 
 from comfyrelay.domain.ids import output_id
 from comfyrelay.domain.lifecycle import Dispatch
-from comfyrelay.domain.states import Fault, PauseMode
-from comfyrelay.errors import LeaseLost, PoolUnavailable
+from comfyrelay.domain.states import PauseMode
+from comfyrelay.errors import Fault, LeaseLost, PoolUnavailable
 from comfyrelay.services.heartbeats import Heartbeat
 from comfyrelay.services.leasing import LeasedJob
 from comfyrelay.services.settle import Output, Report, Settlement, Verb

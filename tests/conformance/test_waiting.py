@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from comfyrelay.domain.states import Fault, PauseMode, Stage
+from comfyrelay.domain.states import PauseMode, Stage
 from comfyrelay.domain.waiting import Reason, Waiting
-from comfyrelay.errors import NotFound, PoolUnavailable
+from comfyrelay.errors import Fault, NotFound, PoolUnavailable
 from comfyrelay.store.jobs import Job
 from tests.harness import Desk, World, submit_batch
 

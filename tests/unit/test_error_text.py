@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.domain.error_text import FALLBACK, MAX_LENGTH, user_sentence
+from comfyrelay.error_text import FALLBACK, MAX_LENGTH, user_sentence
 
 TRACEBACK = """Traceback (most recent call last):
   File "/opt/comfyui/execution.py", line 518, in execute

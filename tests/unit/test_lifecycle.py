@@ -7,14 +7,8 @@ from hypothesis import strategies as st
 
 from comfyrelay.domain import lifecycle
 from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.states import (
-    TERMINAL_DISPATCH,
-    DispatchStatus,
-    Fault,
-    Outcome,
-    PauseMode,
-    Said,
-)
+from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus, Outcome, PauseMode, Said
+from comfyrelay.errors import Fault
 from tests.harness import START as NOW
 from tests.harness import queued_dispatch
 

@@ -1,1 +1,51 @@
-"""ComfyUI's own formats."""
+"""Speaking to ComfyUI and Comfy Cloud: graphs, runs, files, and what went wrong.
+
+Usable on its own:
+
+    async with ComfyClient("http://127.0.0.1:8188") as comfy:
+        result = await comfy.run(load_graph(Path("graph.json")))
+        await comfy.download(result.file, Path("out.png"))
+"""
+
+from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.comfy.cloud import CloudClient
+from comfyrelay.comfy.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Started, Step
+from comfyrelay.comfy.graph import Graph, check_graph, load_graph, placeholders_in, replace_placeholders
+from comfyrelay.comfy.hash import workflow_hash
+from comfyrelay.comfy.nodes import NamedFile, files_in, find_node, models_in, output_nodes, set_input, title_of
+from comfyrelay.comfy.outputs import OutputFile, RunResult
+from comfyrelay.comfy.server import ComfyServer
+from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.uploads import Attachment, Uploaded
+
+__all__ = [
+    "Attachment",
+    "CloudClient",
+    "ComfyClient",
+    "ComfyServer",
+    "Finished",
+    "Graph",
+    "NamedFile",
+    "NodeStarted",
+    "Output",
+    "OutputFile",
+    "Preview",
+    "Queued",
+    "RunEvent",
+    "RunResult",
+    "RunTimeouts",
+    "Started",
+    "Step",
+    "Uploaded",
+    "check_graph",
+    "files_in",
+    "find_node",
+    "load_graph",
+    "models_in",
+    "output_nodes",
+    "placeholders_in",
+    "replace_placeholders",
+    "set_input",
+    "title_of",
+    "workflow_hash",
+]

@@ -4,19 +4,24 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from comfyrelay.errors import GraphError
 
-__all__ = ["Graph", "is_link", "load_graph", "placeholders_in", "replace_placeholders"]
+__all__ = ["Graph", "check_graph", "is_link", "load_graph", "placeholders_in", "replace_placeholders"]
 
 # node id → {"class_type": …, "inputs": {…}, "_meta": {…}}
 Graph = dict[str, Any]
 
 
-def load_graph(text: str | bytes) -> Graph:
-    """Read a graph and check its shape; `GraphError` says what is wrong with it."""
-    value = _parse(text)
+def load_graph(source: str | bytes | Path) -> Graph:
+    """Read a graph from JSON or a file and check its shape; `GraphError` says what is wrong with it."""
+    return check_graph(_parse(_read(source) if isinstance(source, Path) else source))
+
+
+def check_graph(value: object) -> Graph:
+    """Check that a value has the shape of a graph, and return it."""
     if not isinstance(value, dict):
         raise GraphError("The graph must be a JSON object of nodes.")
     if isinstance(value.get("nodes"), list):
@@ -65,6 +70,13 @@ def placeholders_in(graph: Graph, names: Iterable[str]) -> set[str]:
     for text in input_texts(graph):
         found.update([text] if text in wanted and text else pattern.findall(text))
     return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise GraphError(f"The graph cannot be read from {path}: {error.strerror}.") from None
 
 
 def _parse(text: str | bytes) -> Any:

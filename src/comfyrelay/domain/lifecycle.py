@@ -8,14 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from comfyrelay.domain.states import (
-    TERMINAL_DISPATCH,
-    DispatchStatus,
-    Fault,
-    Outcome,
-    PauseMode,
-    Said,
-)
+from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus, Outcome, PauseMode, Said
+from comfyrelay.errors import Fault
 
 
 class Dispatch(NamedTuple):

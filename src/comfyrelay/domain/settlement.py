@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from comfyrelay.domain.error_text import user_sentence
 from comfyrelay.domain.messages import Message, OutputFile
 from comfyrelay.domain.states import TERMINAL_JOB, JobStatus, Outcome, Said, TransactionType, VideoStatus
+from comfyrelay.error_text import user_sentence
 
 CANCELED_TEXT = "Canceled."
 

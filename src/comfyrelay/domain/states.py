@@ -45,14 +45,6 @@ class WorkflowKind(StrEnum):
     SCRIPT = "script"
 
 
-class Fault(StrEnum):
-    """Whose fault a failure is; it decides between giving up, trying elsewhere and trying again."""
-
-    JOB = "job"
-    WORKER = "worker"
-    INTERRUPTED = "interrupted"
-
-
 class PauseMode(StrEnum):
     AFTER = "after"
     NOW = "now"

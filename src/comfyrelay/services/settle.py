@@ -16,8 +16,8 @@ from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.ids import output_id, output_path
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.messages import OutputFile
-from comfyrelay.domain.states import DispatchStatus, Fault
-from comfyrelay.errors import LeaseLost
+from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.errors import Fault, LeaseLost
 from comfyrelay.services import verdicts
 from comfyrelay.services.coalesce import Coalescer
 from comfyrelay.services.courier import Courier

@@ -16,7 +16,8 @@ from comfyrelay.domain.failover import (
 )
 from comfyrelay.domain.lifecycle import Move
 from comfyrelay.domain.messages import Message, OutputFile, message_of
-from comfyrelay.domain.states import Fault, Outcome
+from comfyrelay.domain.states import Outcome
+from comfyrelay.errors import Fault
 from comfyrelay.store import audit, blocks, catalogue, dispatches, leases, outbox
 from comfyrelay.store.audit import AuditEntry
 from comfyrelay.store.database import Tx

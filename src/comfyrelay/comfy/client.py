@@ -1,0 +1,284 @@
+"""A ComfyUI server, spoken to over its HTTP routes and its WebSocket."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+from comfyrelay.comfy.events import Finished, RunEvent
+from comfyrelay.comfy.graph import Graph, check_graph
+from comfyrelay.comfy.hash import workflow_hash
+from comfyrelay.comfy.history import cached_nodes, failure_in, position_in, run_seconds
+from comfyrelay.comfy.http import Http, body_of, save
+from comfyrelay.comfy.nodes import find_node, with_prefix
+from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
+from comfyrelay.comfy.preflight import file_query, graph_problems, uploaded_files
+from comfyrelay.comfy.server import EventListener
+from comfyrelay.comfy.streams import stream_of
+from comfyrelay.comfy.submit import NotTaken, post_graph, refused_outputs
+from comfyrelay.comfy.switchboard import Switchboard
+from comfyrelay.comfy.timeouts import RunTimeouts, loading_factor
+from comfyrelay.comfy.uploads import Attachment, Uploaded, Uploader
+from comfyrelay.errors import ComfyError, InputMissing, NoOutput, OutputGone, RunTimedOut, ServerRefused
+
+__all__ = ["ComfyClient"]
+
+# A socket that does not open does not hold up a run: it only makes it faster.
+SOCKET_WAIT_SECONDS = 2.0
+STOP_SECONDS = 10.0
+SUBMISSIONS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Order:
+    """What is the same in every try of one call of `run`."""
+
+    wanted: list[str]
+    timeouts: RunTimeouts
+    on_event: EventListener
+    extra_data: Mapping[str, Any] | None
+    loading_factor: int
+
+
+class ComfyClient:
+    """One ComfyUI server: `async with ComfyClient("http://127.0.0.1:8188") as comfy: result = await comfy.run(graph)`.
+
+    Any number of runs may be under way; ComfyUI does them one after the other.
+    """
+
+    slots = 1
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8188",
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeouts: RunTimeouts | None = None,
+        keep_prefixes: bool = False,
+        forget_history: bool = False,
+    ) -> None:
+        """Make a client; nothing is sent yet.
+
+        `headers` go with every request, for a proxy that wants them. Each run saves into a new folder, so that no two
+        runs share a file; `keep_prefixes` leaves the names as the graph has them. `forget_history` deletes each run
+        from the server's history once it has been read.
+        """
+        self._http = Http(url, headers=headers)
+        self._board = Switchboard(self._http, headers=headers)
+        self._uploader = Uploader(self._http, path="/upload/image")
+        self._timeouts = timeouts or RunTimeouts()
+        self._keep_prefixes = keep_prefixes
+        self._forget_history = forget_history
+        # workflow hash → the connection on which it ran: a server that restarted has unloaded its models
+        self._loaded: dict[str, int] = {}
+        self._object_info: dict[str, Any] = {}
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    @property
+    def queue_remaining(self) -> int | None:
+        """How many runs the server last said it holds, of whoever they are; `None` when it has not said."""
+        return self._board.queue_remaining
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._board.socket.close()
+        await self._http.close()
+
+    async def check(self) -> None:
+        """Return when the server answers like ComfyUI; `ComfyError` says why not."""
+        answer = await self._http.json("GET", "/prompt")
+        if not isinstance(answer, dict) or "exec_info" not in answer:
+            raise ServerRefused(f"{self.url} answers, but not like ComfyUI.")
+        await self._board.socket.ready(SOCKET_WAIT_SECONDS)
+
+    async def disconnected(self) -> None:
+        """Wait until the socket to the server is lost."""
+        await self._board.socket.lost()
+
+    async def system_stats(self) -> dict[str, Any]:
+        """The server's version, its devices and their memory."""
+        stats: dict[str, Any] = await self._http.json("GET", "/system_stats")
+        return stats
+
+    async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:
+        """The definitions of all installed nodes. Kept, because a server takes long to make them."""
+        if refresh or not self._object_info:
+            self._object_info = await self._http.json("GET", "/object_info")
+        return self._object_info
+
+    async def preflight(self, graph: Graph) -> list[str]:
+        """Everything that would stop this graph on this server, in words; empty when nothing would."""
+        info = await self.object_info(refresh=True)
+        problems = [problem.text for problem in graph_problems(check_graph(graph), info)]
+        for file in uploaded_files(graph, info):
+            if (await self._http.send("HEAD", "/view", params=file_query(file.name))).status_code != 200:
+                where = f"{file.class_type} ({file.node_id})"
+                problems.append(f"{where}: the file '{file.name}' is not on the server (input '{file.input}')")
+        return problems
+
+    async def upload(
+        self, source: Path | bytes, *, name: str | None = None, content_hash: str | None = None
+    ) -> Uploaded:
+        """Put a file of any kind into the server's input folder, once per content; returns how a graph names it."""
+        return await self._uploader.upload(source, name=name, content_hash=content_hash)
+
+    async def submit(
+        self,
+        graph: Graph,
+        *,
+        wanted: Sequence[str] = (),
+        extra_data: Mapping[str, Any] | None = None,
+        prompt_id: str | None = None,
+    ) -> str:
+        """Queue a graph as it is and return its prompt id. `run` does this and everything after it."""
+        prompt_id = prompt_id or str(uuid4())
+        nodes = frozenset(find_node(graph, node) for node in wanted)
+        client_id = self._board.socket.client_id
+        errors = await post_graph(self._http, graph, prompt_id=prompt_id, client_id=client_id, extra_data=extra_data)
+        if (failure := refused_outputs(errors, nodes)) is not None:
+            # the server would run the rest of it for nothing
+            await self._stop(prompt_id)
+            raise failure
+        return prompt_id
+
+    async def run(
+        self,
+        graph: Graph,
+        *,
+        wanted: Sequence[str] = (),
+        attachments: Iterable[Attachment] = (),
+        timeouts: RunTimeouts | None = None,
+        on_event: EventListener | None = None,
+        extra_data: Mapping[str, Any] | None = None,
+    ) -> RunResult:
+        """Run a graph to its end. Cancelling the call stops this run on the server, and no other.
+
+        `wanted` are nodes, by id or title, whose outputs go first. `attachments` are uploaded before.
+        """
+        digest = workflow_hash(check_graph(graph))
+        is_loaded = self._loaded.get(digest) == self._board.socket.connection
+        order = _Order(
+            wanted=[find_node(graph, node) for node in wanted],
+            timeouts=timeouts or self._timeouts,
+            on_event=on_event or _ignore,
+            extra_data=extra_data,
+            loading_factor=1 if is_loaded else loading_factor(graph),
+        )
+        result = await self._run_with(graph, tuple(attachments), order)
+        self._loaded[digest] = self._board.socket.connection
+        order.on_event(Finished(prompt_id=result.prompt_id, result=result))
+        return result
+
+    def stream(self, graph: Graph, **options: Any) -> AsyncIterator[RunEvent]:
+        """Run a graph and yield its events, `Finished` last. Leaving the loop early stops the run."""
+        return stream_of(lambda on_event: self.run(graph, on_event=on_event, **options))
+
+    async def cancel(self, prompt_id: str) -> None:
+        """Take a run out of the queue, or interrupt it if it is running; nothing happens when it is over."""
+        await self.remove(prompt_id)
+        await self.interrupt(prompt_id)
+
+    async def remove(self, prompt_id: str) -> None:
+        """Take a pending run out of the queue; a running one is left alone."""
+        await self._http.tell("/queue", {"delete": [prompt_id]})
+
+    async def interrupt(self, prompt_id: str) -> None:
+        """Interrupt this run if it is the one that is running; it stops at its next node or step."""
+        # a server older than 0.3.57 does not read the id and stops whatever is running
+        if position_in(await self._http.json("GET", "/queue"), prompt_id) == -1:
+            await self._http.tell("/interrupt", {"prompt_id": prompt_id})
+
+    async def free(self, *, unload_models: bool = True, free_memory: bool = True) -> None:
+        """Unload models and empty the cache, once the present run is over."""
+        await self._http.tell("/free", {"unload_models": unload_models, "free_memory": free_memory})
+
+    async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
+        """The content of an output file, in pieces."""
+        async with self._http.stream("GET", "/view", params=file.query) as response:
+            if response.status_code == 404:
+                raise OutputGone(f"The file {file.filename} is no longer on the server.")
+            if not response.is_success:
+                await response.aread()
+                raise self._http.refused(response)
+            async for piece in body_of(response):
+                yield piece
+
+    async def download(self, file: OutputFile, to: Path) -> int:
+        """Save an output file; `to` appears only when it is complete. Returns its size."""
+        return await save(self.read(file), to)
+
+    async def _run_with(self, graph: Graph, attachments: tuple[Attachment, ...], order: _Order) -> RunResult:
+        attached = await self._uploader.attach(graph, attachments)
+        try:
+            result = await self._run_once(attached, order)
+        except InputMissing:
+            if not attachments:
+                raise
+            # the server's folder was emptied since the upload
+            self._uploader.forget()
+            attached = await self._uploader.attach(graph, attachments)
+            result = await self._run_once(attached, order)
+        if not result.is_empty:
+            return result
+        # everything was cached, and an older server does not say what: a new folder makes it save again
+        result = await self._run_once(attached, order)
+        if result.is_empty:
+            raise NoOutput
+        return result
+
+    async def _run_once(self, graph: Graph, order: _Order) -> RunResult:
+        for _ in range(SUBMISSIONS - 1):
+            with suppress(NotTaken):
+                return await self._try(graph, order)
+        return await self._try(graph, order)
+
+    async def _try(self, graph: Graph, order: _Order) -> RunResult:
+        # a new id each time: the server lets a second run with the same id overwrite the first one's history
+        prompt_id = str(uuid4())
+        sent = graph if self._keep_prefixes else with_prefix(graph, f"comfyrelay/{prompt_id}")
+        await self._board.socket.ready(SOCKET_WAIT_SECONDS)
+        with self._board.watching(
+            sent, prompt_id, timeouts=order.timeouts, factor=order.loading_factor, on_event=order.on_event
+        ) as watch:
+            try:
+                await self.submit(sent, wanted=order.wanted, extra_data=order.extra_data, prompt_id=prompt_id)
+                watch.progress.accepted()
+                entry = await watch.entry()
+            except (asyncio.CancelledError, RunTimedOut):
+                await self._stop(prompt_id)
+                raise
+            if not watch.progress.heard:
+                # it ran, and the socket said nothing of it: the server may have mixed up its connections
+                await self._board.socket.renew()
+        if self._forget_history:
+            await self._http.tell("/history", {"delete": [prompt_id]})
+        if (failure := failure_in(entry)) is not None:
+            raise failure
+        return result_of(
+            entry.get("outputs") or {},
+            prompt_id=prompt_id,
+            wanted=order.wanted,
+            cached_nodes=cached_nodes(entry),
+            seconds=run_seconds(entry),
+        )
+
+    async def _stop(self, prompt_id: str) -> None:
+        """Cancel as well as can be: the server may be the reason why."""
+        with suppress(ComfyError, TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.cancel(prompt_id)
+
+
+def _ignore(_event: RunEvent) -> None:
+    """For those who do not listen."""

@@ -1,0 +1,269 @@
+"""Comfy Cloud, with the face of a ComfyUI server."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import httpx
+
+from comfyrelay.comfy.cloud_http import CloudHttp, is_busy
+from comfyrelay.comfy.cloud_status import Phase, failure_of_job, phase_of
+from comfyrelay.comfy.events import Finished, RunEvent
+from comfyrelay.comfy.explain import explain_refusal
+from comfyrelay.comfy.graph import Graph, check_graph
+from comfyrelay.comfy.history import failure_in
+from comfyrelay.comfy.http import Http, body_of, save
+from comfyrelay.comfy.nodes import find_node, with_prefix
+from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
+from comfyrelay.comfy.preflight import graph_problems
+from comfyrelay.comfy.progress import RunProgress
+from comfyrelay.comfy.server import EventListener
+from comfyrelay.comfy.streams import stream_of
+from comfyrelay.comfy.submit import refused_outputs
+from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.uploads import Attachment, Uploaded, Uploader
+from comfyrelay.errors import ComfyError, NoOutput, OutputGone, RunTimedOut, ServerUnreachable
+
+__all__ = ["CloudClient"]
+
+STOP_SECONDS = 10.0
+
+
+class CloudClient:
+    """Runs graphs on Comfy Cloud. The key goes to its API only, never to where a download is redirected."""
+
+    queue_remaining: int | None = None
+
+    def __init__(
+        self,
+        api_key: str,
+        *,
+        url: str = "https://cloud.comfy.org",
+        slots: int = 1,
+        timeouts: RunTimeouts | None = None,
+        poll_seconds: float = 2.0,
+        retries: int = 4,
+        first_pause_seconds: float = 1.0,
+    ) -> None:
+        """`slots` is how many runs the plan allows at once. A busy service is asked again `retries` times."""
+        self._http = CloudHttp(url, api_key=api_key, retries=retries, first_pause_seconds=first_pause_seconds)
+        # downloads are redirected to signed addresses, which must not see the key
+        self._storage = Http(url)
+        self._uploader = Uploader(self._http, path="/api/upload/image")
+        self._timeouts = timeouts or RunTimeouts()
+        self._poll_seconds = poll_seconds
+        self._object_info: dict[str, Any] = {}
+        self.slots = slots
+
+    @property
+    def url(self) -> str:
+        return self._http.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.close()
+        await self._storage.close()
+
+    async def check(self) -> None:
+        """Return when the service answers and takes the key."""
+        await self._http.json("GET", "/api/queue")
+
+    async def disconnected(self) -> None:
+        """Never returns: there is no connection that could be lost."""
+        await asyncio.Event().wait()
+
+    async def system_stats(self) -> dict[str, Any]:
+        stats: dict[str, Any] = await self._http.json("GET", "/api/system_stats")
+        return stats
+
+    async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:
+        """The definitions of all nodes that the service has; kept after the first call."""
+        if refresh or not self._object_info:
+            self._object_info = await self._http.json("GET", "/api/object_info")
+        return self._object_info
+
+    async def preflight(self, graph: Graph) -> list[str]:
+        """The nodes, models and inputs that would stop this graph, in words; files are not looked for."""
+        info = await self.object_info(refresh=True)
+        return [problem.text for problem in graph_problems(check_graph(graph), info)]
+
+    async def upload(
+        self, source: Path | bytes, *, name: str | None = None, content_hash: str | None = None
+    ) -> Uploaded:
+        """Upload a file, once per content; returns how a graph names it."""
+        return await self._uploader.upload(source, name=name, content_hash=content_hash)
+
+    async def submit(
+        self,
+        graph: Graph,
+        *,
+        wanted: Sequence[str] = (),
+        extra_data: Mapping[str, Any] | None = None,
+        prompt_id: str | None = None,
+    ) -> str:
+        """Queue a graph as it is; returns the job's id."""
+        job_id, node_errors = await self._post(graph, prompt_id or str(uuid4()), extra_data)
+        if (failure := refused_outputs(node_errors, frozenset(find_node(graph, node) for node in wanted))) is not None:
+            await self._stop(job_id)
+            raise failure
+        return job_id
+
+    async def run(
+        self,
+        graph: Graph,
+        *,
+        wanted: Sequence[str] = (),
+        attachments: Iterable[Attachment] = (),
+        timeouts: RunTimeouts | None = None,
+        on_event: EventListener | None = None,
+        extra_data: Mapping[str, Any] | None = None,
+    ) -> RunResult:
+        """Run a graph to its end. Cancelling the call cancels this job, and no other."""
+        nodes = [find_node(check_graph(graph), node) for node in wanted]
+        listener = on_event or (lambda _event: None)
+        sent = with_prefix(await self._uploader.attach(graph, attachments), f"comfyrelay/{uuid4()}")
+        job_id = await self.submit(sent, wanted=nodes, extra_data=extra_data)
+        progress = RunProgress(graph=sent, prompt_id=job_id, on_event=listener)
+        progress.accepted()
+        try:
+            await self._wait(progress, timeouts or self._timeouts)
+        except (asyncio.CancelledError, RunTimedOut):
+            await self._stop(job_id)
+            raise
+        result = result_of(await self._outputs(job_id), prompt_id=job_id, wanted=nodes)
+        if result.is_empty:
+            raise NoOutput
+        listener(Finished(prompt_id=job_id, result=result))
+        return result
+
+    def stream(self, graph: Graph, **options: Any) -> AsyncIterator[RunEvent]:
+        """Run a graph and yield its events, `Finished` last. Leaving the loop early cancels the job."""
+        return stream_of(lambda on_event: self.run(graph, on_event=on_event, **options))
+
+    async def cancel(self, prompt_id: str) -> None:
+        """Cancel this job; nothing happens when it is over."""
+        response = await self._http.send("POST", f"/api/jobs/{prompt_id}/cancel")
+        if response.status_code in (404, 405):
+            # the older way, for pending jobs; `/api/interrupt` would stop every job of the account
+            await self._http.tell("/api/queue", {"delete": [prompt_id]})
+
+    async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
+        """The content of an output file, in pieces."""
+        async with self._http.stream("GET", "/api/view", params=file.query) as response:
+            if response.status_code == 404:
+                raise OutputGone(f"The file {file.filename} is no longer at Comfy Cloud.")
+            if not response.has_redirect_location:
+                async for piece in self._pieces(response, self._http):
+                    yield piece
+                return
+            place = str(response.url.join(response.headers["Location"]))
+        async with self._storage.stream("GET", place, follow_redirects=True) as response:
+            async for piece in self._pieces(response, self._storage):
+                yield piece
+
+    async def download(self, file: OutputFile, to: Path) -> int:
+        """Save an output file; `to` appears only when it is complete. Returns its size."""
+        return await save(self.read(file), to)
+
+    async def _pieces(self, response: httpx.Response, http: Http) -> AsyncIterator[bytes]:
+        if not response.is_success:
+            await response.aread()
+            raise http.refused(response)
+        async for piece in body_of(response):
+            yield piece
+
+    async def _post(
+        self, graph: Graph, prompt_id: str, extra_data: Mapping[str, Any] | None
+    ) -> tuple[str, dict[str, Any]]:
+        body = {"prompt": graph, "prompt_id": prompt_id, "extra_data": dict(extra_data or {})}
+        response = await self._posted(prompt_id, body)
+        answer = _object(response)
+        if response is None:
+            return prompt_id, {}
+        if response.status_code == 400 or (response.is_success and answer.get("error")):
+            raise explain_refusal(answer, raw=response.text)
+        if not response.is_success:
+            raise self._http.refused(response)
+        errors = answer.get("node_errors")
+        return str(answer.get("prompt_id") or prompt_id), errors if isinstance(errors, dict) else {}
+
+    async def _posted(self, prompt_id: str, body: dict[str, Any]) -> httpx.Response | None:
+        """Post a graph until there is an answer; `None` when the answer was lost but the job is there."""
+        attempt = 0
+        while True:
+            try:
+                response = await self._http.send_once("POST", "/api/prompt", json=body)
+            except ServerUnreachable:
+                if await self._knows(prompt_id):
+                    return None
+                if attempt == self._http.retries:
+                    raise
+                await self._http.pause(attempt)
+            else:
+                # a 429 is a no; after another error the job may be there all the same
+                if not is_busy(response) or attempt == self._http.retries:
+                    return response
+                if response.status_code != 429 and await self._knows(prompt_id):
+                    return None
+                await self._http.pause(attempt, response)
+            attempt += 1
+
+    async def _knows(self, job_id: str) -> bool:
+        return (await self._http.send("GET", f"/api/job/{job_id}/status")).is_success
+
+    async def _wait(self, progress: RunProgress, timeouts: RunTimeouts) -> None:
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        while True:
+            job = await self._http.json("GET", f"/api/job/{progress.prompt_id}/status")
+            phase = phase_of(job)
+            if phase is Phase.DONE:
+                return
+            if phase is Phase.FAILED:
+                raise failure_of_job(job, await self._details(progress.prompt_id))
+            if phase is Phase.RUNNING and not progress.started:
+                progress.start()
+                since = loop.time()
+            limit = timeouts.run_seconds if progress.started else timeouts.queue_seconds
+            if limit is not None and loop.time() - since >= limit:
+                raise RunTimedOut(f"The run {'took' if progress.started else 'waited'} too long ({limit:g} s).")
+            await asyncio.sleep(self._poll_seconds)
+
+    async def _outputs(self, job_id: str) -> dict[str, Any]:
+        history = await self._http.json("GET", f"/api/history_v2/{job_id}")
+        entry = history.get(job_id, history)
+        if (failure := failure_in(entry)) is not None:
+            raise failure
+        outputs = entry.get("outputs") or (await self._details(job_id)).get("outputs")
+        return outputs if isinstance(outputs, dict) else {}
+
+    async def _details(self, job_id: str) -> dict[str, Any]:
+        with suppress(ComfyError):
+            details = await self._http.json("GET", f"/api/jobs/{job_id}")
+            return details if isinstance(details, dict) else {}
+        return {}
+
+    async def _stop(self, job_id: str) -> None:
+        """Cancel as well as can be: the service may be the reason why."""
+        with suppress(ComfyError, TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.cancel(job_id)
+
+
+def _object(response: httpx.Response | None) -> dict[str, Any]:
+    if response is None:
+        return {}
+    try:
+        value = json.loads(response.content)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,75 @@
+"""Errors that happen while a graph runs: whose fault they are, in a sentence without the server's insides."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from comfyrelay.error_text import user_sentence
+from comfyrelay.errors import ComfyError, DeviceFault, Fault, NodeFailed, OutOfMemory, PaymentRequired
+
+__all__ = ["explain_execution_error"]
+
+_MEMORY = re.compile(r"out of memory|allocation on device|can't allocate memory|cannot allocate memory", re.I)
+_DEVICE = re.compile(
+    r"(cuda|cudnn\w*|cublas\w*|hip) error|illegal memory access|device-side assert|unspecified launch failure", re.I
+)
+_MODEL_FILE = re.compile(r"deserializing header|safetensor|unpicklingerror|invalid load key|pytorchstreamreader", re.I)
+_DISK = re.compile(r"no space left on device|read-only file system|permission denied", re.I)
+_ODD_SIZE = re.compile(r"libx264|width not divisible|height not divisible", re.I)
+# Of the server or of the service behind it, not of the graph.
+_SERVER_TYPES = frozenset(
+    {
+        *("ImportError", "ModuleNotFoundError", "FileNotFoundError", "PermissionError"),
+        *("ConnectionError", "ConnectionResetError", "ConnectionRefusedError"),
+        *(
+            "ModelDownloadError",
+            "ImageDownloadError",
+            "PanicError",
+            "ServiceError",
+            "WebSocketError",
+            "DispatcherError",
+        ),
+    }
+)
+_PAYMENT_TYPES = frozenset({"InsufficientFundsError", "InactiveSubscriptionError"})
+
+
+def explain_execution_error(data: Mapping[str, Any]) -> ComfyError:
+    """The error that an `execution_error` message stands for."""
+    node_id = str(data["node_id"]) if data.get("node_id") is not None else None
+    exception = str(data.get("exception_type") or "").rpartition(".")[2]
+    message = str(data.get("exception_message") or "")
+    where = f"{data.get('node_type') or 'Node'} ({node_id})" if node_id else str(data.get("node_type") or "The run")
+    raw = json.dumps(dict(data), ensure_ascii=False, default=str)[:200_000]
+    return _explained(where, exception, message, node_id=node_id, raw=raw)
+
+
+def _explained(where: str, exception: str, message: str, *, node_id: str | None, raw: str) -> ComfyError:
+    if exception in ("OutOfMemoryError", "OOMError", "MemoryError") or _MEMORY.search(message):
+        return OutOfMemory(f"{where}: there was not enough memory", node_id=node_id, raw=raw)
+    if _DEVICE.search(message):
+        text = f"{where}: the GPU is in a bad state, ComfyUI must be restarted"
+        return DeviceFault(text, node_id=node_id, raw=raw)
+    if exception in _PAYMENT_TYPES:
+        return PaymentRequired(f"{where}: {user_sentence(message)}", node_id=node_id, raw=raw)
+    return NodeFailed(
+        f"{where}: {_reason(exception, message)}", fault=_fault(exception, message), node_id=node_id, raw=raw
+    )
+
+
+def _reason(exception: str, message: str) -> str:
+    if exception == "UnidentifiedImageError":
+        return "the file is not an image that can be read"
+    if exception == "InvalidDataError":
+        return "the file is not a video that can be read"
+    if exception == "ExternalError" and _ODD_SIZE.search(message):
+        return "H.264 needs an even width and height: scale the frames first"
+    return user_sentence(message or exception)
+
+
+def _fault(exception: str, message: str) -> Fault:
+    """A node that fails on one server fails on all, unless it speaks of the server itself."""
+    if exception in _SERVER_TYPES or _MODEL_FILE.search(message) or _DISK.search(message):
+        return Fault.WORKER
+    return Fault.JOB

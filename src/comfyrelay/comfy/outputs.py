@@ -1,0 +1,118 @@
+"""What a run made: the files and texts in ComfyUI's `outputs`, whatever key a node puts them under."""
+
+import mimetypes
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+__all__ = ["OutputFile", "RunResult", "files_of", "result_of", "texts_of"]
+
+# Not in every system's table of types, and made by ComfyUI's own savers.
+_MORE_TYPES = {
+    ".webp": "image/webp",
+    ".webm": "video/webm",
+    ".mkv": "video/x-matroska",
+    ".flac": "audio/flac",
+    ".opus": "audio/ogg",
+    ".glb": "model/gltf-binary",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutputFile:
+    """A file on the server. `key` is where the node put it: `images` for videos, too."""
+
+    node_id: str
+    filename: str
+    subfolder: str = ""
+    type: str = "output"
+    key: str = "images"
+
+    @property
+    def mime_type(self) -> str:
+        suffix = PurePosixPath(self.filename).suffix.lower()
+        guessed = _MORE_TYPES.get(suffix) or mimetypes.guess_type(self.filename)[0]
+        return guessed or "application/octet-stream"
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The parameters of `/view` that name this file."""
+        return {"filename": self.filename, "subfolder": self.subfolder, "type": self.type}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """A run that reached its end and made something.
+
+    `files` begin with those of the nodes that were asked for; kept files come before previews.
+    """
+
+    prompt_id: str
+    files: tuple[OutputFile, ...] = ()
+    texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cached_nodes: frozenset[str] = frozenset()
+    seconds: float = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.files and not self.texts
+
+    @property
+    def file(self) -> OutputFile:
+        """The file that was asked for, else the first one; `LookupError` when there are only texts."""
+        if not self.files:
+            raise LookupError("This run made no files, only texts.")
+        return self.files[0]
+
+    def files_of(self, node_id: str) -> tuple[OutputFile, ...]:
+        return tuple(file for file in self.files if file.node_id == node_id)
+
+
+def result_of(
+    outputs: Mapping[str, Any],
+    *,
+    prompt_id: str,
+    wanted: Iterable[str] = (),
+    cached_nodes: Iterable[str] = (),
+    seconds: float = 0.0,
+) -> RunResult:
+    """Collect a run's outputs; nodes in `wanted` go first, in that order."""
+    ranks = {node_id: rank for rank, node_id in enumerate(wanted)}
+    files = [file for node_id, output in outputs.items() for file in files_of(node_id, output)]
+    # the order of the nodes in `outputs` means nothing, so a stable one is made
+    files.sort(key=lambda file: (ranks.get(file.node_id, len(ranks)), file.type != "output", _natural(file.node_id)))
+    texts = {node_id: found for node_id, output in outputs.items() if (found := texts_of(output))}
+    return RunResult(
+        prompt_id=prompt_id, files=tuple(files), texts=texts, cached_nodes=frozenset(cached_nodes), seconds=seconds
+    )
+
+
+def files_of(node_id: str, output: object) -> list[OutputFile]:
+    """The files in one node's output: every item with a file name, under whatever key."""
+    return [
+        OutputFile(
+            node_id=node_id,
+            filename=item["filename"],
+            subfolder=str(item.get("subfolder") or ""),
+            type=str(item.get("type") or "output"),
+            key=key,
+        )
+        for key, item in _items(output)
+        if isinstance(item, dict) and isinstance(item.get("filename"), str) and item.get("type") != "input"
+    ]
+
+
+def texts_of(output: object) -> tuple[str, ...]:
+    return tuple(item for key, item in _items(output) if key == "text" and isinstance(item, str))
+
+
+def _items(output: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(output, dict):
+        for key, values in output.items():
+            if isinstance(values, list):
+                yield from ((key, item) for item in values)
+
+
+def _natural(node_id: str) -> tuple[int, int, str]:
+    return (0, int(node_id), "") if node_id.isdecimal() else (1, 0, node_id)

@@ -1,0 +1,146 @@
+"""ComfyUI's WebSocket: events of the runs that were submitted under this connection's client id.
+
+It only makes things faster. It may drop, stay silent or miss messages, so nothing is decided by it alone.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import WebSocketException
+
+__all__ = ["EventSocket"]
+
+FIRST_DELAY_SECONDS = 0.5
+LAST_DELAY_SECONDS = 15.0
+# The server sends nothing while idle, and may not answer pings while a model loads: silence is not death.
+PING_EVERY_SECONDS = 30.0
+PING_TIMEOUT_SECONDS = 180.0
+HELLO = '{"type": "feature_flags", "data": {"supports_preview_metadata": true}}'
+
+
+class EventSocket:
+    """Keeps one connection open for as long as it is wanted, with a new client id each time.
+
+    A new id, because a server that is late to notice the end of the old connection would take the new one for it
+    and never send to it again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        on_message: Callable[[str | bytes], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._url = "ws" + url.removeprefix("http") + "/ws"
+        self._headers = dict(headers or {})
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self.client_id = str(uuid4())
+        # how many connections there have been: the same number later means that none was lost in between
+        self.connection = 0
+        self._up = asyncio.Event()
+        self._down = asyncio.Event()
+        self._down.set()
+        self._tried = asyncio.Event()
+        self._socket: ClientConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._up.is_set()
+
+    async def ready(self, timeout_seconds: float) -> None:
+        """Wait until it is connected, or the attempt has failed, or time is up."""
+        if self.is_up:
+            return
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep_open())
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._tried.wait()
+        except TimeoutError:
+            return
+
+    async def lost(self) -> None:
+        """Wait until there was a connection and is no more."""
+        await self._up.wait()
+        await self._down.wait()
+
+    async def renew(self) -> None:
+        """Close this connection; another is made."""
+        if self._socket is not None:
+            await self._socket.close()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _keep_open(self) -> None:
+        delay = FIRST_DELAY_SECONDS
+        while True:
+            if await self._listen():
+                delay = FIRST_DELAY_SECONDS
+            self._tried.set()
+            # many clients of one server must not come back in the same moment
+            await asyncio.sleep(delay * random.uniform(0.85, 1.15))
+            delay = min(delay * 2, LAST_DELAY_SECONDS)
+
+    async def _listen(self) -> bool:
+        """Open a connection and read it to its end; whether there was one."""
+        self.client_id = str(uuid4())
+        before = self.connection
+        try:
+            async with connect(
+                f"{self._url}?clientId={self.client_id}",
+                additional_headers=self._headers,
+                compression=None,
+                max_size=None,
+                ping_interval=PING_EVERY_SECONDS,
+                ping_timeout=PING_TIMEOUT_SECONDS,
+                close_timeout=1,
+            ) as socket:
+                await socket.send(HELLO)
+                self._opened(socket)
+                async for message in socket:
+                    self._on_message(message)
+        except (OSError, TimeoutError, WebSocketException):
+            pass
+        finally:
+            if self.is_up:
+                self._closed()
+        return self.connection > before
+
+    def _opened(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self.connection += 1
+        self._down.clear()
+        self._up.set()
+        self._tried.set()
+
+    def _closed(self) -> None:
+        self._socket = None
+        self._up.clear()
+        self._tried.clear()
+        self._down.set()
+        self._on_lost()
+
+
+def parse(message: str) -> tuple[str, dict[str, Any]] | None:
+    """The type and data of a text message; `None` for anything else that a custom node may send."""
+    try:
+        value = orjson.loads(message)
+    except ValueError:
+        return None
+    match value:
+        case {"type": str() as kind, "data": dict() as data}:
+            return kind, data
+    return None

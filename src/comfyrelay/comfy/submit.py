@@ -1,0 +1,86 @@
+"""Handing a graph to a server, when it is not always clear whether the server took it."""
+
+import asyncio
+from collections.abc import Mapping, Set
+from typing import Any
+
+import orjson
+
+from comfyrelay.comfy.explain import explain_refusal, failure_of, node_problems
+from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.history import position_in
+from comfyrelay.comfy.http import Http, PortClosed
+from comfyrelay.errors import ComfyError, ServerUnreachable
+
+__all__ = ["NotTaken", "post_graph", "refused_outputs"]
+
+# A request that was cut off may still be on its way into the queue.
+_LOOK_AGAIN_SECONDS = (0.3, 0.7)
+
+
+class NotTaken(ComfyError):
+    """The server did not take the graph; it may be sent again."""
+
+
+async def post_graph(
+    http: Http, graph: Graph, *, prompt_id: str, client_id: str, extra_data: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Submit a graph and return the `node_errors` beside its acceptance.
+
+    `NotTaken` means that it is not in the queue. An answer that was lost, or a 500, does not mean that: the server is
+    asked whether it knows the run.
+    """
+    body = {"prompt": graph, "prompt_id": prompt_id, "client_id": client_id, "extra_data": dict(extra_data or {})}
+    try:
+        response = await http.send("POST", "/prompt", json=body)
+    except PortClosed:
+        raise
+    except ServerUnreachable as error:
+        return await _look(http, prompt_id, error, again=_LOOK_AGAIN_SECONDS)
+    if response.status_code == 400:
+        raise explain_refusal(_json(response.content), raw=response.text)
+    if response.is_server_error:
+        return await _look(http, prompt_id, http.refused(response))
+    if not response.is_success:
+        raise http.refused(response)
+    errors = _json(response.content).get("node_errors")
+    return errors if isinstance(errors, dict) else {}
+
+
+def refused_outputs(node_errors: Mapping[str, Any], wanted: Set[str]) -> ComfyError | None:
+    """The failure in `node_errors` that came with a 200: outputs that the server will silently leave out.
+
+    It counts when it concerns a wanted output; without wanted ones, any.
+    """
+    concerned = {
+        node_id: entry
+        for node_id, entry in node_errors.items()
+        if not wanted or not wanted.isdisjoint(map(str, entry.get("dependent_outputs") or ()))
+    }
+    problems = node_problems(concerned)
+    return failure_of(problems) if problems else None
+
+
+async def knows(http: Http, prompt_id: str) -> bool:
+    """Whether a run is queued, running or over on the server."""
+    if position_in(await http.json("GET", "/queue"), prompt_id) is not None:
+        return True
+    return bool(await http.json("GET", f"/history/{prompt_id}"))
+
+
+async def _look(http: Http, prompt_id: str, error: ComfyError, *, again: tuple[float, ...] = ()) -> dict[str, Any]:
+    if await knows(http, prompt_id):
+        return {}
+    for delay in again:
+        await asyncio.sleep(delay)
+        if await knows(http, prompt_id):
+            return {}
+    raise NotTaken(error.detail, raw=error.raw) from error
+
+
+def _json(content: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(content)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

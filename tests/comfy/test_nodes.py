@@ -1,0 +1,82 @@
+"""Finding nodes, setting inputs, and what a graph names."""
+
+import pytest
+
+from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.nodes import files_in, find_node, models_in, output_nodes, set_input, title_of, with_prefix
+from comfyrelay.errors import GraphError
+
+
+def graph() -> Graph:
+    return {
+        "1": {"class_type": "LoadImage", "inputs": {"image": "in/cat.PNG [input]"}, "_meta": {"title": "Start image"}},
+        "2": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sd/base.safetensors"}},
+        "3": {"class_type": "CLIPTextEncode", "inputs": {"text": "a cat on a mat.\nlike in cat.png", "clip": ["2", 1]}},
+        "4": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
+        "5": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "holiday/cat"}},
+    }
+
+
+def test_a_node_is_found_by_id_or_title() -> None:
+    assert find_node(graph(), "1") == "1"
+    assert find_node(graph(), "Start image") == "1"
+    # a node without a title has the name of its class
+    assert find_node(graph(), "SaveImage") == "5"
+    assert title_of(graph(), "5") == "SaveImage"
+
+
+def test_an_id_wins_over_a_title() -> None:
+    named = graph() | {"6": {"class_type": "SaveImage", "inputs": {}, "_meta": {"title": "1"}}}
+    assert find_node(named, "1") == "1"
+
+
+def test_a_node_that_is_not_there_or_not_unique_is_an_error() -> None:
+    with pytest.raises(GraphError, match='no node with the id or title "Sampler"'):
+        find_node(graph(), "Sampler")
+    twice = graph() | {"6": {"class_type": "SaveImage", "inputs": {}}}
+    with pytest.raises(GraphError, match=r"several nodes \(5, 6\): use an id"):
+        find_node(twice, "SaveImage")
+
+
+def test_an_input_is_set_by_title() -> None:
+    changed = graph()
+    set_input(changed, "Start image", "image", "dog.png")
+    assert changed["1"]["inputs"]["image"] == "dog.png"
+
+
+def test_models_and_files_are_listed_with_where_they_are_named() -> None:
+    assert [(each.node_id, each.input, each.name) for each in models_in(graph())] == [
+        ("2", "ckpt_name", "sd/base.safetensors")
+    ]
+    # a prompt of two lines is not a file, however it ends
+    assert [(each.node_id, each.class_type, each.name) for each in files_in(graph())] == [
+        ("1", "LoadImage", "in/cat.PNG [input]")
+    ]
+
+
+def test_output_nodes_are_known_from_the_server_or_guessed() -> None:
+    assert output_nodes(graph(), {"SaveImage": {"output_node": True}, "LoadImage": {"output_node": False}}) == ["5"]
+    # without definitions: what saves, previews, or leads nowhere
+    assert output_nodes(graph()) == ["3", "4", "5"]
+
+
+def test_each_run_saves_into_a_folder_of_its_own() -> None:
+    before = graph()
+    after = with_prefix(before, "job-7")
+    assert after["5"]["inputs"]["filename_prefix"] == "job-7/cat"
+    assert before["5"]["inputs"]["filename_prefix"] == "holiday/cat"
+    assert after["4"] == before["4"]
+
+
+@pytest.mark.parametrize("prefix", ["../../etc/cron", "..", "a/..", "C:\\x\\..\\y", "", "/"])
+def test_a_prefix_does_not_lead_out_of_the_folder(prefix: str) -> None:
+    wild: Graph = {"1": {"class_type": "SaveImage", "inputs": {"filename_prefix": prefix}}}
+    made = with_prefix(wild, "job")["1"]["inputs"]["filename_prefix"]
+    assert made.startswith("job/")
+    assert ".." not in made
+    assert made.count("/") == 1
+
+
+def test_a_prefix_that_comes_from_another_node_is_left_alone() -> None:
+    linked: Graph = {"1": {"class_type": "SaveImage", "inputs": {"filename_prefix": ["2", 0]}}}
+    assert with_prefix(linked, "job") == linked

@@ -1,0 +1,73 @@
+"""What a run made, wherever a node put it."""
+
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfy.outputs import OutputFile, result_of
+
+
+def item(name: str, **more: object) -> dict[str, Any]:
+    return {"filename": name, "subfolder": "s", "type": "output", **more}
+
+
+def names(outputs: dict[str, Any], *wanted: str) -> list[str]:
+    return [file.filename for file in result_of(outputs, prompt_id="p", wanted=wanted).files]
+
+
+@pytest.mark.parametrize("key", ["images", "gifs", "video", "videos", "audio", "files", "3d", "latents", "new_thing"])
+def test_files_are_found_under_every_key(key: str) -> None:
+    (file,) = result_of({"9": {key: [item("a.mp4", format="video/h264-mp4")]}}, prompt_id="p").files
+    assert file == OutputFile(node_id="9", filename="a.mp4", subfolder="s", type="output", key=key)
+
+
+def test_what_is_not_a_file_is_passed_over() -> None:
+    outputs = {
+        "1": {"animated": [True], "images": [None, "x", {"name": "y"}, item("a.png")], "note": "hello"},
+        "2": None,
+    }
+    assert names(outputs) == ["a.png"]
+
+
+def test_an_input_that_a_node_shows_again_is_not_an_output() -> None:
+    assert names({"1": {"images": [item("in.png", type="input"), item("out.png")]}}) == ["out.png"]
+
+
+def test_texts_are_kept_apart() -> None:
+    result = result_of({"1": {"text": ["a", "b"]}}, prompt_id="p")
+    assert result.texts == {"1": ("a", "b")}
+    assert not result.is_empty
+    with pytest.raises(LookupError):
+        _ = result.file
+
+
+def test_a_run_without_files_and_texts_is_empty() -> None:
+    assert result_of({"1": {"animated": [True]}}, prompt_id="p").is_empty
+
+
+def test_the_wanted_node_goes_first_then_kept_files_then_previews() -> None:
+    outputs = {
+        "10": {"images": [item("ten.png")]},
+        "2": {"images": [item("preview.png", type="temp")]},
+        "9": {"images": [item("nine.png")]},
+        "sub:1": {"images": [item("sub.png")]},
+    }
+    assert names(outputs) == ["nine.png", "ten.png", "sub.png", "preview.png"]
+    assert names(outputs, "2", "10") == ["preview.png", "ten.png", "nine.png", "sub.png"]
+    # a wanted node that made nothing leaves the others
+    assert names(outputs, "77") == ["nine.png", "ten.png", "sub.png", "preview.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mime_type"),
+    [
+        ("a.png", "image/png"),
+        ("a.WEBP", "image/webp"),
+        ("a.mp4", "video/mp4"),
+        ("a.webm", "video/webm"),
+        ("a.flac", "audio/flac"),
+        ("a.strange", "application/octet-stream"),
+    ],
+)
+def test_the_type_of_a_file_follows_from_its_name(name: str, mime_type: str) -> None:
+    assert OutputFile(node_id="1", filename=name).mime_type == mime_type

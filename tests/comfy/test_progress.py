@@ -1,0 +1,149 @@
+"""From socket messages to events, and what history says."""
+
+import struct
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfy.events import NodeStarted, Output, Queued, RunEvent, Started, Step
+from comfyrelay.comfy.frames import PreviewFrame, parse_frame
+from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.history import cached_nodes, failure_in, position_in, run_seconds
+from comfyrelay.comfy.progress import RunProgress
+from comfyrelay.comfy.socket import parse
+from comfyrelay.comfy.timeouts import loading_factor
+from comfyrelay.errors import NodeFailed, RunInterrupted
+
+GRAPH: Graph = {
+    "1": {"class_type": "LoadImage", "inputs": {}},
+    "2": {"class_type": "KSampler", "inputs": {}, "_meta": {"title": "Sampler"}},
+    "3": {"class_type": "SaveImage", "inputs": {}},
+    "4": {"class_type": "SaveImage", "inputs": {}},
+}
+
+
+def heard(*messages: tuple[str, dict[str, Any]]) -> tuple[RunProgress, list[RunEvent]]:
+    events: list[RunEvent] = []
+    progress = RunProgress(graph=GRAPH, prompt_id="p", on_event=events.append)
+    for kind, data in messages:
+        progress.take(kind, data)
+    return progress, events
+
+
+def test_a_run_is_told_in_order() -> None:
+    file = {"filename": "a.png", "subfolder": "", "type": "output"}
+    progress, events = heard(
+        ("execution_start", {}),
+        ("execution_cached", {"nodes": ["1"]}),
+        ("executing", {"node": "2"}),
+        ("progress", {"node": "2", "value": 5, "max": 10}),
+        ("progress_state", {"nodes": {"2": {"state": "finished", "value": 10, "max": 10}}}),
+        ("executing", {"node": "3"}),
+        ("executed", {"node": "3", "output": {"images": [file]}}),
+        ("execution_success", {}),
+        ("executing", {"node": None}),
+    )
+    assert [type(event) for event in events] == [Started, NodeStarted, Step, NodeStarted, Output]
+    sampler = events[1]
+    assert isinstance(sampler, NodeStarted)
+    assert (sampler.class_type, sampler.title, sampler.progress) == ("KSampler", "Sampler", 0.25)
+    assert [event.progress for event in events if isinstance(event, Step | NodeStarted)] == [0.25, 0.375, 0.5]
+    assert progress.succeeded
+    assert progress.over
+    assert progress.outputs == {"3": {"images": [file]}}
+
+
+def test_the_same_step_is_told_once() -> None:
+    _, events = heard(
+        ("progress", {"node": "2", "value": 1, "max": 4}),
+        ("progress_state", {"nodes": {"2": {"state": "running", "value": 1, "max": 4}}}),
+    )
+    assert len(events) == 1
+
+
+def test_a_start_that_polling_saw_first_is_told_once() -> None:
+    progress, events = heard(("execution_start", {}))
+    progress.start()
+    progress.is_behind(3)
+    assert events == [Started(prompt_id="p")]
+
+
+def test_a_position_is_told_when_it_changes() -> None:
+    progress, events = heard()
+    for position in (2, 2, 1):
+        progress.is_behind(position)
+    assert events == [Queued(prompt_id="p", position=2), Queued(prompt_id="p", position=1)]
+
+
+def test_a_blocked_branch_does_not_end_the_run() -> None:
+    progress, _ = heard(("execution_error", {"exception_type": "ExecutionBlocked"}))
+    assert not progress.over
+    assert progress.failure is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("crystools.monitor", {"cpu": 1}),
+        ("progress", {"node": "2", "value": None, "max": 0}),
+        ("progress_state", {"nodes": None}),
+        ("executed", {"node": "3", "output": None}),
+        ("executing", {"node": "of-a-subgraph:7"}),
+    ],
+)
+def test_messages_that_make_no_sense_do_no_harm(kind: str, data: dict[str, Any]) -> None:
+    progress, _ = heard((kind, data))
+    assert not progress.over
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"type": 1, "data": {}}', '{"type": "x", "data": null}', "no json"])
+def test_text_that_is_not_a_message_is_ignored(text: str) -> None:
+    assert parse(text) is None
+
+
+def test_previews_come_in_two_forms() -> None:
+    assert parse_frame(struct.pack(">II", 1, 2) + b"png") == PreviewFrame(image=b"png", mime_type="image/png")
+    about = b'{"node_id": "2", "prompt_id": "p", "image_type": "image/jpeg"}'
+    assert parse_frame(struct.pack(">II", 4, len(about)) + about + b"jpg") == PreviewFrame(
+        image=b"jpg", mime_type="image/jpeg", prompt_id="p", node_id="2"
+    )
+
+
+@pytest.mark.parametrize("frame", [b"", b"\0\0", struct.pack(">II", 3, 1) + b"1text", struct.pack(">II", 4, 9) + b"{"])
+def test_other_frames_are_ignored(frame: bytes) -> None:
+    assert parse_frame(frame) is None
+
+
+def entry(*messages: tuple[str, dict[str, Any]], status: str = "success") -> dict[str, Any]:
+    return {"status": {"status_str": status, "messages": [list(each) for each in messages]}}
+
+
+def test_messages_decide_how_it_ended_even_beside_a_stale_status() -> None:
+    error = ("execution_error", {"node_id": "2", "node_type": "KSampler", "exception_message": "no"})
+    assert isinstance(failure_in(entry(error, status="success")), NodeFailed)
+    assert isinstance(failure_in(entry(("execution_interrupted", {}), status="error")), RunInterrupted)
+    assert isinstance(failure_in(entry(status="error")), NodeFailed)
+    assert failure_in(entry(("execution_success", {}))) is None
+
+
+def test_history_tells_what_was_cached_and_how_long_it_took() -> None:
+    ended = entry(
+        ("execution_start", {"timestamp": 1_000}),
+        ("execution_cached", {"nodes": ["1"], "timestamp": 1_100}),
+        ("execution_success", {"timestamp": 3_500}),
+    )
+    assert cached_nodes(ended) == ["1"]
+    assert run_seconds(ended) == 2.5
+
+
+def test_a_place_in_the_queue_counts_the_run_that_is_running() -> None:
+    # a heap, not a sorted list
+    queue = {"queue_running": [[1, "r"]], "queue_pending": [[2, "a"], [9, "c"], [5, "b"]]}
+    assert [position_in(queue, each) for each in "rabc"] == [-1, 1, 2, 3]
+    assert position_in(queue, "x") is None
+
+
+@pytest.mark.parametrize(("loaders", "factor"), [(0, 1), (1, 2), (2, 2), (3, 3), (4, 3), (5, 4), (9, 4)])
+def test_loading_models_may_take_longer(loaders: int, factor: int) -> None:
+    graph: Graph = {str(n): {"class_type": "UNETLoader", "inputs": {}} for n in range(loaders)}
+    assert loading_factor(graph | {"x": {"class_type": "SaveImage", "inputs": {}}}) == factor
