@@ -1,4 +1,4 @@
-"""All figures, measured in one run on one PostgreSQL server, as a table with ratios and as JSON."""
+"""All figures, measured in one run, as a table with ratios and as JSON."""
 
 from __future__ import annotations
 
@@ -10,33 +10,22 @@ import platform
 import statistics
 import tempfile
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from bench import comfy
 from bench.cycle import cycle_rate, many_per_call, one_at_a_time, sqlite_rate
+from bench.figure import Figure
 from bench.latency import hot_share, lease_latency
 from bench.postgres import Server, postgres_server
 from bench.rivals import pgqueuer_rate, procrastinate_rate
 
 RESULTS = Path("bench-results.json")
 Measure = Callable[[], Awaitable[float]]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure, what it is held against, and how far it should reach."""
-
-    name: str
-    value: float
-    unit: str
-    against: str = ""
-    ratio: float | None = None
-    reach: str = ""
-    holds: bool | None = None
 
 
 def _ratio(name: str, value: float, against: str, other: float, at_least: float) -> Figure:
@@ -68,7 +57,7 @@ async def _rates(server: Server, rounds: int, scale: float) -> dict[str, float]:
     return {name: statistics.median(rates) for name, rates in found.items()}
 
 
-async def measure(rounds: int, scale: float) -> list[Figure]:
+async def measure_engine(rounds: int, scale: float) -> list[Figure]:
     async with postgres_server() as server:
         rates = await _rates(server, rounds, scale)
         one, ten, hundred = rates["one job at a time"], rates["10 per call"], rates["100 per call"]
@@ -114,11 +103,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all rates; the median counts")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of jobs and rows")
+    parser.add_argument("--only", choices=["engine", "comfy"], help="the queue, or the client and the pool")
     options = parser.parse_args()
     # As a server does after start-up; it serves the other queues, which run in this process too, just as well.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    figures = uvloop.run(measure(options.rounds, options.scale))
+    figures: list[Figure] = []
+    if options.only != "comfy":
+        figures += uvloop.run(measure_engine(options.rounds, options.scale))
+    if options.only != "engine":
+        figures += uvloop.run(comfy.measure(options.scale))
     show(figures)
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()}
     RESULTS.write_text(json.dumps({"machine": machine, "figures": [asdict(each) for each in figures]}, indent=2))

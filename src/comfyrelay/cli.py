@@ -6,6 +6,8 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -13,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from comfyrelay import __version__
-from comfyrelay.errors import ComfyRelayError
+from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.reconcile import Report
 from comfyrelay.settings import Settings, load_settings
@@ -77,6 +79,58 @@ def reconcile(
         raise typer.Exit(FOUND)
 
 
+@app.command()
+def sim(
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8188,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    folder: Annotated[
+        Path | None, typer.Option(help="Where input, output and temp files go; else a temporary folder.")
+    ] = None,
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(help="The name of a checkpoint that it claims to have. Repeat for more.")
+    ] = None,
+    slow: Annotated[
+        list[str] | None, typer.Option(help="CLASS=SECONDS: nodes of this class take this long. Repeat for more.")
+    ] = None,
+    misbehave: Annotated[
+        list[str] | None,
+        typer.Option(help='JSON, such as {"name": "OutOfMemory", "class_type": "ImageScale"}. Repeat for more.'),
+    ] = None,
+    cloud: Annotated[bool, typer.Option("--cloud", help="Serve Comfy Cloud's routes instead of ComfyUI's.")] = False,
+    api_key: Annotated[str, typer.Option(help="The key that Comfy Cloud's routes ask for.")] = "stand-in-key",
+) -> None:
+    """Run a stand-in for ComfyUI, which needs no GPU and no models, until Ctrl-C."""
+    from comfyrelay.sim import Sim, read_misbehaviour, serve, slow_from_text
+
+    def ready(server: Sim) -> None:
+        what = "Comfy Cloud" if cloud else "ComfyUI"
+        out.print(f"A stand-in for {what} listens at {server.url}", highlight=False)
+        out.print(f"  files  {server.folder}", highlight=False)
+        if cloud:
+            out.print(f"  key    {api_key}", highlight=False)
+        out.print("Press Ctrl-C to stop.", highlight=False)
+
+    serving = serve(
+        host=host,
+        port=port,
+        folder=folder,
+        checkpoints=checkpoint or ("stand-in.safetensors",),
+        cloud=cloud,
+        api_key=api_key,
+        misbehaviour=[
+            *(slow_from_text(each) for each in slow or ()),
+            *(read_misbehaviour(_json_object(each)) for each in misbehave or ()),
+        ],
+        on_ready=ready,
+    )
+    try:
+        asyncio.run(serving)
+    except OSError as error:
+        if error.errno not in (EADDRINUSE, EADDRNOTAVAIL, EACCES):
+            raise
+        raise ConfigurationError(f"Cannot listen at {host}:{port}. Is it taken? Choose another with --port.") from None
+
+
 @db_app.command("upgrade")
 def db_upgrade() -> None:
     """Bring the central database and every tenant pool to the newest schema."""
@@ -133,6 +187,16 @@ async def _up(settings: Settings) -> None:
         out.print("Reaping lost leases and relaying verdicts. Press Ctrl-C to stop.", highlight=False)
         await stop.wait()
         out.print("Stopping.", highlight=False)
+
+
+def _json_object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidInput(f"Write a JSON object, not {text!r}.")
+    return value
 
 
 def _as_json(report: Report) -> dict[str, object]:

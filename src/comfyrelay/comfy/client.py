@@ -122,7 +122,7 @@ class ComfyClient:
         info = await self.object_info(refresh=True)
         problems = [problem.text for problem in graph_problems(check_graph(graph), info)]
         for file in uploaded_files(graph, info):
-            if (await self._http.send("HEAD", "/view", params=file_query(file.name))).status_code != 200:
+            if not await self._has(file.name):
                 where = f"{file.class_type} ({file.node_id})"
                 problems.append(f"{where}: the file '{file.name}' is not on the server (input '{file.input}')")
         return problems
@@ -272,6 +272,12 @@ class ComfyClient:
             cached_nodes=cached_nodes(entry),
             seconds=run_seconds(entry),
         )
+
+    async def _has(self, name: str) -> bool:
+        # one byte is enough; a HEAD is not passed on by every proxy
+        wanted = {"params": file_query(name), "headers": {"Range": "bytes=0-0"}}
+        async with self._http.stream("GET", "/view", **wanted) as response:
+            return response.is_success
 
     async def _stop(self, prompt_id: str) -> None:
         """Cancel as well as can be: the server may be the reason why."""

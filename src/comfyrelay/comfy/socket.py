@@ -15,8 +15,10 @@ from websockets.exceptions import WebSocketException
 
 __all__ = ["EventSocket"]
 
-FIRST_DELAY_SECONDS = 0.5
+FIRST_DELAY_SECONDS = 0.1
 LAST_DELAY_SECONDS = 15.0
+# A connection that lasts shorter than this is not a success, or a server that drops each one would be stormed.
+STABLE_SECONDS = 5.0
 # The server sends nothing while idle, and may not answer pings while a model loads: silence is not death.
 PING_EVERY_SECONDS = 30.0
 PING_TIMEOUT_SECONDS = 180.0
@@ -87,9 +89,11 @@ class EventSocket:
     async def _keep_open(self) -> None:
         delay = FIRST_DELAY_SECONDS
         while True:
-            if await self._listen():
+            began = asyncio.get_running_loop().time()
+            if not await self._listen():
+                self._tried.set()
+            elif asyncio.get_running_loop().time() - began > STABLE_SECONDS:
                 delay = FIRST_DELAY_SECONDS
-            self._tried.set()
             # many clients of one server must not come back in the same moment
             await asyncio.sleep(delay * random.uniform(0.85, 1.15))
             delay = min(delay * 2, LAST_DELAY_SECONDS)

@@ -1,6 +1,8 @@
 """Watching one run to its end: the socket says when to look, `/queue` and `/history` say what is true."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from comfyrelay.comfy.history import position_in
@@ -71,17 +73,17 @@ class Watch:
         while True:
             if self._loop.time() >= self._look_at and (entry := await self._look()) is not None:
                 return entry
-            self._check_times()
-            await self._wait()
+            until = self._look_at
+            for end, seconds, what in self._limits():
+                if self._loop.time() >= end:
+                    raise RunTimedOut(f"The run {what} ({seconds:g} s).")
+                until = min(until, end)
+            await self._wait(until)
 
-    async def _wait(self) -> None:
-        # a second at most: the limits on time are checked in between
-        delay = min(max(self._look_at - self._loop.time(), 0.001), 1.0)
-        try:
-            async with asyncio.timeout(delay):
+    async def _wait(self, until: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
                 await self._changed.wait()
-        except TimeoutError:
-            return
         self._changed.clear()
 
     async def _look(self) -> dict[str, Any] | None:
@@ -158,23 +160,24 @@ class Watch:
         self._look_at = self._loop.time() + self._pause
         self._pause = min(self._pause * 1.5, LAST_LOOK_SECONDS)
 
-    def _check_times(self) -> None:
-        now, limits = self._loop.time(), self._timeouts
+    def _limits(self) -> Iterator[tuple[float, float, str]]:
+        """When the run's time is up, the limit in seconds, and what to say then."""
+        limits = self._timeouts
         if not self.progress.started:
-            self._check(now - self._accepted_at, limits.queue_seconds, "waited too long behind other runs")
-            if self._head_since is not None:
-                self._check(now - self._head_since, limits.start_seconds, "did not start")
+            yield from _limit(self._accepted_at, limits.queue_seconds, "waited too long behind other runs")
+            yield from _limit(self._head_since, limits.start_seconds, "did not start")
             return
-        self._started_at = self._started_at or now
-        self._check(now - self._started_at, limits.run_seconds, "took too long")
+        self._started_at = self._started_at or self._loop.time()
+        yield from _limit(self._started_at, limits.run_seconds, "took too long")
         if self._hears:
-            self._check(now - self._heard_at, self._node_seconds, "showed no progress")
+            yield from _limit(self._heard_at, self._node_seconds, "showed no progress")
 
     @property
     def _hears(self) -> bool:
         """Whether silence means anything: only on a connection that has spoken of this run before."""
         return self.progress.heard and self._socket.is_up and self._socket.connection == self._connection
 
-    def _check(self, seconds: float, limit: float | None, what: str) -> None:
-        if limit is not None and seconds >= limit:
-            raise RunTimedOut(f"The run {what} ({limit:g} s).")
+
+def _limit(since: float | None, seconds: float | None, what: str) -> Iterator[tuple[float, float, str]]:
+    if since is not None and seconds is not None:
+        yield since + seconds, seconds, what

@@ -1,0 +1,137 @@
+"""What the client and the pool cost: the workflow hash, a job through a pool, and a long queue over many servers."""
+
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+
+from bench.figure import Figure
+from bench.sims import sims
+from comfyrelay.comfy import Graph, workflow_hash
+from comfyrelay.pool import WorkflowPool
+
+LAG_EVERY_SECONDS = 0.005
+
+
+def small_graph(number: int) -> Graph:
+    """A small image, another one for each number."""
+    return {
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": number}},
+        "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": f"b/{uuid4()}"}},
+    }
+
+
+def large_graph(nodes: int) -> Graph:
+    graph: Graph = {"0": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sd/base.safetensors"}}}
+    for number in range(1, nodes):
+        inputs = {"model": [str(number - 1), 0], "seed": number, "cfg": 7.5, "text": "a lighthouse in the rain " * 8}
+        graph[str(number)] = {"class_type": "KSampler", "inputs": inputs, "_meta": {"title": f"Node {number}"}}
+    return graph
+
+
+def hash_ms(nodes: int = 200, rounds: int = 200) -> float:
+    graph = large_graph(nodes)
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        workflow_hash(graph)
+        times.append(time.perf_counter() - began)
+    return 1000 * statistics.median(times)
+
+
+async def by_hand(http: httpx.AsyncClient, socket: ClientConnection, client_id: str, graph: Graph) -> bytes:
+    """What somebody would write who has one server and trusts it: submit, wait for the end, fetch the file."""
+    answer = await http.post("/prompt", json={"prompt": graph, "client_id": client_id})
+    prompt_id = answer.json()["prompt_id"]
+    while True:
+        message: dict[str, Any] = json.loads(await socket.recv())
+        if message["type"] == "executing" and message["data"] == {"node": None, "prompt_id": prompt_id}:
+            break
+    history = (await http.get(f"/history/{prompt_id}")).json()
+    file = history[prompt_id]["outputs"]["3"]["images"][0]
+    return (await http.get("/view", params=file)).content
+
+
+async def through_pool(pool: WorkflowPool, graph: Graph) -> bytes:
+    job = await pool.enqueue(graph)
+    result = await job
+    assert job.server is not None
+    return b"".join([piece async for piece in job.server.read(result.file)])
+
+
+async def _timed(call: Callable[[], Awaitable[bytes]]) -> float:
+    began = time.perf_counter()
+    assert await call()
+    return time.perf_counter() - began
+
+
+async def added_ms(jobs: int) -> tuple[float, float]:
+    """The middle time of a job by hand and through a pool, in ms; the two take turns on the same server."""
+    hand: list[float] = []
+    pooled: list[float] = []
+    async with sims(1) as [url], httpx.AsyncClient(base_url=url) as http, WorkflowPool([url]) as pool:
+        client_id = str(uuid4())
+        async with connect(f"{url.replace('http', 'ws', 1)}/ws?clientId={client_id}") as socket:
+            # connections, caches and code are warm before anything counts
+            for number in range(-5, jobs):
+                by_hand_graph, pool_graph = small_graph(2 * number + 20), small_graph(2 * number + 21)
+                one = await _timed(lambda graph=by_hand_graph: by_hand(http, socket, client_id, graph))  # type: ignore[misc]
+                other = await _timed(lambda graph=pool_graph: through_pool(pool, graph))  # type: ignore[misc]
+                if number >= 0:
+                    hand.append(one)
+                    pooled.append(other)
+    return 1000 * statistics.median(hand), 1000 * statistics.median(pooled)
+
+
+@asynccontextmanager
+async def _lags() -> AsyncIterator[list[float]]:
+    """How late the event loop wakes a sleeper, in ms, all the time."""
+    found: list[float] = []
+
+    async def watch() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LAG_EVERY_SECONDS
+            await asyncio.sleep(LAG_EVERY_SECONDS)
+            found.append(1000 * (loop.time() - due))
+
+    task = asyncio.create_task(watch())
+    try:
+        yield found
+    finally:
+        task.cancel()
+
+
+async def schedule(jobs: int, servers: int) -> tuple[float, float, float]:
+    """Jobs per second through many servers, and the middle and worst lag of the event loop meanwhile, in ms."""
+    async with sims(servers) as urls, WorkflowPool(urls) as pool:
+        await pool.wait_ready()
+        began = time.perf_counter()
+        async with _lags() as lags:
+            queued = [await pool.enqueue(small_graph(number % 1000), priority=number % 3) for number in range(jobs)]
+            await asyncio.gather(*queued)
+        return jobs / (time.perf_counter() - began), statistics.median(lags), max(lags)
+
+
+async def measure(scale: float) -> list[Figure]:
+    hashed = hash_ms()
+    hand, pooled = await added_ms(int(100 * max(scale, 0.2)))
+    rate, lag, worst = await schedule(int(10_000 * scale), 50)
+    added = pooled - hand
+    return [
+        Figure("workflow hash, 200 nodes", hashed, "ms", reach="≤ 1 ms", holds=hashed <= 1),
+        Figure("a small image, by hand", hand, "ms"),
+        Figure("a small image, through a pool", pooled, "ms", "by hand", pooled / hand),
+        Figure("  added by the pool", added, "ms", reach="≤ 10 ms", holds=added <= 10),
+        Figure("10,000 jobs over 50 servers", rate, "/s"),
+        Figure("  lag of the event loop, middle", lag, "ms"),
+        Figure("  lag of the event loop, worst", worst, "ms", reach="≤ 50 ms", holds=worst <= 50),
+    ]

@@ -1,0 +1,67 @@
+"""Several ComfyUI servers in one process: a queue before them, failover between them, and events from all of them."""
+
+from comfyrelay.pool.events import (
+    ClientBlockedWorkflow,
+    ClientState,
+    ClientStateChanged,
+    ClientUnblockedWorkflow,
+    JobAccepted,
+    JobCancelled,
+    JobCompleted,
+    JobEvent,
+    JobFailed,
+    JobOutput,
+    JobPreview,
+    JobProgress,
+    JobQueued,
+    JobRetrying,
+    JobStarted,
+    PoolEvent,
+    PoolReady,
+)
+from comfyrelay.pool.failover import FailoverStrategy, SmartFailover
+from comfyrelay.pool.job import Job
+from comfyrelay.pool.member import MemberTimings
+from comfyrelay.pool.pool import WorkflowPool
+from comfyrelay.pool.queue import JobStatus, Leftover, MemoryQueue, Outcome, QueueAdapter
+from comfyrelay.pool.sqlite_queue import SqliteQueue
+from comfyrelay.pool.stats import ClientStats, PoolStats
+from comfyrelay.pool.streams import EventStream
+from comfyrelay.pool.ticket import JobOptions, Lane, Ticket
+
+__all__ = [
+    "ClientBlockedWorkflow",
+    "ClientState",
+    "ClientStateChanged",
+    "ClientStats",
+    "ClientUnblockedWorkflow",
+    "EventStream",
+    "FailoverStrategy",
+    "Job",
+    "JobAccepted",
+    "JobCancelled",
+    "JobCompleted",
+    "JobEvent",
+    "JobFailed",
+    "JobOptions",
+    "JobOutput",
+    "JobPreview",
+    "JobProgress",
+    "JobQueued",
+    "JobRetrying",
+    "JobStarted",
+    "JobStatus",
+    "Lane",
+    "Leftover",
+    "MemberTimings",
+    "MemoryQueue",
+    "Outcome",
+    "PoolEvent",
+    "PoolReady",
+    "PoolStats",
+    "QueueAdapter",
+    "SmartFailover",
+    "SqliteQueue",
+    "Ticket",
+    "WorkflowPool",
+]

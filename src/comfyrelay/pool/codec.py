@@ -1,0 +1,155 @@
+"""Tickets and outcomes as JSON, for queues that outlive the process."""
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from comfyrelay.comfy.outputs import OutputFile, RunResult
+from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.uploads import Attachment
+from comfyrelay.errors import ComfyError, Fault, InvalidInput
+from comfyrelay.pool.queue import JobStatus, Outcome
+from comfyrelay.pool.ticket import Lane, Ticket
+
+__all__ = ["dump_outcome", "dump_ticket", "load_outcome", "load_ticket"]
+
+# What orjson would write by itself comes back as something else.
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+
+
+def dump_ticket(ticket: Ticket) -> bytes:
+    """Everything but the graph, the bytes of attachments and the count of attempts."""
+    return orjson.dumps(
+        {
+            "priority": ticket.priority,
+            "workflow_hash": ticket.lane.workflow_hash,
+            "preferred_clients": sorted(ticket.lane.preferred_clients),
+            "exclude_clients": sorted(ticket.lane.exclude_clients),
+            "created_at": ticket.created_at.isoformat(),
+            "metadata": orjson.Fragment(_dump_metadata(ticket)),
+            "include_outputs": ticket.include_outputs,
+            "attachments": [_attachment(each) for each in ticket.attachments],
+            "max_attempts": ticket.max_attempts,
+            "retry_delay": ticket.retry_delay,
+            "timeouts": ticket.timeouts and asdict(ticket.timeouts),
+        }
+    )
+
+
+def load_ticket(
+    text: bytes, *, job_id: str, sequence: int, attempts: int, graph: bytes, contents: dict[int, bytes]
+) -> Ticket:
+    """`contents` are the bytes of attachments, by their position."""
+    value = orjson.loads(text)
+    attachments = [
+        Attachment(**{**each, "source": contents[position] if each["source"] is None else Path(each["source"])})
+        for position, each in enumerate(value["attachments"])
+        # the bytes of a finished job are gone
+        if each["source"] is not None or position in contents
+    ]
+    return Ticket(
+        id=job_id,
+        sequence=sequence,
+        lane=Lane(value["workflow_hash"], frozenset(value["preferred_clients"]), frozenset(value["exclude_clients"])),
+        graph=graph,
+        created_at=datetime.fromisoformat(value["created_at"]),
+        priority=value["priority"],
+        metadata=value["metadata"],
+        include_outputs=tuple(value["include_outputs"]),
+        attachments=tuple(attachments),
+        max_attempts=value["max_attempts"],
+        retry_delay=value["retry_delay"],
+        timeouts=RunTimeouts(**value["timeouts"]) if value["timeouts"] else None,
+        attempts=attempts,
+    )
+
+
+def dump_outcome(outcome: Outcome) -> bytes:
+    return orjson.dumps(
+        {
+            "client_id": outcome.client_id,
+            "started_at": outcome.started_at and outcome.started_at.isoformat(),
+            "finished_at": outcome.finished_at.isoformat(),
+            "result": outcome.result and _dump_result(outcome.result),
+            "error": outcome.error and _dump_error(outcome.error),
+        }
+    )
+
+
+def load_outcome(text: bytes, *, status: JobStatus, attempts: int) -> Outcome:
+    value = orjson.loads(text)
+    return Outcome(
+        status=status,
+        attempts=attempts,
+        client_id=value["client_id"],
+        started_at=value["started_at"] and datetime.fromisoformat(value["started_at"]),
+        finished_at=datetime.fromisoformat(value["finished_at"]),
+        result=value["result"] and _load_result(value["result"]),
+        error=value["error"] and _load_error(value["error"]),
+    )
+
+
+def _dump_metadata(ticket: Ticket) -> bytes:
+    try:
+        return orjson.dumps(dict(ticket.metadata), option=_STRICT)
+    except TypeError as error:
+        raise InvalidInput(
+            f"A durable queue keeps metadata as JSON, and this is not: {error}.", errors={"metadata": str(error)}
+        ) from None
+
+
+def _attachment(attachment: Attachment) -> dict[str, Any]:
+    source = attachment.source
+    return {
+        "node": attachment.node,
+        "input": attachment.input,
+        # absolute: the process that runs it may have been started in another folder
+        "source": str(source.absolute()) if isinstance(source, Path) else None,
+        "name": attachment.name,
+        "content_hash": attachment.content_hash,
+    }
+
+
+def _dump_result(result: RunResult) -> dict[str, Any]:
+    return asdict(result) | {"cached_nodes": sorted(result.cached_nodes)}
+
+
+def _load_result(value: dict[str, Any]) -> RunResult:
+    return RunResult(
+        prompt_id=value["prompt_id"],
+        files=tuple(OutputFile(**each) for each in value["files"]),
+        texts={node_id: tuple(texts) for node_id, texts in value["texts"].items()},
+        cached_nodes=frozenset(value["cached_nodes"]),
+        seconds=value["seconds"],
+    )
+
+
+def _dump_error(error: ComfyError) -> dict[str, Any]:
+    return {
+        "code": error.code,
+        "detail": error.detail,
+        "fault": error.fault.value,
+        "node_id": error.node_id,
+        "problems": error.problems,
+        "raw": error.raw,
+        "retry_after_seconds": error.retry_after_seconds,
+    }
+
+
+def _load_error(value: dict[str, Any]) -> ComfyError:
+    kind = _error_class(value.pop("code"))
+    return kind(value.pop("detail"), fault=Fault(value.pop("fault")), **value)
+
+
+def _error_class(code: str) -> type[ComfyError]:
+    """The class with this code; a subclass that has its parent's is read as its parent."""
+    level: list[type[ComfyError]] = [ComfyError]
+    while level:
+        for each in level:
+            if each.code == code:
+                return each
+        level = [child for each in level for child in each.__subclasses__()]
+    return ComfyError

@@ -1,0 +1,148 @@
+"""One server of a pool: whether it can be used, and what the scheduler wants to know about it."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from comfyrelay.comfy.server import ComfyServer
+from comfyrelay.errors import ComfyRelayError
+from comfyrelay.pool.events import ClientState
+
+__all__ = ["Member", "MemberTimings"]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberTimings:
+    """`reconnect_grace_seconds` is how long a server that came back is left alone, to finish starting."""
+
+    reconnect_grace_seconds: float = 2.0
+    health_interval_seconds: float = 15.0
+    first_backoff_seconds: float = 0.5
+    last_backoff_seconds: float = 15.0
+
+
+class Member:
+    def __init__(
+        self,
+        client_id: str,
+        server: ComfyServer,
+        *,
+        owned: bool,
+        timings: MemberTimings,
+        on_change: Callable[["Member", str | None], None],
+    ) -> None:
+        """`owned` servers are closed with the pool. `on_change` hears of each change of state, and why."""
+        self.id = client_id
+        self.server = server
+        self.owned = owned
+        self.state = ClientState.OFFLINE
+        self.tried = False
+        self.running = 0
+        self.completed = 0
+        self.failed = 0
+        self.last_used = 0
+        self.warm: set[str] = set()
+        self.usable_from = 0.0
+        self._timings = timings
+        self._on_change = on_change
+        self._was_online = False
+        # set when there may be reason to leave the online state
+        self._nudge = asyncio.Event()
+        self._doubt: str | None = None
+
+    @property
+    def foreign_runs(self) -> int:
+        return max((self.server.queue_remaining or 0) - self.running, 0)
+
+    def is_free(self, now: float) -> bool:
+        """Whether it could take a job at this time of the loop."""
+        return self.state is ClientState.ONLINE and self.running < self.server.slots and now >= self.usable_from
+
+    def doubt(self, reason: str) -> None:
+        """A run found the server gone: it gets no more jobs until it has been seen again."""
+        if self.state is ClientState.ONLINE:
+            self._doubt = reason
+            self._change(ClientState.OFFLINE, reason)
+            self._nudge.set()
+
+    async def watch(self) -> None:
+        """Keep the state true, until cancelled."""
+        loop = asyncio.get_running_loop()
+        backoff = 0.0
+        while True:
+            self._change(ClientState.CONNECTING)
+            reason = await self._check()
+            self.tried = True
+            if reason is None:
+                online_at = loop.time()
+                self._come_online(online_at)
+                reason = await self._until_lost()
+                # one that comes and goes is asked ever more rarely, too
+                if loop.time() - online_at >= self._timings.last_backoff_seconds:
+                    backoff = 0.0
+            self._change(ClientState.OFFLINE, reason)
+            # many pools must not come back to one server in the same moment
+            await asyncio.sleep(backoff * random.uniform(0.75, 1.25))
+            backoff = min(max(backoff * 2, self._timings.first_backoff_seconds), self._timings.last_backoff_seconds)
+
+    def _come_online(self, now: float) -> None:
+        if self._was_online:
+            self.usable_from = now + self._timings.reconnect_grace_seconds
+        self._was_online = True
+        self.warm.clear()
+        self._doubt = None
+        self._change(ClientState.ONLINE)
+
+    async def _until_lost(self) -> str:
+        """Wait until there is reason to think that the server is gone, and return the reason."""
+        while self._doubt is None:
+            self._nudge.clear()
+            lost = await self._watch_connection()
+            try:
+                async with asyncio.timeout(self._timings.health_interval_seconds):
+                    await self._nudge.wait()
+            except TimeoutError:
+                # a run that is under way notices by itself
+                reason = None if self.running else await self._check()
+                if reason is not None:
+                    return reason
+            else:
+                break
+            finally:
+                lost.cancel()
+        return self._doubt or "The connection was lost."
+
+    async def _watch_connection(self) -> asyncio.Task[None]:
+        lost = asyncio.create_task(self.server.disconnected())
+        await asyncio.sleep(0)
+        # one that is not there to begin with, behind a proxy for example, is no loss: health checks must do
+        if not lost.done():
+            lost.add_done_callback(self._note_loss)
+        return lost
+
+    def _note_loss(self, lost: asyncio.Task[None]) -> None:
+        if not lost.cancelled():
+            if error := lost.exception():
+                log.error("pool.watch_failed", client_id=self.id, error=repr(error))
+            self._nudge.set()
+
+    async def _check(self) -> str | None:
+        """Why the server cannot be used; `None` when it can."""
+        try:
+            await self.server.check()
+        except ComfyRelayError as error:
+            return error.detail
+        except Exception as error:
+            log.exception("pool.check_failed", client_id=self.id)
+            return f"The check failed unexpectedly ({type(error).__name__})."
+        return None
+
+    def _change(self, state: ClientState, reason: str | None = None) -> None:
+        if state is not self.state:
+            self.state = state
+            self._on_change(self, reason)

@@ -1,0 +1,218 @@
+"""Several ComfyUI servers as one: enqueue a graph, and it runs on one that can."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Self, TypeVar, Unpack, overload
+
+from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.comfy.server import ComfyServer
+from comfyrelay.errors import Conflict
+from comfyrelay.pool.bus import Bus, Selector
+from comfyrelay.pool.endings import Endings
+from comfyrelay.pool.events import PoolEvent
+from comfyrelay.pool.failover import FailoverStrategy, SmartFailover
+from comfyrelay.pool.intake import Intake
+from comfyrelay.pool.job import Job
+from comfyrelay.pool.member import Member, MemberTimings
+from comfyrelay.pool.queue import JobStatus, MemoryQueue, QueueAdapter
+from comfyrelay.pool.record import Record, Stop
+from comfyrelay.pool.registry import Registry
+from comfyrelay.pool.roster import Roster, Servers
+from comfyrelay.pool.runner import Runner
+from comfyrelay.pool.scheduler import Scheduler
+from comfyrelay.pool.stats import ClientStats, PoolStats, Tally
+from comfyrelay.pool.streams import EventStream
+from comfyrelay.pool.ticket import JobOptions, Ticket
+
+__all__ = ["WorkflowPool"]
+
+E = TypeVar("E", bound=PoolEvent)
+
+
+class WorkflowPool:
+    """`async with WorkflowPool(["http://a:8188", "http://b:8188"]) as pool: result = await pool.run(graph)`.
+
+    Servers are addresses, `ComfyServer`s, or a mapping of names to either; a server's client id is its name, or else
+    its address. Those given as addresses are closed with the pool.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        *,
+        queue: QueueAdapter | None = None,
+        failover: FailoverStrategy | None = None,
+        timings: MemberTimings | None = None,
+        keep_finished: int = 1000,
+        event_buffer: int = 1000,
+    ) -> None:
+        """Make a pool; nothing happens before it is entered, or `open` is called.
+
+        `keep_finished` is how many finished jobs can still be looked up, here and in a durable queue. `event_buffer` is
+        how many events wait for a slow reader before some are dropped.
+        """
+        # an empty queue is false
+        self._queue = MemoryQueue() if queue is None else queue
+        self._failover = SmartFailover() if failover is None else failover
+        self._event_buffer = event_buffer
+        self._bus = Bus(buffer_size=event_buffer)
+        self._registry = Registry(keep_finished=keep_finished)
+        self._tally = Tally()
+        emit = self._bus.emit
+        self._scheduler = Scheduler(queue=self._queue, failover=self._failover, start=self._start, emit=emit)
+        self._roster = Roster(servers, timings=timings or MemberTimings(), emit=emit, wake=self._scheduler.wake)
+        self._endings = Endings(queue=self._queue, registry=self._registry, tally=self._tally, emit=emit)
+        self._runner = Runner(
+            queue=self._queue,
+            failover=self._failover,
+            endings=self._endings,
+            tally=self._tally,
+            emit=emit,
+            scheduler=self._scheduler,
+        )
+        self._intake = Intake(
+            queue=self._queue,
+            registry=self._registry,
+            endings=self._endings,
+            tally=self._tally,
+            arrived=self._scheduler.arrived,
+            make_job=self._make_job,
+        )
+        self._was_opened = False
+        self._closing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Take up what the queue holds, and begin to connect to the servers. A pool is opened once."""
+        if self._was_opened:
+            raise Conflict("A pool can be opened once only.")
+        self._was_opened = True
+        try:
+            await self._intake.open()
+        except BaseException:
+            await self._roster.close()
+            await self._queue.close()
+            raise
+        for record in self._registry.records:
+            member = self._roster.find(record.client_id)
+            record.server = member.server if member else None
+        for member in self._roster:
+            self._roster.watch(member)
+        self._scheduler.open(self._roster)
+
+    async def close(self, *, drain: bool = False) -> None:
+        """Stop. With `drain`, wait first until every job has ended; no new ones are taken meanwhile.
+
+        Runs under way are interrupted on their servers. A durable queue keeps what has not ended for the next start;
+        with another, those jobs are canceled. Whoever awaits one of them gets `JobCanceled`.
+        """
+        await self._intake.close()
+        if drain and self._closing is None:
+            await self._registry.idle.wait()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def wait_ready(self) -> None:
+        """Return when every server was tried once and at least one is online."""
+        await self._roster.ready.wait()
+
+    async def enqueue(self, graph: Graph, **options: Unpack[JobOptions]) -> Job:
+        """Put a graph as it is now into the queue. With a durable queue, it cannot be lost once this returns."""
+        return await self._intake.take(graph, options, self._roster.ids)
+
+    async def run(self, graph: Graph, **options: Unpack[JobOptions]) -> RunResult:
+        """Enqueue a graph and wait for its result. Cancelling this call cancels the job."""
+        job = await self.enqueue(graph, **options)
+        try:
+            return await job
+        except asyncio.CancelledError:
+            await asyncio.shield(self._endings.spawn(job.cancel()))
+            raise
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """All jobs that have not ended, and the last of those that have, by their id."""
+        return self._registry.jobs
+
+    def job(self, job_id: str) -> Job:
+        return self._registry.job(job_id)
+
+    async def cancel(self, job_id: str) -> bool:
+        """Take a job out of the queue, or stop it on its server; false when it had ended before."""
+        record = self._registry.record(job_id)
+        if record.done.is_set():
+            return False
+        while not record.done.is_set():
+            if self._queue.remove(job_id):
+                # not in this task: whoever asked may lose interest, the job must end all the same
+                await asyncio.shield(self._endings.spawn(self._endings.cancel(record)))
+            elif record.task is not None:
+                await self._runner.stop(record, Stop.CANCEL)
+            else:
+                # somebody else has just taken it out
+                await record.done.wait()
+        return record.status is JobStatus.CANCELED
+
+    def stats(self) -> PoolStats:
+        return PoolStats(
+            **{status.value: self._tally[status] for status in JobStatus},
+            clients={member.id: ClientStats.of(member, self._failover) for member in self._roster},
+        )
+
+    @overload
+    def on(self, which: type[E], callback: Callable[[E], object]) -> Callable[[], None]: ...
+
+    @overload
+    def on(self, which: str, callback: Callable[[Any], object]) -> Callable[[], None]: ...
+
+    def on(self, which: Selector, callback: Callable[[Any], object]) -> Callable[[], None]:
+        """Call back, or start a coroutine, at each event of a type (`"job:completed"`), class, or all (`"*"`).
+
+        Returns a function that ends this. What a callback raises is logged, and goes no further.
+        """
+        return self._bus.on(which, callback)
+
+    def events(self, *which: Selector) -> EventStream[Any]:
+        """Events of these types or classes, or all, from now until the pool is closed: `async for event in …`."""
+        return self._bus.stream(*which)
+
+    def add_server(self, server: str | ComfyServer, *, name: str | None = None) -> str:
+        """Use one more server; returns its client id."""
+        member = self._roster.add(server, name=name)
+        self._roster.watch(member)
+        return member.id
+
+    async def remove_server(self, client_id: str) -> None:
+        """Use a server no more. What runs there is interrupted and put back, with that attempt not counted."""
+        member = self._roster.take_out(client_id)
+        here = [each for each in self._registry.unfinished if each.task is not None and each.client_id == client_id]
+        await asyncio.gather(*(self._runner.stop(record, Stop.PUT_BACK) for record in here))
+        await self._roster.dismiss(member)
+
+    def _make_job(self, record: Record) -> Job:
+        return Job(record, cancel=self.cancel, buffer_size=self._event_buffer)
+
+    def _start(self, ticket: Ticket, member: Member) -> None:
+        self._runner.start(self._registry.record(ticket.id), member)
+
+    async def _close(self) -> None:
+        self._scheduler.close()
+        busy = [record for record in self._registry.unfinished if record.task is not None]
+        await asyncio.gather(*(self._runner.stop(record, Stop.PUT_BACK) for record in busy))
+        for record in self._registry.unfinished:
+            if self._queue.durable:
+                self._endings.abandon(record)
+            elif self._queue.remove(record.ticket.id):
+                await self._endings.cancel(record, "The pool was closed.")
+        await self._endings.finish()
+        await self._roster.close()
+        await self._queue.close()
+        await self._bus.close()

@@ -1,0 +1,79 @@
+"""All that a pool knows about one job. `Job` is the face of it that users see."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum, auto
+from typing import Any, TypeVar
+
+from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.comfy.server import ComfyServer
+from comfyrelay.errors import ComfyError, ComfyRelayError, JobCanceled
+from comfyrelay.pool.events import JobCancelled, JobEvent
+from comfyrelay.pool.queue import JobStatus, Outcome
+from comfyrelay.pool.streams import EventStream
+from comfyrelay.pool.ticket import Ticket
+
+__all__ = ["Record", "Stop"]
+
+E = TypeVar("E", bound=JobEvent)
+
+
+class Stop(Enum):
+    """Why a run is being stopped."""
+
+    CANCEL = auto()
+    PUT_BACK = auto()
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Record:
+    """`failure` is what those who await it get once `done` is set, if there is no result.
+
+    `task` is what happens with it now, from the beginning of an attempt until it waits again or has ended; `can_stop`
+    says that this may be cancelled.
+    """
+
+    ticket: Ticket
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    status: JobStatus = JobStatus.QUEUED
+    client_id: str | None = None
+    server: ComfyServer | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    progress: float = 0.0
+    last_error: ComfyError | None = None
+    result: RunResult | None = None
+    failure: ComfyRelayError | None = None
+    ending: JobEvent | None = None
+    task: asyncio.Task[None] | None = None
+    stop: Stop | None = None
+    can_stop: bool = False
+    streams: list[EventStream[JobEvent]] = field(default_factory=list)
+
+    def event(self, kind: type[E], **more: Any) -> E:
+        """An event of this job as it is now."""
+        return kind(
+            job_id=self.ticket.id,
+            workflow_hash=self.ticket.lane.workflow_hash,
+            metadata=self.ticket.metadata,
+            client_id=self.client_id,
+            attempt=self.ticket.attempts,
+            **more,
+        )
+
+    def end(self, outcome: Outcome, ending: JobEvent) -> None:
+        self.status = outcome.status
+        self.finished_at = outcome.finished_at
+        self.result = outcome.result
+        self.failure = outcome.error
+        if isinstance(ending, JobCancelled):
+            self.failure = JobCanceled(ending.reason)
+        else:
+            self.last_error = outcome.error
+        self.ending = ending
+        if outcome.result is not None:
+            self.progress = 1.0
+        # the graph and the files are most of a job's size
+        self.ticket = replace(self.ticket, graph=b"", attachments=())
+        self.done.set()

@@ -1,0 +1,51 @@
+"""From the events of a run on a server to the events of a job in a pool."""
+
+from collections.abc import Callable
+from typing import Any, assert_never
+
+from comfyrelay.comfy.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Started, Step
+from comfyrelay.comfy.graph import Graph
+from comfyrelay.pool.events import JobAccepted, JobEvent, JobOutput, JobPreview, JobProgress, JobStarted
+from comfyrelay.pool.record import Record
+
+__all__ = ["Relay"]
+
+
+class Relay:
+    """Translates for one attempt; what a stopped one still says is not passed on."""
+
+    def __init__(self, record: Record, graph: Graph, emit: Callable[[Record, JobEvent], None]) -> None:
+        self._record = record
+        self._graph = graph
+        self._emit = emit
+
+    def take(self, event: RunEvent) -> None:
+        if self._record.stop is not None:
+            return
+        match event:
+            case Queued():
+                self._tell(JobAccepted, event, position=event.position)
+            case Started():
+                self._tell(JobStarted, event)
+            case NodeStarted():
+                self._tell_progress(event, class_type=event.class_type)
+            case Step():
+                # nodes that a node makes while it runs are not in the graph
+                class_type = self._graph.get(event.node_id, {}).get("class_type", "")
+                self._tell_progress(event, class_type=class_type, value=event.value, maximum=event.maximum)
+            case Preview():
+                self._tell(JobPreview, event, node_id=event.node_id, image=event.image, mime_type=event.mime_type)
+            case Output():
+                self._tell(JobOutput, event, node_id=event.node_id, files=event.files, texts=event.texts)
+            case Finished():
+                # told once it is settled
+                return
+            case _:
+                assert_never(event)
+
+    def _tell_progress(self, event: NodeStarted | Step, **more: Any) -> None:
+        self._record.progress = event.progress
+        self._tell(JobProgress, event, node_id=event.node_id, progress=event.progress, **more)
+
+    def _tell(self, kind: type[JobEvent], event: RunEvent, **more: Any) -> None:
+        self._emit(self._record, self._record.event(kind, prompt_id=event.prompt_id, **more))

@@ -1,0 +1,65 @@
+"""What a pool is doing, in numbers."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from comfyrelay.pool.events import ClientState
+from comfyrelay.pool.failover import FailoverStrategy
+from comfyrelay.pool.member import Member
+from comfyrelay.pool.queue import JobStatus
+
+__all__ = ["ClientStats", "PoolStats", "Tally"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientStats:
+    """`completed` and `failed` count attempts."""
+
+    state: ClientState
+    running: int
+    completed: int
+    failed: int
+    blocked_hashes: frozenset[str]
+    warm_hashes: frozenset[str]
+
+    @classmethod
+    def of(cls, member: Member, failover: FailoverStrategy) -> "ClientStats":
+        return cls(
+            state=member.state,
+            running=member.running,
+            completed=member.completed,
+            failed=member.failed,
+            blocked_hashes=failover.blocked_hashes(member.id),
+            warm_hashes=frozenset(member.warm),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolStats:
+    """Jobs by status. Finished ones are counted since the pool was opened, whether they are still kept or not."""
+
+    queued: int
+    running: int
+    retrying: int
+    completed: int
+    failed: int
+    canceled: int
+    clients: Mapping[str, ClientStats]
+
+
+class Tally:
+    """Counts jobs by status, so that nobody has to walk them."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[JobStatus] = Counter()
+
+    def __getitem__(self, status: JobStatus) -> int:
+        return self._counts[status]
+
+    def added(self, status: JobStatus) -> None:
+        self._counts[status] += 1
+
+    def moved(self, before: JobStatus, after: JobStatus) -> None:
+        self._counts[before] -= 1
+        self._counts[after] += 1

@@ -1,0 +1,118 @@
+"""What waits in a queue: a graph as it was when it was enqueued, and everything needed to run it later."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypedDict
+from uuid import uuid4
+
+import orjson
+
+from comfyrelay.comfy.graph import Graph, check_graph
+from comfyrelay.comfy.hash import workflow_hash
+from comfyrelay.comfy.nodes import find_node
+from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.uploads import Attachment
+from comfyrelay.errors import GraphError, InvalidInput
+
+__all__ = ["JobOptions", "Lane", "Ticket", "make_ticket"]
+
+
+class Lane(NamedTuple):
+    """Jobs of one lane can run on the same servers: what holds for one of them holds for all."""
+
+    workflow_hash: str
+    preferred_clients: frozenset[str] = frozenset()
+    exclude_clients: frozenset[str] = frozenset()
+
+
+class JobOptions(TypedDict, total=False):
+    """What can be said about a job when it is enqueued.
+
+    - `priority`: higher goes first; 0 unless told.
+    - `metadata`: comes back on the job and on each of its events.
+    - `include_outputs`: nodes (ids or titles) whose outputs go first in the result.
+    - `attachments`: files that are uploaded to the server before the run.
+    - `preferred_clients`: servers to use when one of them is free; others are used when none is.
+    - `exclude_clients`: servers never to use.
+    - `max_attempts`: 3 unless told.
+    - `retry_delay`: seconds between a failed attempt and the next; 1 unless told.
+    - `timeouts`: how long a run may take, and where.
+    """
+
+    priority: int
+    metadata: Mapping[str, Any]
+    include_outputs: Sequence[str]
+    attachments: Iterable[Attachment]
+    preferred_clients: Iterable[str]
+    exclude_clients: Iterable[str]
+    max_attempts: int
+    retry_delay: float
+    timeouts: RunTimeouts | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ticket:
+    """A job on its way. `sequence` is its place among equals, which it keeps when it is tried again."""
+
+    id: str
+    sequence: int
+    lane: Lane
+    graph: bytes
+    created_at: datetime
+    priority: int = 0
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    include_outputs: tuple[str, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    max_attempts: int = 3
+    retry_delay: float = 1.0
+    timeouts: RunTimeouts | None = None
+    attempts: int = 0
+
+
+def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at: datetime) -> Ticket:
+    """Check what can be checked without a server, and keep a copy that the caller cannot change."""
+    ticket = Ticket(
+        id=str(uuid4()),
+        sequence=sequence,
+        lane=_lane(check_graph(graph), options),
+        graph=_snapshot(graph),
+        created_at=created_at,
+        priority=options.get("priority", 0),
+        metadata=MappingProxyType(dict(options.get("metadata", {}))),
+        include_outputs=tuple(options.get("include_outputs", ())),
+        attachments=tuple(options.get("attachments", ())),
+        max_attempts=options.get("max_attempts", 3),
+        retry_delay=options.get("retry_delay", 1.0),
+        timeouts=options.get("timeouts"),
+    )
+    _check(ticket)
+    for node in (*ticket.include_outputs, *(each.node for each in ticket.attachments)):
+        find_node(graph, node)
+    return ticket
+
+
+def _lane(graph: Graph, options: JobOptions) -> Lane:
+    return Lane(
+        workflow_hash(graph),
+        frozenset(options.get("preferred_clients", ())),
+        frozenset(options.get("exclude_clients", ())),
+    )
+
+
+def _snapshot(graph: Graph) -> bytes:
+    try:
+        return orjson.dumps(graph)
+    except TypeError as error:
+        raise GraphError(f"The graph is not valid JSON: {error}.") from None
+
+
+def _check(ticket: Ticket) -> None:
+    errors = {}
+    if ticket.max_attempts < 1:
+        errors["max_attempts"] = "must be at least 1"
+    if ticket.retry_delay < 0:
+        errors["retry_delay"] = "must not be negative"
+    if errors:
+        raise InvalidInput(errors=errors)

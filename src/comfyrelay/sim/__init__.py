@@ -1,0 +1,52 @@
+"""A stand-in for ComfyUI and Comfy Cloud: it answers as they do, runs real nodes on the CPU, and fails on request."""
+
+from comfyrelay.sim.log import Log, Received
+from comfyrelay.sim.main import serve, slow_from_text
+from comfyrelay.sim.misbehaviour import (
+    DropSocket,
+    EmptyOutputs,
+    EndAs,
+    ErrorAfterQueueing,
+    ErrorBeforeQueueing,
+    Fail,
+    LateHistory,
+    LostFile,
+    Misbehaviour,
+    MissingModel,
+    OutOfMemory,
+    Refuse,
+    Restart,
+    SilentSocket,
+    Slow,
+    SlowHttp,
+    Stuck,
+)
+from comfyrelay.sim.mischief import Handle, read_misbehaviour
+from comfyrelay.sim.server import Sim
+
+__all__ = [
+    "DropSocket",
+    "EmptyOutputs",
+    "EndAs",
+    "ErrorAfterQueueing",
+    "ErrorBeforeQueueing",
+    "Fail",
+    "Handle",
+    "LateHistory",
+    "Log",
+    "LostFile",
+    "Misbehaviour",
+    "MissingModel",
+    "OutOfMemory",
+    "Received",
+    "Refuse",
+    "Restart",
+    "SilentSocket",
+    "Sim",
+    "Slow",
+    "SlowHttp",
+    "Stuck",
+    "read_misbehaviour",
+    "serve",
+    "slow_from_text",
+]

@@ -1,0 +1,130 @@
+"""All that a server process holds in memory, and loses when it is killed: queue, history, cache and sockets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from comfyrelay.sim.cache import Cache
+from comfyrelay.sim.definitions import Listing, Listings
+from comfyrelay.sim.executor import PromptRun, Workshop
+from comfyrelay.sim.folders import Folders
+from comfyrelay.sim.log import Log
+from comfyrelay.sim.misbehaviour import DropSocket, Restart, SilentSocket
+from comfyrelay.sim.mischief import Mischief
+from comfyrelay.sim.options import Options
+from comfyrelay.sim.queue import PromptQueue
+from comfyrelay.sim.sockets import Sockets
+from comfyrelay.sim.validation import Surroundings
+
+_IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+_VIDEOS = frozenset({".mp4", ".webm", ".mov", ".mkv", ".avi"})
+
+
+class Engine:
+    def __init__(
+        self,
+        *,
+        options: Options,
+        folders: Folders,
+        mischief: Mischief,
+        log: Log,
+        restart: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self.options = options
+        self.folders = folders
+        self.mischief = mischief
+        self.log = log
+        self.features = {
+            "supports_preview_metadata": True,
+            "max_upload_size": options.max_upload_bytes,
+            "extension": {"manager": {"supports_v4": True}},
+        }
+        self.sockets = Sockets(features=self.features)
+        self.cache = Cache()
+        self.queue = PromptQueue(on_change=self._tell_status)
+        self.run: PromptRun | None = None
+        self._restart = restart
+        self._must_free = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self.sockets.publish()), asyncio.create_task(self._work())]
+
+    async def stop(self) -> None:
+        """Stop at once. A node that runs in its thread cannot be stopped: its result is dropped."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return {"exec_info": {"queue_remaining": self.queue.remaining}}
+
+    @property
+    def listings(self) -> Listings:
+        return {
+            Listing.INPUT_IMAGES: self.folders.listed(_IMAGES),
+            Listing.INPUT_VIDEOS: self.folders.listed(_VIDEOS),
+            Listing.CHECKPOINTS: list(self.options.models.get("checkpoints", ())),
+        }
+
+    @property
+    def surroundings(self) -> Surroundings:
+        return Surroundings(folders=self.folders, listings=self.listings)
+
+    @property
+    def running_node(self) -> tuple[str, str] | None:
+        """The client that owns the prompt that runs, and its node."""
+        if self.run is None or self.run.current is None or self.run.telling.client_id is None:
+            return None
+        return self.run.telling.client_id, self.run.current
+
+    def interrupt(self, prompt_id: str | None = None) -> bool:
+        """Interrupt what runs; with an id, only if it is that prompt."""
+        self.log.interrupts += 1
+        if self.run is None or prompt_id not in (None, self.run.prompt_id):
+            return False
+        self.run.interrupt()
+        return True
+
+    def free(self) -> None:
+        """Empty the cache, after the prompt that runs."""
+        self._must_free = True
+        if self.run is None:
+            self._free_if_asked()
+
+    def _free_if_asked(self) -> None:
+        if self._must_free:
+            self.cache.clear()
+            self._must_free = False
+
+    def _tell_status(self) -> None:
+        self.sockets.post("status", {"status": self.status}, None)
+
+    async def _work(self) -> None:
+        workshop = Workshop(
+            folders=self.folders,
+            cache=self.cache,
+            sockets=self.sockets,
+            mischief=self.mischief,
+            on_node=self._on_node,
+        )
+        while True:
+            item = await self.queue.get()
+            self.run = PromptRun(item, workshop)
+            entry = await self.run.run()
+            self.queue.finish(entry)
+            self.run.telling.end()
+            self.run = None
+            self._free_if_asked()
+
+    async def _on_node(self, class_type: str) -> None:
+        """Let happen what was asked to happen to the whole server when such a node starts."""
+        if self.mischief.take(DropSocket, [class_type]):
+            self.sockets.drop()
+        if self.mischief.take(SilentSocket, [class_type]):
+            self.sockets.silence()
+        if restart := self.mischief.take(Restart, [class_type]):
+            await self._restart(restart.what.down_seconds)
+            # the kill cancels this task; nothing more may happen before it does
+            await asyncio.Event().wait()

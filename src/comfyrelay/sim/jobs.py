@@ -1,0 +1,64 @@
+"""Prompts seen as jobs: one shape for those that wait, run and have ended."""
+
+from typing import Any
+
+_PREVIEWABLE = frozenset({"images", "video", "audio", "gifs", "3d"})
+_ENDS = frozenset({"execution_success", "execution_error", "execution_interrupted"})
+
+
+def job_of_item(item: list[Any], status: str) -> dict[str, Any]:
+    """A job that has not ended, from its place in the queue."""
+    return {**_head(item, status), "outputs_count": 0, **_workflow_id(item)}
+
+
+def job_of_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    """A job that has ended, from its history."""
+    status = entry["status"]
+    # 0.7.0 calls an interrupted prompt failed
+    head = _head(entry["prompt"], "completed" if status["status_str"] == "success" else "failed")
+    count, preview = _outputs_summary(entry["outputs"])
+    times = {kind: data["timestamp"] for kind, data in status["messages"]}
+    error = next((data for kind, data in status["messages"] if kind == "execution_error"), None)
+    optional = {
+        "execution_start_time": times.get("execution_start"),
+        "execution_end_time": next((at for kind, at in times.items() if kind in _ENDS), None),
+        "execution_error": error,
+        "outputs_count": count,
+        "preview_output": preview,
+    }
+    return {
+        **head,
+        **{name: value for name, value in optional.items() if value is not None},
+        **_workflow_id(entry["prompt"]),
+    }
+
+
+def with_details(job: dict[str, Any], item: list[Any], entry: dict[str, Any] | None) -> dict[str, Any]:
+    """The job as it is shown alone: with its graph, and its outputs once there are any."""
+    workflow = {"prompt": item[2], "extra_data": item[3]}
+    if entry is None:
+        return {**job, "workflow": workflow}
+    return {**job, "outputs": entry["outputs"], "execution_status": entry["status"], "workflow": workflow}
+
+
+def _head(item: list[Any], status: str) -> dict[str, Any]:
+    return {"id": item[1], "status": status, "priority": item[0], "create_time": item[3].get("create_time")}
+
+
+def _workflow_id(item: list[Any]) -> dict[str, Any]:
+    found = ((item[3].get("extra_pnginfo") or {}).get("workflow") or {}).get("id")
+    return {} if found is None else {"workflow_id": found}
+
+
+def _outputs_summary(outputs: dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
+    found = [
+        {**item, "nodeId": node_id, "mediaType": kind}
+        for node_id, shown in outputs.items()
+        for kind, items in shown.items()
+        if isinstance(items, list)
+        for item in items
+        if isinstance(item, dict)
+    ]
+    showable = [each for each in found if each["mediaType"] in _PREVIEWABLE]
+    saved = [each for each in showable if each.get("type") == "output"]
+    return len(found), next(iter(saved or showable), None)

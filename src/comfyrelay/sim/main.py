@@ -1,0 +1,65 @@
+"""The stand-in as a command: it runs until it is told to stop."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from comfyrelay.errors import InvalidInput
+from comfyrelay.sim.misbehaviour import Misbehaviour, Slow
+from comfyrelay.sim.options import Options
+from comfyrelay.sim.server import Sim
+
+_DEFAULTS = Options()
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+async def serve(
+    *,
+    host: str = _DEFAULTS.host,
+    port: int = 8188,
+    folder: Path | None = None,
+    checkpoints: Iterable[str] = tuple(_DEFAULTS.models["checkpoints"]),
+    version: str = _DEFAULTS.version,
+    vram_bytes: int = _DEFAULTS.vram_bytes,
+    cloud: bool = False,
+    api_key: str = _DEFAULTS.api_key,
+    misbehaviour: Iterable[Misbehaviour] = (),
+    on_ready: Callable[[Sim], None] = lambda _sim: None,
+) -> None:
+    """Serve until cancelled, or until SIGINT or SIGTERM; `on_ready` is called once the port is open."""
+    sim = Sim(
+        host=host,
+        port=port,
+        folder=folder,
+        models={"checkpoints": list(checkpoints)},
+        version=version,
+        vram_bytes=vram_bytes,
+        cloud=cloud,
+        api_key=api_key,
+        misbehaviour=misbehaviour,
+    )
+    is_over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # Windows has no such handlers: there the task is cancelled
+    with suppress(NotImplementedError):
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, is_over.set)
+    try:
+        async with sim:
+            on_ready(sim)
+            await is_over.wait()
+    finally:
+        with suppress(NotImplementedError):
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+def slow_from_text(text: str) -> Slow:
+    """`CLASS=SECONDS`, as the command's option has it."""
+    class_type, _, seconds = text.partition("=")
+    try:
+        return Slow(class_type=class_type or None, seconds=float(seconds))
+    except ValueError:
+        raise InvalidInput(f"Write CLASS=SECONDS, not {text!r}.") from None

@@ -1,0 +1,104 @@
+"""The values that travel between nodes: batches of images, videos and sound; and how videos are read and written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.container import OutputContainer
+from av.video.stream import VideoStream
+from PIL.Image import Image
+
+Images = list[Image]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Audio:
+    """Decoded sound. Its frames are kept as they came: nothing here needs single samples."""
+
+    frames: Sequence[AudioFrame]
+    sample_rate: int
+    layout: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Components:
+    images: Images
+    audio: Audio | None
+    fps: Fraction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Video:
+    """A video from a file, read when its parts are asked for, or one made of parts."""
+
+    source: Path | Components
+
+    def components(self) -> Components:
+        return self.source if isinstance(self.source, Components) else read_video(self.source)
+
+
+def read_video(path: Path) -> Components:
+    with av.open(str(path)) as container:
+        if not container.streams.video:
+            raise ValueError(f"No video stream found in file '{path}'")
+        stream = container.streams.video[0]
+        images: Images = []
+        sound: list[AudioFrame] = []
+        for frame in container.decode(stream, *container.streams.audio[:1]):
+            if isinstance(frame, AudioFrame):
+                sound.append(frame)
+            elif isinstance(frame, av.VideoFrame):
+                images.append(frame.to_image())  # type: ignore[no-untyped-call]
+        fps = stream.average_rate or Fraction(1)
+    audio = Audio(frames=sound, sample_rate=sound[0].sample_rate, layout=sound[0].layout.name) if sound else None
+    return Components(images=images, audio=audio, fps=Fraction(fps))
+
+
+def write_mp4(path: Path, parts: Components, *, metadata: Mapping[str, str]) -> None:
+    # without this flag the container keeps only the few tags it knows
+    with av.open(str(path), mode="w", format="mp4", options={"movflags": "use_metadata_tags"}) as container:
+        container.metadata.update(metadata)
+        _write(container, parts, codec="libx264", pixels="yuv420p", options={})
+
+
+def write_webm(path: Path, parts: Components, *, codec: str, crf: float, metadata: Mapping[str, str]) -> None:
+    name, pixels = {"vp9": ("libvpx-vp9", "yuv420p"), "av1": ("libsvtav1", "yuv420p10le")}[codec]
+    options = {"crf": str(int(crf))}
+    if codec == "av1":
+        options["preset"] = "6"
+    with av.open(str(path), mode="w", format="webm") as container:
+        container.metadata.update(metadata)
+        _write(container, parts, codec=name, pixels=pixels, options=options)
+
+
+def _write(container: OutputContainer, parts: Components, *, codec: str, pixels: str, options: dict[str, str]) -> None:
+    stream: VideoStream = container.add_stream(codec, rate=parts.fps, options=options)  # type: ignore[assignment]
+    stream.width, stream.height = parts.images[0].size
+    stream.pix_fmt = pixels
+    if codec != "libx264":
+        stream.bit_rate = 0
+    # all streams must be known before the first packet is written
+    sound = _sound_stream(container, parts.audio) if parts.audio else None
+    for image in parts.images:
+        container.mux(stream.encode(av.VideoFrame.from_image(image)))  # type: ignore[no-untyped-call]
+    container.mux(stream.encode(None))
+    if sound is not None and parts.audio is not None:
+        _write_sound(container, sound, parts.audio)
+
+
+def _sound_stream(container: OutputContainer, audio: Audio) -> AudioStream:
+    stream: AudioStream = container.add_stream("aac", rate=audio.sample_rate)
+    stream.layout = audio.layout
+    return stream
+
+
+def _write_sound(container: OutputContainer, stream: AudioStream, audio: Audio) -> None:
+    for frame in audio.frames:
+        # the encoder counts the time itself, from the first sample on
+        frame.pts = None
+        container.mux(stream.encode(frame))
+    container.mux(stream.encode(None))

@@ -1,0 +1,183 @@
+"""The stand-in itself: it starts, stops, is killed and comes back on the same port."""
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from aiohttp import web
+
+from comfyrelay.sim.cloud import CloudFace
+from comfyrelay.sim.control import ControlRoutes, check_origin, misbehaving
+from comfyrelay.sim.engine import Engine
+from comfyrelay.sim.folders import Folders
+from comfyrelay.sim.log import Log
+from comfyrelay.sim.misbehaviour import Misbehaviour
+from comfyrelay.sim.mischief import Handle, Mischief
+from comfyrelay.sim.options import Options
+from comfyrelay.sim.ports import Port
+from comfyrelay.sim.routes_files import FileRoutes
+from comfyrelay.sim.routes_info import InfoRoutes
+from comfyrelay.sim.routes_jobs import JobRoutes
+from comfyrelay.sim.routes_prompts import PromptRoutes
+
+Kind = TypeVar("Kind", bound=Misbehaviour)
+_logger = logging.getLogger("comfyrelay.sim")
+_DEFAULTS = Options()
+
+
+class Sim:
+    """A server that speaks ComfyUI's API, or Comfy Cloud's, and runs the nodes that need no weights.
+
+    Use it with `async with`, or call `start` and `stop`. Requests, misbehaviour and files outlive a restart; queue,
+    history, cache and temp files do not.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = _DEFAULTS.host,
+        port: int = _DEFAULTS.port,
+        folder: Path | None = None,
+        models: Mapping[str, Sequence[str]] = _DEFAULTS.models,
+        version: str = _DEFAULTS.version,
+        vram_bytes: int = _DEFAULTS.vram_bytes,
+        max_upload_bytes: int = _DEFAULTS.max_upload_bytes,
+        cloud: bool = False,
+        api_key: str = _DEFAULTS.api_key,
+        misbehaviour: Iterable[Misbehaviour] = (),
+    ) -> None:
+        self._options = Options(
+            host=host,
+            port=port,
+            folder=folder,
+            models=models,
+            version=version,
+            vram_bytes=vram_bytes,
+            max_upload_bytes=max_upload_bytes,
+            cloud=cloud,
+            api_key=api_key,
+        )
+        self.log = Log()
+        self._mischief = Mischief()
+        for each in misbehaviour:
+            self._mischief.add(each)
+        self._port = Port(host=host, number=port)
+        self._file_port = Port(host=host, number=0)
+        self._folders: Folders | None = None
+        self._engine: Engine | None = None
+        self._restarts: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        return self._port.url
+
+    @property
+    def api_key(self) -> str:
+        return self._options.api_key
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds `input`, `output` and `temp`."""
+        if self._folders is None:
+            raise RuntimeError("The stand-in has not been started.")
+        return self._folders.base
+
+    @property
+    def clients(self) -> list[str]:
+        """The client ids under which a WebSocket is registered."""
+        return self._engine.sockets.clients if self._engine else []
+
+    def misbehave(self, what: Kind) -> Handle[Kind]:
+        """Let something go wrong from now on. The handle counts how often it happened, and can end it."""
+        return self._mischief.add(what)
+
+    def behave(self) -> None:
+        """End all misbehaviour."""
+        self._mischief.clear()
+
+    async def start(self) -> None:
+        if self._engine is not None:
+            return
+        if self._folders is None:
+            base = self._options.folder or Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="comfyrelay-sim-"))
+            self._folders = Folders(base)
+        await asyncio.to_thread(self._folders.prepare)
+        engine = Engine(
+            options=self._options,
+            folders=self._folders,
+            mischief=self._mischief,
+            log=self.log,
+            restart=self._begin_restart,
+        )
+        if self._options.cloud:
+            face = CloudFace(engine, store=self._file_port)
+            await self._file_port.open(face.store_app(), _logger)
+            app = face.app()
+        else:
+            app = native_app(engine)
+        try:
+            await self._port.open(app, _logger)
+        except OSError:
+            await self._file_port.close()
+            raise
+        engine.start()
+        self._engine = engine
+
+    async def stop(self) -> None:
+        """Stop as a killed process does: connections are cut, and what was in memory is lost."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await self._port.close()
+            await self._file_port.close()
+            await engine.stop()
+
+    async def restart(self, *, down_seconds: float = 0.0) -> None:
+        await self.stop()
+        await asyncio.sleep(down_seconds)
+        await self.start()
+
+    async def close(self) -> None:
+        """Stop for good: also remove the folder, if it was a temporary one."""
+        for task in self._restarts:
+            task.cancel()
+        await asyncio.gather(*self._restarts, return_exceptions=True)
+        await self.stop()
+        self._mischief.clear()
+        if self._folders is not None and self._options.folder is None:
+            await asyncio.to_thread(shutil.rmtree, self._folders.base, ignore_errors=True)
+
+    async def __aenter__(self) -> "Sim":
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _begin_restart(self, down_seconds: float) -> None:
+        # in a task of its own: the caller is part of what is killed
+        task = asyncio.create_task(self.restart(down_seconds=down_seconds))
+        self._restarts.add(task)
+        task.add_done_callback(self._restarts.discard)
+
+
+def native_app(engine: Engine) -> web.Application:
+    app = web.Application(
+        client_max_size=engine.options.max_upload_bytes, middlewares=[misbehaving(engine), check_origin]
+    )
+    for group in (PromptRoutes(engine), FileRoutes(engine), InfoRoutes(engine)):
+        for route in group.routes():
+            twin = web.RouteDef(route.method, f"/api{route.path}", route.handler, route.kwargs)
+            app.add_routes([route, twin])
+    app.add_routes([*JobRoutes(engine).routes(), *ControlRoutes(engine).routes()])
+    return app

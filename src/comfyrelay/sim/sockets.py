@@ -1,0 +1,121 @@
+"""The open WebSockets: who is registered under which client id, and who gets which message."""
+
+import asyncio
+import json
+import struct
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import ClientConnectionResetError, WSMsgType, web
+
+_PREVIEW = 1
+_PREVIEW_WITH_METADATA = 4
+_JPEG = 1
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class Socket:
+    request: web.Request
+    response: web.WebSocketResponse
+    flags: dict[str, Any] = field(default_factory=dict)
+    is_silent: bool = False
+
+    async def send(self, message: str | bytes) -> None:
+        if self.is_silent:
+            return
+        try:
+            if isinstance(message, bytes):
+                await self.response.send_bytes(message)
+            else:
+                await self.response.send_str(message)
+        except (ClientConnectionResetError, ConnectionError):
+            # the other side is gone; its handler will notice
+            return
+
+
+class Sockets:
+    def __init__(self, *, features: dict[str, Any]) -> None:
+        self._features = features
+        self._by_client: dict[str, Socket] = {}
+        # also those that lost their registration to another socket
+        self._open: set[Socket] = set()
+        self._outbox: asyncio.Queue[tuple[str | bytes, str | None]] = asyncio.Queue()
+
+    def post(self, kind: str, data: dict[str, Any], client_id: str | None) -> None:
+        """Send a message to the client's socket, or to everybody; if the client has none, nobody gets it."""
+        self._outbox.put_nowait((_text(kind, data), client_id))
+
+    def post_preview(self, image: bytes, metadata: dict[str, Any], client_id: str | None) -> None:
+        for each in list(self._by_client) if client_id is None else [client_id]:
+            socket = self._by_client.get(each)
+            if socket is not None:
+                self._outbox.put_nowait((_preview(image, metadata, socket), each))
+
+    async def publish(self) -> None:
+        """Send what was posted, in order, for ever."""
+        while True:
+            message, client_id = await self._outbox.get()
+            receivers = [*self._by_client.values()] if client_id is None else [self._by_client.get(client_id)]
+            for socket in receivers:
+                if socket is not None:
+                    await socket.send(message)
+
+    async def serve(self, request: web.Request, *, status: dict[str, Any], running: tuple[str, str] | None) -> Socket:
+        """Hold one connection until it ends. `running` is the client and the node of the prompt that runs."""
+        response = web.WebSocketResponse()
+        await response.prepare(request)
+        client_id = request.query.get("clientId") or uuid.uuid4().hex
+        socket = Socket(request=request, response=response)
+        self._by_client[client_id] = socket
+        self._open.add(socket)
+        try:
+            await socket.send(_text("status", {"status": status, "sid": client_id}))
+            if running is not None and running[0] == client_id:
+                await socket.send(_text("executing", {"node": running[1]}))
+            await self._listen(socket)
+        finally:
+            # by id, whoever holds it now: with this ComfyUI silences a client that has connected again
+            self._by_client.pop(client_id, None)
+            self._open.discard(socket)
+        return socket
+
+    async def _listen(self, socket: Socket) -> None:
+        is_first = True
+        async for message in socket.response:
+            if message.type is not WSMsgType.TEXT:
+                continue
+            try:
+                told = json.loads(message.data)
+            except ValueError:
+                continue
+            if is_first and isinstance(told, dict) and told.get("type") == "feature_flags":
+                socket.flags = told.get("data") or {}
+                await socket.send(_text("feature_flags", self._features))
+            is_first = False
+
+    @property
+    def clients(self) -> list[str]:
+        return list(self._by_client)
+
+    def drop(self) -> None:
+        """Cut every connection without a close frame."""
+        for socket in self._open:
+            if socket.request.transport is not None:
+                socket.request.transport.abort()
+
+    def silence(self) -> None:
+        """Let every socket stay open, and say nothing more on it."""
+        for socket in self._open:
+            socket.is_silent = True
+
+
+def _text(kind: str, data: dict[str, Any]) -> str:
+    return json.dumps({"type": kind, "data": data})
+
+
+def _preview(image: bytes, metadata: dict[str, Any], socket: Socket) -> bytes:
+    if socket.flags.get("supports_preview_metadata"):
+        described = json.dumps(metadata).encode()
+        return struct.pack(">II", _PREVIEW_WITH_METADATA, len(described)) + described + image
+    return struct.pack(">II", _PREVIEW, _JPEG) + image

@@ -1,0 +1,20 @@
+"""A stand-in server and a client of it for every test."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from comfyrelay.comfy import ComfyClient
+from comfyrelay.sim import Sim
+
+
+@pytest.fixture
+async def sim() -> AsyncIterator[Sim]:
+    async with Sim() as sim:
+        yield sim
+
+
+@pytest.fixture
+async def comfy(sim: Sim) -> AsyncIterator[ComfyClient]:
+    async with ComfyClient(sim.url) as comfy:
+        yield comfy

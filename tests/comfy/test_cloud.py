@@ -1,0 +1,248 @@
+"""Comfy Cloud has the same face, keeps its key to itself, and is clear about money."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from comfyrelay.comfy import Attachment, CloudClient, ComfyServer, Finished, Queued, Started
+from comfyrelay.comfy.cloud_status import Phase, phase_of
+from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.errors import (
+    ComfyError,
+    Fault,
+    GraphRefused,
+    NodeFailed,
+    NoOutput,
+    NotInstalled,
+    OutputGone,
+    PaymentRequired,
+    RateLimited,
+    RunInterrupted,
+    RunLost,
+    RunTimedOut,
+    ServerRefused,
+)
+from comfyrelay.sim import (
+    EmptyOutputs,
+    EndAs,
+    ErrorAfterQueueing,
+    Fail,
+    LostFile,
+    OutOfMemory,
+    Refuse,
+    Sim,
+    Slow,
+)
+from tests.comfy.graphs import PNG, clip, invert, invert_file
+from tests.comfy.listening import Listener
+
+
+@pytest.fixture
+async def sim() -> AsyncIterator[Sim]:
+    async with Sim(cloud=True, api_key="secret-key") as sim:
+        yield sim
+
+
+@pytest.fixture
+async def cloud(sim: Sim) -> AsyncIterator[CloudClient]:
+    async with CloudClient("secret-key", url=sim.url, poll_seconds=0.02, retries=3, first_pause_seconds=0.01) as cloud:
+        yield cloud
+
+
+async def test_it_has_the_face_of_a_server(cloud: CloudClient) -> None:
+    server: ComfyServer = cloud
+    await server.check()
+    assert server.slots == 1
+    assert await server.preflight(invert()) == []
+
+
+async def test_an_image_goes_in_and_out(sim: Sim, cloud: CloudClient, tmp_path: Path) -> None:
+    listener = Listener()
+    result = await cloud.run(
+        invert_file(), attachments=[Attachment(node="1", input="image", source=PNG, name="a.png")], on_event=listener
+    )
+    assert await cloud.download(result.file, tmp_path / "out.png") > 0
+    before = Image.open(io.BytesIO(PNG)).convert("RGB").getpixel((0, 0))
+    assert isinstance(before, tuple)
+    assert Image.open(tmp_path / "out.png").getpixel((0, 0)) == tuple(255 - part for part in before)
+    assert isinstance(listener.events[0], Queued)
+    assert isinstance(listener.events[-1], Finished)
+
+
+async def test_a_video_comes_out_and_the_wanted_node_goes_first(cloud: CloudClient) -> None:
+    result = await cloud.run(clip(), wanted=["6"])
+    assert [file.mime_type for file in result.files] == ["video/webm", "video/mp4"]
+
+
+async def test_the_key_never_follows_a_redirect(sim: Sim, cloud: CloudClient) -> None:
+    """HTTP libraries take off `Authorization` when a redirect leads elsewhere, but keep other headers."""
+    result = await cloud.run(invert())
+    assert b"".join([piece async for piece in cloud.read(result.file)])
+    assert sim.log.leaked_credentials == []
+
+
+async def test_the_same_content_is_uploaded_once(sim: Sim, cloud: CloudClient) -> None:
+    assert await cloud.upload(PNG, name="a.png") == await cloud.upload(PNG, name="b.png")
+    assert sim.log.count("POST", "/api/upload/image") == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+async def test_a_busy_service_is_asked_again(sim: Sim, cloud: CloudClient, status: int) -> None:
+    busy = sim.misbehave(Refuse(status=status, path="/api/prompt", error_type="QUEUE_LIMIT", times=2))
+    assert (await cloud.run(invert())).files
+    assert busy.happened == 2
+    assert sim.log.prompts_queued == 1
+
+
+@pytest.mark.parametrize("path", ["/api/upload/image", "/api/job", "/api/history_v2"])
+async def test_every_call_is_patient(sim: Sim, cloud: CloudClient, path: str) -> None:
+    sim.misbehave(Refuse(status=503, path=path, times=2))
+    assert (
+        await cloud.run(invert_file(), attachments=[Attachment(node="1", input="image", source=PNG, name="a.png")])
+    ).files
+
+
+async def test_the_service_says_how_long_to_wait(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(Refuse(status=429, path="/api/prompt", error_type="QUEUE_LIMIT", retry_after=0, times=3))
+    assert (await cloud.run(invert())).files
+
+
+async def test_a_service_that_stays_busy_is_given_up(sim: Sim, cloud: CloudClient) -> None:
+    busy = sim.misbehave(Refuse(status=429, path="/api/prompt", error_type="QUEUE_LIMIT", retry_after=0))
+    with pytest.raises(RateLimited) as caught:
+        await cloud.run(invert())
+    assert (caught.value.fault, caught.value.retry_after_seconds) == (Fault.WORKER, 0)
+    assert busy.happened == 4
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "text"),
+    [
+        (402, "PAYMENT_REQUIRED", "credits are used up"),
+        (402, "CLOUD_SUBSCRIPTION_REQUIRED", "active subscription"),
+        (429, "FREE_TIER_EXHAUSTED", "free runs are used up"),
+        (402, "PARTNER_NODE_PAYMENT_REQUIRED", "partner node"),
+        (402, None, "asked to refuse"),
+    ],
+)
+async def test_money_is_explained_and_not_asked_for_again(
+    sim: Sim, cloud: CloudClient, status: int, kind: str | None, text: str
+) -> None:
+    asked = sim.misbehave(Refuse(status=status, path="/api/prompt", error_type=kind))
+    with pytest.raises(PaymentRequired, match=text) as caught:
+        await cloud.run(invert())
+    assert caught.value.fault is Fault.JOB
+    assert asked.happened == 1
+
+
+async def test_a_wrong_key_is_said(sim: Sim) -> None:
+    async with CloudClient("wrong", url=sim.url) as cloud:
+        with pytest.raises(ServerRefused, match="does not accept this API key"):
+            await cloud.check()
+
+
+async def test_no_error_shows_the_key(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(Refuse(status=400, path="/api/prompt"))
+    with pytest.raises(ComfyError) as caught:
+        await cloud.run(invert())
+    assert "secret-key" not in f"{caught.value!r} {caught.value.raw}"
+
+
+async def test_a_500_may_have_queued_the_job(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(ErrorAfterQueueing(times=1))
+    assert (await cloud.run(invert())).files
+    assert sim.log.prompts_queued == 1
+
+
+async def test_a_graph_with_mistakes_is_refused(cloud: CloudClient) -> None:
+    with pytest.raises(NotInstalled, match=r"NoSuch \(2\)"):
+        await cloud.run(invert() | {"2": {"class_type": "NoSuch", "inputs": {}}})
+    with pytest.raises(GraphRefused, match="not connected"):
+        await cloud.run(invert() | {"3": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}})
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "fault"),
+    [
+        ("lost", RunLost, Fault.WORKER),
+        ("cancelled", RunInterrupted, Fault.INTERRUPTED),
+        ("non_retryable_error", NodeFailed, Fault.JOB),
+        ("error", NodeFailed, Fault.WORKER),
+    ],
+)
+async def test_a_job_ends_in_words_of_the_service(
+    sim: Sim, cloud: CloudClient, state: str, kind: type[ComfyError], fault: Fault
+) -> None:
+    sim.misbehave(EndAs(state=state))
+    with pytest.raises(kind) as caught:
+        await cloud.run(invert())
+    assert caught.value.fault is fault
+
+
+async def test_an_error_of_a_node_is_explained(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(
+        Fail(class_type="ImageInvert", exception_type="ValueError", message="bad value in /srv/x/y.py", times=1)
+    )
+    with pytest.raises(NodeFailed, match=r"ImageInvert \(2\): bad value in y\.py"):
+        await cloud.run(invert())
+    sim.misbehave(OutOfMemory(class_type="ImageInvert"))
+    with pytest.raises(ComfyError, match="not enough memory"):
+        await cloud.run(invert())
+
+
+async def test_success_without_outputs_is_an_error(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(EmptyOutputs())
+    with pytest.raises(NoOutput):
+        await cloud.run(invert())
+
+
+async def test_a_file_that_is_gone_is_said(sim: Sim, cloud: CloudClient, tmp_path: Path) -> None:
+    result = await cloud.run(invert())
+    sim.misbehave(LostFile())
+    with pytest.raises(OutputGone):
+        await cloud.download(result.file, tmp_path / "x.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_cancelling_stops_this_job_and_no_other(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+    listener = Listener()
+    run = asyncio.create_task(cloud.run(invert(), on_event=listener))
+    await listener.heard(Started)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    # that route stops everything of the account
+    assert sim.log.count("POST", "/api/interrupt") == 0
+    sim.behave()
+    assert (await cloud.run(invert(color=9))).files
+
+
+async def test_a_job_that_takes_too_long_is_stopped(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+    with pytest.raises(RunTimedOut, match="took too long"):
+        await cloud.run(invert(), timeouts=RunTimeouts(run_seconds=0.1))
+
+
+@pytest.mark.parametrize(
+    ("word", "phase"),
+    [
+        ("submitted", Phase.WAITING),
+        ("queued_limited", Phase.WAITING),
+        ("waiting_to_dispatch", Phase.WAITING),
+        ("a word of next year", Phase.WAITING),
+        ("cancel_requested", Phase.WAITING),
+        ("executing", Phase.RUNNING),
+        ("in_progress", Phase.RUNNING),
+        ("success", Phase.DONE),
+        ("completed", Phase.DONE),
+        ("failed", Phase.FAILED),
+        ("cancelled", Phase.FAILED),
+    ],
+)
+def test_both_vocabularies_are_understood(word: str, phase: Phase) -> None:
+    assert phase_of({"status": word}) is phase

@@ -1,0 +1,183 @@
+"""Failover between stand-in servers: by workflow, by interruption, and when a server goes away."""
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import httpx
+
+from comfyrelay.errors import RunInterrupted, ServerUnreachable
+from comfyrelay.pool import (
+    ClientBlockedWorkflow,
+    ClientState,
+    ClientStateChanged,
+    ClientUnblockedWorkflow,
+    JobAccepted,
+    JobProgress,
+    JobRetrying,
+    JobStarted,
+    JobStatus,
+    MemberTimings,
+    SmartFailover,
+    WorkflowPool,
+)
+from comfyrelay.sim import DropSocket, OutOfMemory, Restart, Sim, Slow, Stuck
+from tests.pool.harness import QUICK, invert, plain, ready_pool, until
+
+
+async def test_600_jobs_on_three_servers_of_which_one_cannot_do_one_workflow(sims: list[Sim]) -> None:
+    failing = sims[0].misbehave(OutOfMemory(class_type="ImageInvert"))
+    async with ready_pool(*sims) as pool:
+        blocks = pool.events(ClientBlockedWorkflow, ClientUnblockedWorkflow)
+        graphs = [invert(number) if number % 2 else plain(number) for number in range(600)]
+        jobs = [await pool.enqueue(graph, retry_delay=0.01) for graph in graphs]
+        await asyncio.gather(*(asyncio.wait_for(job, 50) for job in jobs))
+        used = {kind: Counter(job.client_id for job in jobs[kind::2]) for kind in (0, 1)}
+        # the pair is blocked at its first failure, and nothing else is
+        assert failing.happened == 1
+        blocked = await anext(blocks)
+        assert (blocked.client_id, blocked.workflow_hash) == ("a", jobs[1].workflow_hash)
+        stats = pool.stats()
+        assert stats.clients["a"].blocked_hashes == {jobs[1].workflow_hash}
+        assert (stats.completed, stats.failed, stats.queued, stats.running, stats.retrying) == (600, 0, 0, 0, 0)
+        assert set(used[1]) == {"b", "c"}
+        assert used[0]["a"] > 0
+        assert sorted(job.attempts for job in jobs) == [1] * 599 + [2]
+        assert sum(client.completed for client in stats.clients.values()) == 600
+        assert stats.clients["a"].failed == 1
+
+
+async def test_a_blocked_pair_comes_back_at_the_end_of_its_cooldown(sim: Sim) -> None:
+    failing = sim.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
+    async with ready_pool(sim, failover=SmartFailover(cooldown_seconds=0.3)) as pool:
+        events = pool.events()
+        job = await pool.enqueue(invert(), retry_delay=0)
+        blocked = await until(events, ClientBlockedWorkflow)
+        # the server goes on with other work, ahead of the job that must wait
+        other = await pool.enqueue(plain())
+        await other
+        assert job.status is JobStatus.QUEUED
+        unblocked = await until(events, ClientUnblockedWorkflow)
+        assert (unblocked.client_id, unblocked.workflow_hash) == ("a", job.workflow_hash)
+        assert datetime.now(UTC) - blocked.blocked_until < timedelta(seconds=5)
+        await job
+        assert job.started_at is not None
+        assert job.started_at >= blocked.blocked_until - timedelta(milliseconds=1)
+        assert (failing.happened, job.attempts) == (1, 2)
+
+
+async def test_a_blocked_pair_is_free_to_the_second_by_the_strategys_own_clock(sim: Sim) -> None:
+    sim.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    async with ready_pool(sim, failover=SmartFailover(clock=lambda: now)) as pool:
+        events = pool.events(ClientBlockedWorkflow, ClientUnblockedWorkflow)
+        job = await pool.enqueue(invert(), retry_delay=0)
+        assert (await anext(events)).blocked_until == now + timedelta(seconds=60)
+        now += timedelta(seconds=59)
+        await pool.run(plain())
+        assert job.status is JobStatus.QUEUED
+        now += timedelta(seconds=1)
+        # whatever wakes the scheduler will do
+        await pool.enqueue(plain())
+        await job
+        assert isinstance(await anext(events), ClientUnblockedWorkflow)
+
+
+async def test_a_run_that_somebody_interrupts_is_tried_again_without_a_block(pool: WorkflowPool, sim: Sim) -> None:
+    slow = sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=60_000))
+    job = await pool.enqueue(invert(), retry_delay=0)
+    events = job.events()
+    await until(events, JobProgress, lambda event: event.value > 0)
+    slow.end()
+    async with httpx.AsyncClient() as somebody:
+        await somebody.post(f"{sim.url}/interrupt")
+    retrying = await until(events, JobRetrying)
+    assert isinstance(retrying.error, RunInterrupted)
+    await job
+    assert (job.attempts, job.client_id, job.last_error) == (2, "a", None)
+
+
+async def test_a_job_outlives_its_server(sims: list[Sim]) -> None:
+    stuck = [sim.misbehave(Stuck(class_type="ImageInvert")) for sim in sims]
+    async with ready_pool(*sims) as pool:
+        states = pool.events(ClientStateChanged)
+        job = await pool.enqueue(invert(), retry_delay=0, preferred_clients=["b"])
+        events = job.events()
+        assert (await until(events, JobStarted)).client_id == "b"
+        stuck[0].end()
+        stuck[2].end()
+        await sims[1].stop()
+        retrying = await until(events, JobRetrying)
+        assert isinstance(retrying.error, ServerUnreachable)
+        assert (await job).files
+        assert job.client_id in {"a", "c"}
+        offline = await until(states, ClientStateChanged, lambda event: event.state is ClientState.OFFLINE)
+        assert offline.client_id == "b"
+        assert offline.reason
+
+
+async def test_a_server_that_restarts_is_used_again_after_its_grace(sim: Sim) -> None:
+    grace = 0.3
+    timings = MemberTimings(reconnect_grace_seconds=grace, first_backoff_seconds=0.02, last_backoff_seconds=0.1)
+    async with ready_pool(sim, timings=timings) as pool:
+        await pool.run(plain())
+        states = pool.events(ClientStateChanged)
+        await sim.stop()
+        await until(states, ClientStateChanged, lambda event: event.state is ClientState.OFFLINE)
+        job = await pool.enqueue(plain())
+        await sim.start()
+        await until(states, ClientStateChanged, lambda event: event.state is ClientState.ONLINE)
+        back_at = datetime.now(UTC)
+        assert pool.stats().clients["a"].warm_hashes == frozenset()
+        await job
+        assert job.started_at is not None
+        assert job.started_at - back_at >= timedelta(seconds=grace - 0.05)
+        assert job.attempts == 1
+
+
+async def test_a_run_that_a_restart_swallowed_is_run_elsewhere(sims: list[Sim]) -> None:
+    sims[0].misbehave(Restart(class_type="ImageInvert", times=1))
+    async with ready_pool(*sims) as pool:
+        job = await pool.enqueue(invert(), retry_delay=0, preferred_clients=["a"])
+        events = job.events()
+        assert (await until(events, JobAccepted)).client_id == "a"
+        await job
+        assert job.attempts == 2
+        assert job.client_id != "a"
+
+
+async def test_jobs_wait_for_the_first_server_to_come(sim: Sim) -> None:
+    await sim.stop()
+    async with WorkflowPool([sim.url], timings=QUICK) as pool:
+        states = pool.events(ClientStateChanged)
+        job = await pool.enqueue(invert())
+        await until(states, ClientStateChanged, lambda event: event.state is ClientState.OFFLINE)
+        assert job.status is JobStatus.QUEUED
+        await sim.start()
+        await job
+        assert job.attempts == 1
+
+
+async def test_servers_come_and_go(sims: list[Sim]) -> None:
+    first, second, _ = sims
+    stuck = first.misbehave(Stuck(class_type="ImageInvert"))
+    async with ready_pool(first) as pool:
+        job = await pool.enqueue(invert())
+        await until(job.events(), JobStarted)
+        assert pool.add_server(second.url, name="late") == "late"
+        stuck.end()
+        await pool.remove_server("a")
+        await job
+        assert set(pool.stats().clients) == {"late"}
+        assert job.attempts == 1
+
+
+async def test_a_socket_that_drops_costs_no_attempt(pool: WorkflowPool, sim: Sim) -> None:
+    sim.misbehave(DropSocket(class_type="ImageInvert", times=1))
+    states = pool.events(ClientStateChanged)
+    job = await pool.enqueue(invert())
+    await job
+    await until(states, ClientStateChanged, lambda event: event.state is ClientState.OFFLINE)
+    await until(states, ClientStateChanged, lambda event: event.state is ClientState.ONLINE)
+    await pool.run(invert(1))
+    assert job.attempts == 1

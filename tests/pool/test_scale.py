@@ -1,0 +1,155 @@
+"""Ten thousand jobs on fifty servers must not hold up the event loop."""
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfy.events import Queued, Started
+from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.outputs import OutputFile, RunResult
+from comfyrelay.comfy.server import ComfyServer, EventListener
+from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.uploads import Attachment, Uploaded
+from comfyrelay.pool import WorkflowPool
+
+JOBS = 10_000
+SERVERS = 50
+WORKFLOWS = 200
+LIMIT_SECONDS = 0.05
+
+
+class Instant:
+    """A server that is done at once when the gate is open: what is measured is the pool."""
+
+    slots = 1
+    queue_remaining: int | None = None
+
+    def __init__(self, url: str, gate: asyncio.Event) -> None:
+        self.url = url
+        self._gate = gate
+
+    async def close(self) -> None:
+        return None
+
+    async def check(self) -> None:
+        return None
+
+    async def disconnected(self) -> None:
+        await asyncio.Event().wait()
+
+    async def upload(
+        self, source: Path | bytes, *, name: str | None = None, content_hash: str | None = None
+    ) -> Uploaded:
+        return Uploaded(name="file")
+
+    async def run(
+        self,
+        graph: Graph,
+        *,
+        wanted: Sequence[str] = (),
+        attachments: Iterable[Attachment] = (),
+        timeouts: RunTimeouts | None = None,
+        on_event: EventListener | None = None,
+        extra_data: Mapping[str, Any] | None = None,
+    ) -> RunResult:
+        if on_event is not None:
+            on_event(Queued(prompt_id="p"))
+            on_event(Started(prompt_id="p"))
+        await self._gate.wait()
+        await asyncio.sleep(0)
+        return RunResult(prompt_id="p")
+
+    async def cancel(self, prompt_id: str) -> None:
+        return None
+
+    async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
+        yield b""
+
+    async def download(self, file: OutputFile, to: Path) -> int:
+        return 0
+
+    async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:
+        return {}
+
+    async def preflight(self, graph: Graph) -> list[str]:
+        return []
+
+
+class Lag:
+    """The longest turn of the event loop, in processor time: what other processes take does not count."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._last = time.thread_time()
+        self._handle = self._loop.call_soon(self._tick)
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+    def _tick(self) -> None:
+        now = time.thread_time()
+        self.longest = max(self.longest, now - self._last)
+        self._last = now
+        self._handle = self._loop.call_soon(self._tick)
+
+
+def graph(number: int) -> Graph:
+    """One of many workflows."""
+    nodes: Graph = {
+        str(node): {"class_type": "Node", "inputs": {"from": [str(node - 1), 0], "seed": number, "text": "words"}}
+        for node in range(1, 20)
+    }
+    return nodes | {"0": {"class_type": f"Load{number}", "inputs": {"model": "a.safetensors"}}}
+
+
+@pytest.fixture
+def small_heap() -> Iterator[None]:
+    """Python's own collector looks at no object from before: a test process has a million of them."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+async def test_ten_thousand_jobs_on_fifty_servers(small_heap: None) -> None:
+    gate = asyncio.Event()
+    servers: list[ComfyServer] = [Instant(f"http://{number}", gate) for number in range(SERVERS)]
+    graphs = [graph(number) for number in range(WORKFLOWS)]
+    async with WorkflowPool(servers, keep_finished=JOBS) as pool:
+        await pool.wait_ready()
+        lag = Lag()
+        jobs = [await pool.enqueue(graphs[number % WORKFLOWS], priority=number % 5) for number in range(JOBS)]
+        stats = pool.stats()
+        assert (stats.queued, stats.running) == (JOBS - SERVERS, SERVERS)
+        gate.set()
+        for job in jobs:
+            await job
+        lag.stop()
+        assert pool.stats().completed == JOBS
+    assert lag.longest < LIMIT_SECONDS
+
+
+async def test_ten_thousand_jobs_of_as_many_kinds_that_avoid_a_free_server(small_heap: None) -> None:
+    """The worst for the scheduler: a lane for each job, enqueued all at once, and a server that none of them may use."""
+    gate = asyncio.Event()
+    servers: list[ComfyServer] = [Instant(f"http://{number}", gate) for number in range(SERVERS)]
+    async with WorkflowPool(servers, keep_finished=JOBS) as pool:
+        await pool.wait_ready()
+        small: Graph = {"1": {"class_type": "Node", "inputs": {}}}
+        lag = Lag()
+        jobs = await asyncio.gather(
+            *(pool.enqueue(small, exclude_clients=["http://0", f"http://other-{number}"]) for number in range(JOBS))
+        )
+        gate.set()
+        for job in jobs:
+            await job
+        lag.stop()
+        stats = pool.stats()
+        assert (stats.completed, stats.clients["http://0"].completed) == (JOBS, 0)
+    assert lag.longest < LIMIT_SECONDS

@@ -1,0 +1,71 @@
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from comfyrelay.comfy.hash import workflow_hash
+from comfyrelay.comfy.uploads import Attachment
+from comfyrelay.errors import GraphError, InvalidInput
+from comfyrelay.pool.ticket import JobOptions, Ticket, make_ticket
+from tests.pool.harness import NOW, invert, plain
+
+
+def made(graph: Any, **options: Any) -> Ticket:
+    return make_ticket(graph, cast(JobOptions, options), sequence=1, created_at=NOW)
+
+
+def test_a_ticket_keeps_the_graph_as_it_was() -> None:
+    graph = invert(1)
+    ticket = made(graph)
+    graph["1"]["inputs"]["color"] = 2
+    assert orjson.loads(ticket.graph) == invert(1)
+
+
+def test_a_ticket_keeps_the_metadata_as_it_was() -> None:
+    metadata = {"user": "u1"}
+    ticket = made(invert(), metadata=metadata)
+    metadata["user"] = "u2"
+    assert ticket.metadata == {"user": "u1"}
+
+
+def test_jobs_of_one_workflow_share_a_lane_whatever_their_values() -> None:
+    assert made(invert(1)).lane == made(invert(2)).lane
+    assert made(invert(1)).lane.workflow_hash == workflow_hash(invert())
+    assert made(plain()).lane != made(invert()).lane
+    assert made(invert(), preferred_clients=["a", "b"]).lane == made(invert(), preferred_clients=("b", "a")).lane
+
+
+def test_large_seeds_are_kept_exactly() -> None:
+    graph = plain()
+    graph["1"]["inputs"]["seed"] = 2**64 - 1
+    assert orjson.loads(made(graph).graph)["1"]["inputs"]["seed"] == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("graph", "why"),
+    [
+        ({}, "no nodes"),
+        ([], "object"),
+        ({"nodes": [], "links": []}, "Export"),
+        ({"1": {"inputs": {}}}, "class_type"),
+        ({"1": {"class_type": "A"}}, "inputs"),
+        ({"1": {"class_type": "A", "inputs": {"x": object()}}}, "JSON"),
+    ],
+)
+def test_what_is_not_a_graph_is_refused(graph: Any, why: str) -> None:
+    with pytest.raises(GraphError, match=why):
+        made(graph)
+
+
+def test_nodes_that_are_not_there_are_refused() -> None:
+    with pytest.raises(GraphError, match="99"):
+        made(invert(), include_outputs=["99"])
+    with pytest.raises(GraphError, match="Photo"):
+        made(invert(), attachments=[Attachment(node="Photo", input="image", source=b"")])
+
+
+@pytest.mark.parametrize(("field", "value"), [("max_attempts", 0), ("retry_delay", -1.0)])
+def test_options_out_of_range_are_refused(field: str, value: float) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        made(invert(), **{field: value})
+    assert set(caught.value.errors) == {field}

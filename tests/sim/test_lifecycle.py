@@ -1,0 +1,109 @@
+"""Starting, stopping, and many of them at once."""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from comfyrelay.errors import InvalidInput
+from comfyrelay.sim import Received, Sim, Slow, SlowHttp, Stuck, serve, slow_from_text
+from tests.sim.client import Client, listening, until
+
+TEXT = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
+
+
+async def test_fifty_run_side_by_side() -> None:
+    sims = [Sim() for _ in range(50)]
+    await asyncio.gather(*(sim.start() for sim in sims))
+    try:
+        assert len({sim.url for sim in sims}) == 50
+        async with httpx.AsyncClient() as http:
+            for sim in sims:
+                assert (await http.post(f"{sim.url}/prompt", json={"prompt": TEXT})).status_code == 200
+    finally:
+        await asyncio.gather(*(sim.close() for sim in sims))
+
+
+async def test_stopping_is_quick_even_with_connections_and_a_stuck_node(sim: Sim) -> None:
+    sim.misbehave(Stuck())
+    client = Client(sim)
+    await client.queue_prompt(TEXT)
+    sim.misbehave(SlowHttp(seconds=60, path="/history"))
+    waiting = asyncio.create_task(client.http.get("/history"))
+    async with listening(sim):
+        await until(lambda: _is_asked(sim))
+        started = time.monotonic()
+        await sim.stop()
+        assert time.monotonic() - started < 0.5
+    with pytest.raises(httpx.TransportError):
+        await waiting
+
+
+async def _is_asked(sim: Sim) -> bool:
+    return sim.log.count("GET", "/history") == 1
+
+
+async def test_it_can_be_started_and_stopped_twice(sim: Sim) -> None:
+    await sim.start()
+    await sim.stop()
+    await sim.stop()
+    await sim.start()
+    assert (await Client(sim).http.get("/prompt")).status_code == 200
+
+
+async def test_a_restart_is_down_for_a_while(sim: Sim) -> None:
+    async def is_down() -> bool:
+        try:
+            await Client(sim).http.get("/prompt")
+        except httpx.ConnectError:
+            return True
+        return False
+
+    task = asyncio.create_task(sim.restart(down_seconds=0.3))
+    await until(is_down)
+    await task
+    assert not await is_down()
+
+
+async def test_a_port_that_is_taken_is_said_so(sim: Sim) -> None:
+    with pytest.raises(OSError, match="address already in use"):
+        async with Sim(port=int(sim.url.rpartition(":")[2])):
+            pass
+
+
+async def test_a_given_folder_is_kept_and_a_temporary_one_is_not(tmp_path: Path) -> None:
+    async with Sim(folder=tmp_path / "comfy") as kept, Sim() as dropped:
+        temporary = dropped.folder
+        assert kept.folder == tmp_path / "comfy"
+    assert (tmp_path / "comfy" / "input").is_dir()
+    assert not temporary.exists()
+
+
+async def test_requests_are_noted(sim: Sim) -> None:
+    client = Client(sim)
+    await client.http.get("/queue")
+    await client.http.post("/interrupt")
+    assert list(sim.log.requests) == [Received("GET", "/queue"), Received("POST", "/interrupt")]
+    assert sim.log.count("GET", "/queue") == 1
+    assert sim.log.interrupts == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_the_command_serves_until_a_signal(number: signal.Signals) -> None:
+    ready: asyncio.Queue[Sim] = asyncio.Queue()
+    task = asyncio.create_task(serve(port=0, misbehaviour=[Slow(seconds=0.01)], on_ready=ready.put_nowait))
+    sim = await asyncio.wait_for(ready.get(), 5)
+    assert (await Client(sim).http.get("/models/checkpoints")).json() == ["stand-in.safetensors"]
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(task, 5)
+
+
+def test_a_slow_class_is_read_from_an_option() -> None:
+    assert slow_from_text("ImageInvert=1.5") == Slow(class_type="ImageInvert", seconds=1.5)
+    assert slow_from_text("=2") == Slow(seconds=2.0)
+    with pytest.raises(InvalidInput):
+        slow_from_text("ImageInvert")

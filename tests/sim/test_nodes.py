@@ -1,0 +1,349 @@
+"""Every node really runs: its files are opened and looked at."""
+
+import io
+import json
+import math
+import struct
+import wave
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+from PIL import Image
+
+from tests.sim.client import RECORDINGS, Client, error_of, invert_graph
+
+Graph = dict[str, Any]
+
+
+def empty(width: int = 8, height: int = 6, *, count: int = 1, color: int = 0x102030) -> dict[str, Any]:
+    inputs = {"width": width, "height": height, "batch_size": count, "color": color}
+    return {"class_type": "EmptyImage", "inputs": inputs}
+
+
+def node(class_type: str, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": class_type, "inputs": inputs}
+
+
+def save(source: str) -> dict[str, Any]:
+    return node("SaveImage", images=[source, 0], filename_prefix="t/out")
+
+
+async def images_of(client: Client, graph: Graph, saver: str = "9") -> list[Image.Image]:
+    entry = await client.run(graph)
+    assert entry["status"]["completed"], entry["status"]
+    items = entry["outputs"][saver]["images"]
+    return [Image.open(io.BytesIO(await client.download(item))) for item in items]
+
+
+async def test_invert_really_inverts(client: Client) -> None:
+    [inverted] = await images_of(client, invert_graph(), "3")
+    before = Image.open(RECORDINGS / "rec.png").convert("RGB")
+    assert inverted.size == before.size
+    assert inverted.getpixel((0, 0)) == tuple(255 - each for each in before.getpixel((0, 0)))  # type: ignore[union-attr]
+
+
+async def test_an_empty_image_has_its_colour_and_size(client: Client) -> None:
+    images = await images_of(client, {"1": empty(count=3), "9": save("1")})
+    assert [each.size for each in images] == [(8, 6)] * 3
+    assert images[0].getpixel((0, 0)) == (0x10, 0x20, 0x30)
+
+
+@pytest.mark.parametrize("method", ["nearest-exact", "bilinear", "area", "bicubic", "lanczos"])
+async def test_scale_gives_the_size(method: str, client: Client) -> None:
+    scaled = node("ImageScale", image=["1", 0], upscale_method=method, width=16, height=0, crop="disabled")
+    [image] = await images_of(client, {"1": empty(), "2": scaled, "9": save("2")})
+    assert image.size == (16, 12)
+
+
+async def test_scale_with_a_crop_keeps_the_middle(client: Client) -> None:
+    picture = Image.new("RGB", (30, 10), "red")
+    picture.paste(Image.new("RGB", (10, 10), "blue"), (10, 0))
+    picture.save(client.sim.folder / "input" / "bands.png")
+    scaled = node("ImageScale", image=["1", 0], upscale_method="area", width=5, height=5, crop="center")
+    [image] = await images_of(client, {"1": node("LoadImage", image="bands.png"), "2": scaled, "9": save("2")})
+    assert image.size == (5, 5)
+    assert {image.getpixel((x, 2)) for x in range(5)} == {(0, 0, 255)}
+
+
+async def test_scale_by_and_crop(client: Client) -> None:
+    graph = {
+        "1": empty(),
+        "2": node("ImageScaleBy", image=["1", 0], upscale_method="area", scale_by=2.0),
+        "3": node("ImageCrop", image=["2", 0], width=100, height=5, x=4, y=1),
+        "9": save("3"),
+    }
+    [image] = await images_of(client, graph)
+    assert image.size == (12, 5)
+
+
+async def test_batches_are_repeated_and_cut(client: Client) -> None:
+    graph = {
+        "1": empty(count=2),
+        "2": node("RepeatImageBatch", image=["1", 0], amount=3),
+        "3": node("ImageFromBatch", image=["2", 0], batch_index=4, length=10),
+        "9": save("3"),
+    }
+    assert len(await images_of(client, graph)) == 2
+
+
+async def test_noise_follows_its_seed(client: Client) -> None:
+    def graph(seed: int) -> Graph:
+        noise = node("ImageAddNoise", image=["1", 0], seed=seed, strength=0.5)
+        return {"1": empty(color=0x808080), "2": noise, "9": save("2")}
+
+    first, again, other = [(await images_of(client, graph(seed)))[0].tobytes() for seed in (1, 1, 2)]
+    assert first == again != other
+    assert len(set(first)) > 20
+
+
+async def test_a_mask_is_the_inverse_of_alpha(client: Client) -> None:
+    Image.new("RGBA", (4, 4), (10, 20, 30, 0)).save(client.sim.folder / "input" / "clear.png")
+    entry = await client.run({"1": node("LoadImage", image="clear.png"), "2": node("PreviewAny", source=["1", 1])})
+    assert len(entry["outputs"]["2"]["text"]) == 1
+
+
+async def test_text_and_numbers_are_shown(client: Client) -> None:
+    graph = {
+        "1": node("LoadVideo", file="rec.mp4"),
+        "2": node("GetVideoComponents", video=["1", 0]),
+        "3": node("PreviewAny", source=["2", 2]),
+        "4": node("PreviewAny", source="hello"),
+    }
+    entry = await client.run(graph)
+    assert entry["outputs"] == {"3": {"text": ["8.0"]}, "4": {"text": ["hello"]}}
+
+
+async def test_a_preview_is_a_temp_file(client: Client) -> None:
+    entry = await client.run({"1": empty(), "9": node("PreviewImage", images=["1", 0])})
+    [item] = entry["outputs"]["9"]["images"]
+    assert item["type"] == "temp"
+    assert Image.open(io.BytesIO(await client.download(item))).size == (8, 6)
+
+
+async def test_animated_pictures_load_as_a_batch(client: Client) -> None:
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "green", "blue")]
+    frames[0].save(client.sim.folder / "input" / "moving.gif", save_all=True, append_images=frames[1:])
+    images = await images_of(client, {"1": node("LoadImage", image="moving.gif"), "9": save("1")})
+    assert len(images) == 3
+
+
+async def test_counters_and_subfolders(client: Client) -> None:
+    for expected in ("n_00001_.png", "n_00002_.png"):
+        graph = {"1": empty(color=int(expected[6])), "9": node("SaveImage", images=["1", 0], filename_prefix="a/b/n")}
+        [item] = (await client.run(graph))["outputs"]["9"]["images"]
+        assert item == {"filename": expected, "subfolder": "a/b", "type": "output"}
+    [item] = (await client.run({"1": empty(), "9": node("SaveImage", images=["1", 0], filename_prefix="%width%x")}))[
+        "outputs"
+    ]["9"]["images"]
+    assert item["filename"] == "8x_00001_.png"
+
+
+async def test_a_png_carries_the_prompt_and_the_workflow(client: Client) -> None:
+    graph = invert_graph()
+    entry = await client.run(graph, extra_data={"extra_pnginfo": {"workflow": {"id": "w1"}}})
+    [item] = entry["outputs"]["3"]["images"]
+    image = Image.open(io.BytesIO(await client.download(item)))
+    assert json.loads(image.info["prompt"]) == graph
+    assert json.loads(image.info["workflow"]) == {"id": "w1"}
+
+
+@pytest.mark.parametrize(
+    ("saver", "inputs"),
+    [
+        ("SaveAnimatedWEBP", {"fps": 10.0, "lossless": True, "quality": 80, "method": "fastest"}),
+        ("SaveAnimatedPNG", {"fps": 10.0, "compress_level": 4}),
+    ],
+)
+async def test_animations_have_their_frames(saver: str, inputs: dict[str, Any], client: Client) -> None:
+    noise = node("ImageAddNoise", image=["1", 0], seed=1, strength=1.0)
+    graph = {"1": empty(count=3), "2": noise, "9": node(saver, images=["2", 0], filename_prefix="anim", **inputs)}
+    entry = await client.run(graph)
+    assert entry["outputs"]["9"]["animated"] == [True]
+    [item] = entry["outputs"]["9"]["images"]
+    image = Image.open(io.BytesIO(await client.download(item)))
+    assert getattr(image, "n_frames", 1) == 3
+    image.load()
+    assert image.info["duration"] == 100
+
+
+async def test_a_single_frame_is_not_animated(client: Client) -> None:
+    saver = node("SaveAnimatedPNG", images=["1", 0], filename_prefix="one", fps=5.0, compress_level=4)
+    entry = await client.run({"1": empty(), "9": saver})
+    assert set(entry["outputs"]["9"]) == {"images"}
+
+
+def opened(content: bytes) -> Any:
+    return av.open(io.BytesIO(content))
+
+
+@pytest.mark.parametrize("codec", ["vp9", "av1"])
+async def test_webm_takes_both_codecs_and_odd_sizes(codec: str, client: Client) -> None:
+    width = 65 if codec == "vp9" else 64
+    saver = node("SaveWEBM", images=["1", 0], filename_prefix="w", codec=codec, fps=12.5, crf=40.0)
+    entry = await client.run({"1": empty(width, 64, count=5), "9": saver})
+    [item] = entry["outputs"]["9"]["images"]
+    with opened(await client.download(item)) as video:
+        stream = video.streams.video[0]
+        assert (stream.width, stream.height, float(stream.average_rate)) == (width, 64, 12.5)
+        assert stream.codec_context.name in {"vp9": ("vp9", "libvpx-vp9"), "av1": ("libdav1d", "av1")}[codec]
+        assert len(list(video.decode(video=0))) == 5
+        assert "prompt" in {name.lower() for name in video.metadata}
+
+
+async def test_an_mp4_has_frames_rate_and_colours(client: Client) -> None:
+    video = node("CreateVideo", images=["1", 0], fps=8.0)
+    saver = node("SaveVideo", video=["2", 0], filename_prefix="v/clip", format="auto", codec="auto")
+    entry = await client.run({"1": empty(64, 48, count=16, color=0x0000FF), "2": video, "9": saver})
+    assert entry["outputs"]["9"]["animated"] == [True]
+    [item] = entry["outputs"]["9"]["images"]
+    with opened(await client.download(item)) as written:
+        stream = written.streams.video[0]
+        assert (stream.codec_context.name, stream.width, stream.height) == ("h264", 64, 48)
+        assert float(stream.average_rate) == 8.0
+        frames = [each.to_image() for each in written.decode(video=0)]
+        assert json.loads(written.metadata["prompt"])["9"] == saver
+    assert len(frames) == 16
+    red, _, blue = frames[3].getpixel((10, 10))
+    assert blue > 200
+    assert red < 60
+
+
+async def test_sound_is_carried_through(client: Client) -> None:
+    _write_clip_with_sound(client.sim.folder / "input" / "sound.mp4")
+    graph = {
+        "1": node("LoadVideo", file="sound.mp4"),
+        "2": node("GetVideoComponents", video=["1", 0]),
+        "3": node("ImageInvert", image=["2", 0]),
+        "4": node("CreateVideo", images=["3", 0], fps=["2", 2], audio=["2", 1]),
+        "9": node("SaveVideo", video=["4", 0], filename_prefix="inv", format="mp4", codec="h264"),
+    }
+    # twice under another name: sound that was kept in the cache must be as good as new
+    for prefix in ("inv", "again"):
+        graph["9"]["inputs"]["filename_prefix"] = prefix
+        entry = await client.run(graph)
+        [item] = entry["outputs"]["9"]["images"]
+        with opened(await client.download(item)) as video:
+            assert len(list(video.decode(video=0))) == 10
+        with opened(await client.download(item)) as video:
+            frames = list(video.decode(audio=0))
+            seconds = sum(each.samples for each in frames) / frames[0].sample_rate
+            assert 0.9 < seconds < 1.2
+            assert frames[0].layout.name == "mono"
+
+
+def _write_clip_with_sound(path: Path) -> None:
+    rate = 22050
+    tone = io.BytesIO()
+    with wave.open(tone, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        samples = (int(9000 * math.sin(2 * math.pi * 440 * n / rate)) for n in range(rate))
+        file.writeframes(b"".join(struct.pack("<h", each) for each in samples))
+    tone.seek(0)
+    with av.open(str(path), "w") as container, av.open(tone, "r") as source:
+        stream: Any = container.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+        sound: Any = container.add_stream("aac", rate=rate)
+        sound.layout = "mono"
+        for number in range(10):
+            frame = av.VideoFrame.from_image(Image.new("RGB", (32, 32), (number * 20,) * 3))  # type: ignore[no-untyped-call]
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+        for each in source.decode(audio=0):
+            each.pts = None
+            container.mux(sound.encode(each))
+        container.mux(sound.encode(None))
+
+
+async def test_a_video_without_sound_has_none(client: Client) -> None:
+    graph = {
+        "1": node("LoadVideo", file="rec.mp4"),
+        "2": node("GetVideoComponents", video=["1", 0]),
+        "3": node("PreviewAny", source=["2", 1]),
+        "9": save("2"),
+    }
+    entry = await client.run(graph)
+    assert entry["outputs"]["3"]["text"] == ["None"]
+    assert len(entry["outputs"]["9"]["images"]) == 16
+
+
+async def test_an_odd_size_fails_in_h264(client: Client) -> None:
+    video = node("CreateVideo", images=["1", 0], fps=8.0)
+    saver = node("SaveVideo", video=["2", 0], filename_prefix="odd", format="mp4", codec="h264")
+    error = error_of(await client.run({"1": empty(63, 48), "2": video, "9": saver}))
+    assert error["exception_type"] == "av.error.ExternalError"
+    assert error["node_type"] == "SaveVideo"
+
+
+async def test_a_corrupt_video_fails_when_it_is_decoded(client: Client) -> None:
+    (client.sim.folder / "input" / "bad.mp4").write_bytes(b"no video" * 100)
+    graph = {
+        "1": node("LoadVideo", file="bad.mp4"),
+        "2": node("GetVideoComponents", video=["1", 0]),
+        "9": save("2"),
+    }
+    error = error_of(await client.run(graph))
+    assert error["exception_type"] == "av.error.InvalidDataError"
+    assert error["node_type"] == "GetVideoComponents"
+    assert error["executed"] == ["1"]
+
+
+async def test_too_large_a_batch_does_not_fit(client: Client) -> None:
+    error = error_of(await client.run({"1": empty(16384, 16384, count=4096), "9": save("1")}))
+    assert error["exception_type"] == "RuntimeError"
+    assert "can't allocate memory" in error["exception_message"]
+
+
+async def test_a_truncated_picture_loads_without_error(client: Client) -> None:
+    file = io.BytesIO()
+    Image.effect_noise((64, 64), 90).convert("RGB").save(file, "PNG")
+    (client.sim.folder / "input" / "cut.png").write_bytes(file.getvalue()[: len(file.getvalue()) // 2])
+    [image] = await images_of(client, invert_graph("cut.png"), "3")
+    assert image.size == (64, 64)
+
+
+async def test_a_prefix_outside_the_folder_fails_when_it_runs(client: Client) -> None:
+    entry = await client.run({"1": empty(), "9": node("SaveImage", images=["1", 0], filename_prefix="../../evil")})
+    error = error_of(entry)
+    assert error["exception_type"] == "Exception"
+    assert "Saving image outside the output folder is not allowed" in error["exception_message"]
+
+
+async def test_a_text_where_an_image_belongs_fails_when_it_runs(client: Client) -> None:
+    error = error_of(await client.run({"9": node("SaveImage", images="no image", filename_prefix="x")}))
+    assert error["current_inputs"]["images"] == ["no image"]
+
+
+async def test_nodes_that_need_weights_say_that_there_are_none(client: Client) -> None:
+    graph = {
+        "1": node("CheckpointLoaderSimple", ckpt_name="stand-in.safetensors"),
+        "2": node("CLIPTextEncode", clip=["1", 1], text="a"),
+        "3": node("EmptyLatentImage", width=64, height=64, batch_size=1),
+        "4": node(
+            "KSampler",
+            model=["1", 0],
+            positive=["2", 0],
+            negative=["2", 0],
+            latent_image=["3", 0],
+            seed=1,
+            steps=1,
+            cfg=1,
+            sampler_name="euler",
+            scheduler="normal",
+            denoise=1,
+        ),
+        "5": node("VAEDecode", samples=["4", 0], vae=["1", 2]),
+        "9": save("5"),
+    }
+    error = error_of(await client.run(graph))
+    assert "no models" in error["exception_message"]
+
+
+async def test_an_output_feeds_a_new_run(client: Client) -> None:
+    entry = await client.run(invert_graph(prefix="first"))
+    [item] = entry["outputs"]["3"]["images"]
+    [image] = await images_of(client, invert_graph(f"{item['filename']} [output]", "second"), "3")
+    assert image.tobytes() == Image.open(RECORDINGS / "rec.png").convert("RGB").tobytes()
