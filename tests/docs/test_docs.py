@@ -14,7 +14,9 @@ from sqlalchemy.schema import CreateTable
 
 from comfyrelay import cli, errors
 from comfyrelay.domain.agreement import Kind
+from comfyrelay.pool.events import EVENT_CLASSES
 from comfyrelay.settings import ENV_PREFIX, Settings
+from comfyrelay.sim import misbehaviour
 from comfyrelay.store import central, tenant
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +78,16 @@ def test_every_setting_is_documented_with_its_default(name: str) -> None:
 @pytest.mark.parametrize("name", errors.__all__)
 def test_every_error_is_documented_with_its_code(name: str) -> None:
     assert f"| `{name}` | `{getattr(errors, name).code}` |" in read(REFERENCE / "errors.md")
+
+
+@pytest.mark.parametrize("kind", sorted(set(EVENT_CLASSES) - {"*"}))
+def test_every_event_of_the_pool_is_documented_with_its_class(kind: str) -> None:
+    assert f"| `{kind}` | `{EVENT_CLASSES[kind].__name__}` |" in read(ROOT / "docs" / "howto" / "run-graphs.md")
+
+
+@pytest.mark.parametrize("name", sorted({*misbehaviour.__all__} - {"Misbehaviour"}))
+def test_every_misbehaviour_of_the_stand_in_is_documented(name: str) -> None:
+    assert f"`{name}`" in read(ROOT / "docs" / "howto" / "stand-in.md")
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -29,7 +29,7 @@ def test_the_page_has_as_many_examples_as_are_tried() -> None:
     assert len(EXAMPLES) == len(SHOWN)
 
 
-@pytest.mark.parametrize(("example", "shown"), zip(EXAMPLES, SHOWN, strict=True))
+@pytest.mark.parametrize(("example", "shown"), list(zip(EXAMPLES, SHOWN, strict=True)))
 async def test_an_example_runs_and_prints_what_it_should(example: str, shown: list[str], tmp_path: Path) -> None:
     (tmp_path / "graph.json").write_bytes(orjson.dumps(invert_file()))
     (tmp_path / "cat.png").write_bytes(PNG)

@@ -72,7 +72,7 @@ def _statuses(given: str | None) -> tuple[str, ...]:
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     if value.lower() not in allowed:
-        raise ValueError(f"{name} must be one of: {', '.join(allowed)}")
+        raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}")
     return value.lower()
 
 

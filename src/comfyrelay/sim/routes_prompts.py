@@ -66,7 +66,7 @@ class PromptRoutes:
             return float(body["number"])
         number = self._engine.queue.counter
         self._engine.queue.counter += 1
-        return -number if body.get("front") else number
+        return -number if "front" in body and body["front"] else number
 
     async def get_prompt(self, _request: web.Request) -> web.Response:
         return web.json_response(self._engine.status)
