@@ -4,9 +4,20 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from comfyrelay.errors import Conflict, JobCanceled
-from comfyrelay.pool import JobRetrying, JobStarted, JobStatus, SqliteQueue, WorkflowPool
+from comfyrelay.errors import ComfyError, Conflict, JobCanceled
+from comfyrelay.pool import (
+    JobCompleted,
+    JobRetrying,
+    JobStarted,
+    JobStatus,
+    MemoryQueue,
+    Outcome,
+    SqliteQueue,
+    Ticket,
+    WorkflowPool,
+)
 from comfyrelay.sim import OutOfMemory, Sim, Slow, Stuck
 from tests.pool.harness import invert, plain, ready_pool, until
 
@@ -52,16 +63,18 @@ async def test_draining_waits_for_every_job_and_takes_no_more(sim: Sim) -> None:
         assert [job.status for job in jobs] == [JobStatus.COMPLETED] * 3
 
 
-async def test_a_drain_can_be_cut_short(sim: Sim) -> None:
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_drain_can_be_cut_short(sim: Sim, tmp_path: Path, durable: bool) -> None:
     sim.misbehave(ENDLESS)
-    async with ready_pool(sim) as pool:
+    queue = SqliteQueue(tmp_path / "queue.db") if durable else MemoryQueue()
+    async with ready_pool(sim, queue=queue) as pool:
         job = await pool.enqueue(invert())
         await until(job.events(), JobStarted)
         draining = asyncio.create_task(pool.close(drain=True))
         await asyncio.sleep(0)
         await pool.close()
         await draining
-        assert job.status is JobStatus.CANCELED
+        assert job.status is (JobStatus.QUEUED if durable else JobStatus.CANCELED)
 
 
 async def test_a_pool_may_be_closed_again_and_takes_nothing_then(sim: Sim) -> None:
@@ -78,6 +91,39 @@ async def test_a_pool_takes_nothing_before_it_is_open(sim: Sim) -> None:
     with pytest.raises(Conflict):
         await pool.enqueue(plain())
     await pool.close()
+
+
+async def test_a_callback_may_close_the_pool(sim: Sim) -> None:
+    async with ready_pool(sim) as pool:
+        closed = asyncio.Event()
+
+        async def close(_event: JobCompleted) -> None:
+            await pool.close()
+            closed.set()
+
+        pool.on(JobCompleted, close)
+        await pool.run(plain())
+        await asyncio.wait_for(closed.wait(), 4)
+
+
+class FullDisk(MemoryQueue):
+    """A queue that cannot write any more."""
+
+    async def begin(self, ticket: Ticket) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def settle(self, job_id: str, outcome: Outcome) -> None:
+        raise OSError(28, "No space left on device")
+
+
+async def test_a_queue_that_fails_ends_the_job_and_blames_no_server(sim: Sim) -> None:
+    async with ready_pool(sim, queue=FullDisk()) as pool:
+        job = await pool.enqueue(plain())
+        with capture_logs() as logs, pytest.raises(ComfyError, match="OSError"):
+            await job
+        assert [entry["event"] for entry in logs] == ["pool.attempt_failed", "pool.settle_failed"]
+        client = pool.stats().clients["a"]
+        assert (client.running, client.failed, client.blocked_hashes) == (0, 0, frozenset())
 
 
 async def test_a_durable_queue_keeps_what_has_not_ended(sim: Sim, tmp_path: Path) -> None:

@@ -190,6 +190,20 @@ async def test_events_of_a_job_come_in_order_and_end_with_its_end(pool: Workflow
     assert [event async for event in job.events()] == [told[-1]]
 
 
+async def test_a_callback_can_look_at_the_job_that_has_just_ended(pool: WorkflowPool) -> None:
+    seen: list[object] = []
+
+    async def look(event: JobCompleted) -> None:
+        job = pool.job(event.job_id)
+        seen.extend([job.status, await job, *[each async for each in job.events()]])
+
+    pool.on("job:completed", look)
+    job = await pool.enqueue(plain())
+    result = await job
+    await pool.close()
+    assert seen == [JobStatus.COMPLETED, result, *[event async for event in job.events()]]
+
+
 async def test_the_highest_priority_runs_first(pool: WorkflowPool, sim: Sim) -> None:
     stuck = sim.misbehave(Stuck(class_type="ImageInvert", times=1))
     first = await pool.enqueue(invert())

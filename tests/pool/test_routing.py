@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -21,7 +22,7 @@ from comfyrelay.pool import (
     SmartFailover,
     WorkflowPool,
 )
-from comfyrelay.sim import DropSocket, OutOfMemory, Restart, Sim, Slow, Stuck
+from comfyrelay.sim import DropSocket, OutOfMemory, Refuse, Restart, Sim, Slow, Stuck
 from tests.pool.harness import QUICK, invert, plain, ready_pool, until
 
 
@@ -144,6 +145,30 @@ async def test_a_run_that_a_restart_swallowed_is_run_elsewhere(sims: list[Sim]) 
         await job
         assert job.attempts == 2
         assert job.client_id != "a"
+
+
+async def test_a_server_that_stops_answering_properly_gets_no_jobs(sim: Sim) -> None:
+    timings = replace(QUICK, health_interval_seconds=0.05)
+    async with ready_pool(sim, timings=timings) as pool:
+        states = pool.events(ClientStateChanged)
+        refusing = sim.misbehave(Refuse(status=503, path="/prompt"))
+        offline = await until(states, ClientStateChanged, lambda event: event.state is ClientState.OFFLINE)
+        assert "503" in (offline.reason or "")
+        job = await pool.enqueue(plain())
+        refusing.end()
+        await job
+        assert job.attempts == 1
+
+
+async def test_a_server_without_a_socket_is_used_all_the_same(sim: Sim) -> None:
+    sim.misbehave(Refuse(status=403, path="/ws"))
+    timings = replace(QUICK, health_interval_seconds=0.01)
+    async with ready_pool(sim, timings=timings) as pool:
+        states = pool.events(ClientStateChanged)
+        await pool.run(plain())
+        # and has not gone offline for the lack of one
+        states.close()
+        assert [event async for event in states] == []
 
 
 async def test_jobs_wait_for_the_first_server_to_come(sim: Sim) -> None:

@@ -136,16 +136,16 @@ async def test_ten_thousand_jobs_on_fifty_servers(small_heap: None) -> None:
 
 
 async def test_ten_thousand_jobs_of_as_many_kinds_that_avoid_a_free_server(small_heap: None) -> None:
-    """The worst for the scheduler: a lane for each job, enqueued all at once, and a server that none of them may use."""
+    """The worst for the scheduler: a lane for each job, and a free server that none of them may use."""
     gate = asyncio.Event()
     servers: list[ComfyServer] = [Instant(f"http://{number}", gate) for number in range(SERVERS)]
     async with WorkflowPool(servers, keep_finished=JOBS) as pool:
         await pool.wait_ready()
         small: Graph = {"1": {"class_type": "Node", "inputs": {}}}
         lag = Lag()
-        jobs = await asyncio.gather(
-            *(pool.enqueue(small, exclude_clients=["http://0", f"http://other-{number}"]) for number in range(JOBS))
-        )
+        jobs = [
+            await pool.enqueue(small, exclude_clients=["http://0", f"http://other-{number}"]) for number in range(JOBS)
+        ]
         gate.set()
         for job in jobs:
             await job

@@ -36,7 +36,7 @@ class Bus:
         self._listeners: dict[_Listener, None] = {}
         # weak: a reader that leaves its `async for` need not say goodbye
         self._streams: WeakKeyDictionary[EventStream[Any], tuple[type[PoolEvent], ...]] = WeakKeyDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     def on(self, which: Selector, callback: Callback) -> Callable[[], None]:
@@ -63,13 +63,15 @@ class Bus:
             if isinstance(event, listener.classes):
                 self._call(listener.callback, event)
 
+    def excuse(self, task: asyncio.Task[Any]) -> None:
+        """Do not wait for this callback at the end: it is the one that waits for the end."""
+        self._tasks.discard(task)
+
     async def close(self) -> None:
         """Let the asynchronous callbacks come to their end, and end the streams."""
-        # a callback may be the one that closes the pool
-        others = self._tasks - {asyncio.current_task()}
-        if others:
-            await asyncio.wait(others, timeout=_LAST_WORDS_SECONDS)
-            for task in others:
+        if tasks := set(self._tasks):
+            await asyncio.wait(tasks, timeout=_LAST_WORDS_SECONDS)
+            for task in tasks:
                 task.cancel()
         self._closed = True
         for stream in list(self._streams):

@@ -50,8 +50,7 @@ class Endings:
     def abandon(self, record: Record) -> None:
         """The pool closes and the queue keeps the job: those who wait here wait in vain."""
         record.failure = JobCanceled("The pool was closed; the job waits in its queue for the next start.")
-        record.done.set()
-        self._close_streams(record)
+        record.set_done()
 
     def emit(self, record: Record, event: JobEvent) -> None:
         for stream in record.streams:
@@ -97,16 +96,11 @@ class Endings:
         self._tally.moved(record.status, status)
         ending = _ending(record, outcome, reason)
         record.end(outcome, ending)
-        self.emit(record, ending)
-        self._close_streams(record)
         self._note_finished(record)
-
-    def _close_streams(self, record: Record) -> None:
-        for stream in record.streams:
-            stream.close()
-        record.streams.clear()
+        self._emit_to_all(ending)
 
     def _note_finished(self, record: Record) -> None:
+        record.set_done()
         forgotten = self._registry.finished(record.ticket.id)
         if forgotten:
             self.spawn(self._forget(forgotten))

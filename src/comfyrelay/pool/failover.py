@@ -27,7 +27,7 @@ class FailoverStrategy(Protocol):
         """The server completed it. Returns whether that ended a block."""
 
     def release(self) -> list[Pair]:
-        """The pairs whose block has ended since the last call."""
+        """The pairs whose block has ended since the last call; they may be used again from then on."""
 
     def seconds_to_release(self) -> float | None:
         """How long until the next block ends; `None` when there is none."""

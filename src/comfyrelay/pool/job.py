@@ -23,6 +23,8 @@ class Job:
     leaves the job alone.
     """
 
+    __slots__ = ("_buffer_size", "_cancel", "_record")
+
     def __init__(self, record: Record, *, cancel: Callable[[str], Awaitable[bool]], buffer_size: int) -> None:
         self._record = record
         self._cancel = cancel
@@ -99,8 +101,8 @@ class Job:
     def events(self) -> EventStream[JobEvent]:
         """Its events from now on; the last one tells how it ended."""
         stream: EventStream[JobEvent] = EventStream(limit=self._buffer_size)
-        if not self._record.done.is_set():
-            self._record.streams.append(stream)
+        if not self._record.is_done:
+            self._record.streams = (*self._record.streams, stream)
             return stream
         if self._record.ending is not None:
             stream.put(self._record.ending)
@@ -114,7 +116,7 @@ class Job:
         return await self.server.download(file, to)
 
     async def _outcome(self) -> RunResult:
-        await self._record.done.wait()
+        await self._record.wait()
         if self._record.result is not None:
             return self._record.result
         # each who awaits gets the trace of its own await, not those of all before

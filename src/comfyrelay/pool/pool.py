@@ -79,6 +79,8 @@ class WorkflowPool:
             arrived=self._scheduler.arrived,
             make_job=self._make_job,
         )
+        # made once: `self.cancel` is a new object each time
+        self._cancel = self.cancel
         self._was_opened = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -91,7 +93,7 @@ class WorkflowPool:
 
     async def open(self) -> None:
         """Take up what the queue holds, and begin to connect to the servers. A pool is opened once."""
-        if self._was_opened:
+        if self._was_opened or self._closing is not None:
             raise Conflict("A pool can be opened once only.")
         self._was_opened = True
         try:
@@ -113,6 +115,9 @@ class WorkflowPool:
         Runs under way are interrupted on their servers. A durable queue keeps what has not ended for the next start;
         with another, those jobs are canceled. Whoever awaits one of them gets `JobCanceled`.
         """
+        # a callback that closes the pool is not waited for by the pool
+        if caller := asyncio.current_task():
+            self._bus.excuse(caller)
         await self._intake.close()
         if drain and self._closing is None:
             await self._registry.idle.wait()
@@ -148,9 +153,9 @@ class WorkflowPool:
     async def cancel(self, job_id: str) -> bool:
         """Take a job out of the queue, or stop it on its server; false when it had ended before."""
         record = self._registry.record(job_id)
-        if record.done.is_set():
+        if record.is_done:
             return False
-        while not record.done.is_set():
+        while not record.is_done:
             if self._queue.remove(job_id):
                 # not in this task: whoever asked may lose interest, the job must end all the same
                 await asyncio.shield(self._endings.spawn(self._endings.cancel(record)))
@@ -158,7 +163,7 @@ class WorkflowPool:
                 await self._runner.stop(record, Stop.CANCEL)
             else:
                 # somebody else has just taken it out
-                await record.done.wait()
+                await record.wait()
         return record.status is JobStatus.CANCELED
 
     def stats(self) -> PoolStats:
@@ -198,7 +203,7 @@ class WorkflowPool:
         await self._roster.dismiss(member)
 
     def _make_job(self, record: Record) -> Job:
-        return Job(record, cancel=self.cancel, buffer_size=self._event_buffer)
+        return Job(record, cancel=self._cancel, buffer_size=self._event_buffer)
 
     def _start(self, ticket: Ticket, member: Member) -> None:
         self._runner.start(self._registry.record(ticket.id), member)
@@ -213,6 +218,8 @@ class WorkflowPool:
             elif self._queue.remove(record.ticket.id):
                 await self._endings.cancel(record, "The pool was closed.")
         await self._endings.finish()
+        # for a drain that this cuts short
+        self._registry.idle.set()
         await self._roster.close()
         await self._queue.close()
         await self._bus.close()

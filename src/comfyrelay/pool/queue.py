@@ -11,7 +11,7 @@ from comfyrelay.errors import ComfyError
 from comfyrelay.pool.lanes import Lanes
 from comfyrelay.pool.ticket import Lane, Ticket
 
-__all__ = ["FINISHED", "JobStatus", "Leftover", "MemoryQueue", "Outcome", "QueueAdapter"]
+__all__ = ["JobStatus", "Leftover", "MemoryQueue", "Outcome", "QueueAdapter"]
 
 
 class JobStatus(StrEnum):
@@ -21,9 +21,6 @@ class JobStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELED = "canceled"
-
-
-FINISHED = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELED})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """All that a pool knows about one job. `Job` is the face of it that users see."""
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum, auto
 from typing import Any, TypeVar
@@ -28,19 +28,19 @@ class Stop(Enum):
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Record:
-    """`failure` is what those who await it get once `done` is set, if there is no result.
+    """`failure` is what those who await it get once it `is_done`, if there is no result.
 
     `task` is what happens with it now, from the beginning of an attempt until it waits again or has ended; `can_stop`
-    says that this may be cancelled.
+    says that this may be cancelled. Thousands of these wait at a time, so they are made of few objects.
     """
 
     ticket: Ticket
-    done: asyncio.Event = field(default_factory=asyncio.Event)
     status: JobStatus = JobStatus.QUEUED
     client_id: str | None = None
     server: ComfyServer | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    is_done: bool = False
     progress: float = 0.0
     last_error: ComfyError | None = None
     result: RunResult | None = None
@@ -49,7 +49,28 @@ class Record:
     task: asyncio.Task[None] | None = None
     stop: Stop | None = None
     can_stop: bool = False
-    streams: list[EventStream[JobEvent]] = field(default_factory=list)
+    streams: tuple[EventStream[JobEvent], ...] = ()
+    _done: asyncio.Event | None = None
+
+    async def wait(self) -> None:
+        """Return when it is done."""
+        if self.is_done:
+            return
+        if self._done is None:
+            self._done = asyncio.Event()
+        await self._done.wait()
+
+    def set_done(self) -> None:
+        """Let go those who wait; to those who listen, the ending is the last thing that is told."""
+        self.is_done = True
+        self.task = None
+        if self._done is not None:
+            self._done.set()
+        for stream in self.streams:
+            if self.ending is not None:
+                stream.put(self.ending)
+            stream.close()
+        self.streams = ()
 
     def event(self, kind: type[E], **more: Any) -> E:
         """An event of this job as it is now."""
@@ -76,4 +97,3 @@ class Record:
             self.progress = 1.0
         # the graph and the files are most of a job's size
         self.ticket = replace(self.ticket, graph=b"", attachments=())
-        self.done.set()

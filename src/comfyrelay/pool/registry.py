@@ -31,7 +31,7 @@ class Registry:
 
     @property
     def unfinished(self) -> list[Record]:
-        return [record for record in self._records.values() if not record.done.is_set()]
+        return [record for record in self._records.values() if not record.is_done]
 
     def add(self, record: Record, job: Job) -> None:
         self._records[job.id] = record

@@ -63,10 +63,12 @@ class Roster:
 
     def take_out(self, client_id: str) -> Member:
         """Give a server no more jobs. `dismiss` follows once its runs are over."""
-        try:
-            return self._members.pop(client_id)
-        except KeyError:
-            raise NotFound(f'This pool has no server "{client_id}".') from None
+        member = self._members.pop(client_id, None)
+        if member is None:
+            raise NotFound(f'This pool has no server "{client_id}".')
+        reason = "It was removed from the pool."
+        self._emit(ClientStateChanged(client_id=client_id, state=ClientState.OFFLINE, reason=reason))
+        return member
 
     async def dismiss(self, member: Member) -> None:
         watch = self._watches.pop(member.id, None)

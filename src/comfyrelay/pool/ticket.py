@@ -18,6 +18,8 @@ from comfyrelay.errors import GraphError, InvalidInput
 
 __all__ = ["JobOptions", "Lane", "Ticket", "make_ticket"]
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
 
 class Lane(NamedTuple):
     """Jobs of one lane can run on the same servers: what holds for one of them holds for all."""
@@ -80,7 +82,7 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
         graph=_snapshot(graph),
         created_at=created_at,
         priority=options.get("priority", 0),
-        metadata=MappingProxyType(dict(options.get("metadata", {}))),
+        metadata=MappingProxyType(dict(metadata)) if (metadata := options.get("metadata")) else _NOTHING,
         include_outputs=tuple(options.get("include_outputs", ())),
         attachments=tuple(options.get("attachments", ())),
         max_attempts=options.get("max_attempts", 3),

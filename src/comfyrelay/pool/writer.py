@@ -23,6 +23,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="comfyrelay-queue")
         self._waiting: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     async def open(self, prepare: Callable[[sqlite3.Connection], T]) -> T:
         """Connect, and return what `prepare` makes of the connection."""
@@ -48,6 +49,9 @@ class Writer:
         await done
 
     async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self._task is not None:
             await self._task
         await self._in_thread(self._disconnect)

@@ -1,0 +1,6 @@
+from comfyrelay import pool
+
+
+def test_the_public_names_are_sorted_and_there() -> None:
+    assert pool.__all__ == sorted(pool.__all__)
+    assert all(hasattr(pool, name) for name in pool.__all__)
