@@ -36,6 +36,7 @@ from comfyrelay.sim import (
     Refuse,
     Sim,
     Slow,
+    SlowHttp,
 )
 from tests.comfy.graphs import PNG, clip, invert, invert_file
 from tests.comfy.listening import Listener
@@ -246,3 +247,33 @@ async def test_a_job_that_takes_too_long_is_stopped(sim: Sim, cloud: CloudClient
 )
 def test_both_vocabularies_are_understood(word: str, phase: Phase) -> None:
     assert phase_of({"status": word}) is phase
+
+
+async def test_cancelling_while_it_is_submitted_leaves_no_job_to_pay_for(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(SlowHttp(seconds=0.2, path="/api/prompt"))
+    run = asyncio.create_task(cloud.run(invert()))
+    while sim.log.count("POST", "/api/prompt") == 0:  # noqa: ASYNC110  (the stand-in tells nobody)
+        await asyncio.sleep(0.01)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert any("cancel" in received.path for received in sim.log.requests)
+
+
+async def test_an_outage_while_it_runs_is_waited_for(sim: Sim, cloud: CloudClient) -> None:
+    refused = sim.misbehave(Refuse(status=503, path="/api/job/", times=12))
+    assert (await cloud.run(invert())).files
+    assert refused.happened == 12
+
+
+async def test_outputs_are_found_without_the_outdated_route(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(Refuse(status=404, path="/api/history_v2"))
+    assert (await cloud.run(invert())).files
+
+
+async def test_a_job_that_may_be_there_is_not_sent_again(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(ErrorAfterQueueing(times=1))
+    sim.misbehave(Refuse(status=503, path="/api/job/", times=8))
+    with pytest.raises(ServerRefused):
+        await cloud.run(invert())
+    assert sim.log.prompts_queued == 1

@@ -1,7 +1,7 @@
 """A ComfyUI server, spoken to over its HTTP routes and its WebSocket."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,24 +12,42 @@ from comfyrelay.comfy.events import Finished, RunEvent
 from comfyrelay.comfy.graph import Graph, check_graph
 from comfyrelay.comfy.hash import workflow_hash
 from comfyrelay.comfy.history import cached_nodes, failure_in, position_in, run_seconds
-from comfyrelay.comfy.http import Http, body_of, save
+from comfyrelay.comfy.http import Http, PortClosed, body_of, save
 from comfyrelay.comfy.nodes import find_node, with_prefix
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfy.preflight import file_query, graph_problems, uploaded_files
 from comfyrelay.comfy.server import EventListener
-from comfyrelay.comfy.streams import stream_of
-from comfyrelay.comfy.submit import NotTaken, post_graph, refused_outputs
+from comfyrelay.comfy.streams import safely, stream_of
+from comfyrelay.comfy.submit import NotTaken, knows, post_graph, refused_outputs
 from comfyrelay.comfy.switchboard import Switchboard
 from comfyrelay.comfy.timeouts import RunTimeouts, loading_factor
 from comfyrelay.comfy.uploads import Attachment, Uploaded, Uploader
-from comfyrelay.errors import ComfyError, InputMissing, NoOutput, OutputGone, RunTimedOut, ServerRefused
+from comfyrelay.errors import (
+    ComfyError,
+    ComfyRelayError,
+    GraphError,
+    GraphRefused,
+    InputMissing,
+    NoOutput,
+    NotInstalled,
+    OutputGone,
+    RunInterrupted,
+    RunLost,
+    RunRemoved,
+    RunTimedOut,
+    ServerRefused,
+)
 
 __all__ = ["ComfyClient"]
 
 # A socket that does not open does not hold up a run: it only makes it faster.
 SOCKET_WAIT_SECONDS = 2.0
 STOP_SECONDS = 10.0
+COMING_SECONDS = 2.0
 SUBMISSIONS = 3
+MOST_LOADED = 1000
+# After these there is nothing on the server that could be stopped.
+_NOT_THERE = (NotTaken, PortClosed, RunLost, RunRemoved, GraphError, GraphRefused, NotInstalled, InputMissing)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,14 +85,20 @@ class ComfyClient:
         from the server's history once it has been read.
         """
         self._http = Http(url, headers=headers)
-        self._board = Switchboard(self._http, headers=headers)
         self._uploader = Uploader(self._http, path="/upload/image")
+        # a server that comes back may be another one, with empty folders
+        self._board = Switchboard(self._http, on_lost=self._uploader.forget)
         self._timeouts = timeouts or RunTimeouts()
         self._keep_prefixes = keep_prefixes
         self._forget_history = forget_history
         # workflow hash → the connection on which it ran: a server that restarted has unloaded its models
         self._loaded: dict[str, int] = {}
         self._object_info: dict[str, Any] = {}
+        self._runs: set[asyncio.Task[RunResult]] = set()
+        self._stops: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        # runs that took too long and may not have stopped
+        self._left_behind: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -92,14 +116,24 @@ class ComfyClient:
         await self.close()
 
     async def close(self) -> None:
+        """Stop the runs that are under way, on the server too, and close all connections."""
+        self._is_closing = True
+        for task in self._runs:
+            task.cancel()
+        await asyncio.gather(*self._runs, return_exceptions=True)
+        await asyncio.gather(*self._stops)
         await self._board.socket.close()
         await self._http.close()
 
     async def check(self) -> None:
-        """Return when the server answers like ComfyUI; `ComfyError` says why not."""
-        answer = await self._http.json("GET", "/prompt")
-        if not isinstance(answer, dict) or "exec_info" not in answer:
+        """Return when the server answers like ComfyUI and can be used; `ComfyError` says why not."""
+        if "exec_info" not in await self._http.object("/prompt"):
             raise ServerRefused(f"{self.url} answers, but not like ComfyUI.")
+        if self._left_behind:
+            queue = await self._board.queue.now()
+            self._left_behind = {each for each in self._left_behind if position_in(queue, each) is not None}
+        if self._left_behind:
+            raise ServerRefused("The server is still busy with a run that took too long.")
         await self._board.socket.ready(SOCKET_WAIT_SECONDS)
 
     async def disconnected(self) -> None:
@@ -108,13 +142,12 @@ class ComfyClient:
 
     async def system_stats(self) -> dict[str, Any]:
         """The server's version, its devices and their memory."""
-        stats: dict[str, Any] = await self._http.json("GET", "/system_stats")
-        return stats
+        return await self._http.object("/system_stats")
 
     async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:
         """The definitions of all installed nodes. Kept, because a server takes long to make them."""
         if refresh or not self._object_info:
-            self._object_info = await self._http.json("GET", "/object_info")
+            self._object_info = await self._http.object("/object_info")
         return self._object_info
 
     async def preflight(self, graph: Graph) -> list[str]:
@@ -145,7 +178,14 @@ class ComfyClient:
         prompt_id = prompt_id or str(uuid4())
         nodes = frozenset(find_node(graph, node) for node in wanted)
         client_id = self._board.socket.client_id
-        errors = await post_graph(self._http, graph, prompt_id=prompt_id, client_id=client_id, extra_data=extra_data)
+        errors = await post_graph(
+            self._http,
+            graph,
+            prompt_id=prompt_id,
+            client_id=client_id,
+            extra_data=extra_data,
+            patience_seconds=self._timeouts.unreachable_seconds,
+        )
         if (failure := refused_outputs(errors, nodes)) is not None:
             # the server would run the rest of it for nothing
             await self._stop(prompt_id)
@@ -171,12 +211,12 @@ class ComfyClient:
         order = _Order(
             wanted=[find_node(graph, node) for node in wanted],
             timeouts=timeouts or self._timeouts,
-            on_event=on_event or _ignore,
+            on_event=safely(on_event),
             extra_data=extra_data,
             loading_factor=1 if is_loaded else loading_factor(graph),
         )
-        result = await self._run_with(graph, tuple(attachments), order)
-        self._loaded[digest] = self._board.socket.connection
+        result = await self._kept(self._run_with(graph, tuple(attachments), order))
+        self._note_loaded(digest)
         order.on_event(Finished(prompt_id=result.prompt_id, result=result))
         return result
 
@@ -196,7 +236,7 @@ class ComfyClient:
     async def interrupt(self, prompt_id: str) -> None:
         """Interrupt this run if it is the one that is running; it stops at its next node or step."""
         # a server older than 0.3.57 does not read the id and stops whatever is running
-        if position_in(await self._http.json("GET", "/queue"), prompt_id) == -1:
+        if position_in(await self._board.queue.now(), prompt_id) == -1:
             await self._http.tell("/interrupt", {"prompt_id": prompt_id})
 
     async def free(self, *, unload_models: bool = True, free_memory: bool = True) -> None:
@@ -251,18 +291,26 @@ class ComfyClient:
         with self._board.watching(
             sent, prompt_id, timeouts=order.timeouts, factor=order.loading_factor, on_event=order.on_event
         ) as watch:
+            is_accepted = False
             try:
                 await self.submit(sent, wanted=order.wanted, extra_data=order.extra_data, prompt_id=prompt_id)
+                is_accepted = True
                 watch.progress.accepted()
                 entry = await watch.entry()
-            except (asyncio.CancelledError, RunTimedOut):
-                await self._stop(prompt_id)
+            except _NOT_THERE:
                 raise
-            if not watch.progress.heard:
-                # it ran, and the socket said nothing of it: the server may have mixed up its connections
+            except BaseException as error:
+                # whatever it is, nobody waits for this run any more
+                await self._stop(prompt_id, may_be_coming=not is_accepted)
+                if isinstance(error, RunTimedOut):
+                    self._left_behind.add(prompt_id)
+                raise
+            if watch.was_ignored:
+                # the server may have mixed up its connections
                 await self._board.socket.renew()
         if self._forget_history:
-            await self._http.tell("/history", {"delete": [prompt_id]})
+            with suppress(ComfyError):
+                await self._http.tell("/history", {"delete": [prompt_id]})
         if (failure := failure_in(entry)) is not None:
             raise failure
         return result_of(
@@ -279,12 +327,37 @@ class ComfyClient:
         async with self._http.stream("GET", "/view", **wanted) as response:
             return response.is_success
 
-    async def _stop(self, prompt_id: str) -> None:
-        """Cancel as well as can be: the server may be the reason why."""
-        with suppress(ComfyError, TimeoutError):
+    async def _kept(self, work: Coroutine[Any, Any, RunResult]) -> RunResult:
+        """Wait for a run in a task of its own, so that closing the client can stop it and wait until it has stopped."""
+        task = asyncio.create_task(work)
+        self._runs.add(task)
+        task.add_done_callback(self._runs.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if self._is_closing and me is not None and not me.cancelling():
+                raise RunInterrupted("The client was closed.") from None
+            raise
+
+    def _note_loaded(self, digest: str) -> None:
+        self._loaded[digest] = self._board.socket.connection
+        if len(self._loaded) > MOST_LOADED:
+            del self._loaded[next(iter(self._loaded))]
+
+    async def _stop(self, prompt_id: str, *, may_be_coming: bool = False) -> None:
+        """Cancel as well as can be: the server may be the reason why. Goes on when the caller is cancelled again."""
+        task = asyncio.create_task(self._cancel_surely(prompt_id, may_be_coming=may_be_coming))
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
+        await asyncio.shield(task)
+
+    async def _cancel_surely(self, prompt_id: str, *, may_be_coming: bool) -> None:
+        with suppress(ComfyRelayError, TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await self.cancel(prompt_id)
-
-
-def _ignore(_event: RunEvent) -> None:
-    """For those who do not listen."""
+            async with asyncio.timeout(COMING_SECONDS):
+                # a request that was cut off may still be on its way through a proxy
+                while may_be_coming and not await knows(self._http, prompt_id):
+                    await asyncio.sleep(0.2)
+                    await self.cancel(prompt_id)

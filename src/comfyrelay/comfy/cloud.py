@@ -22,11 +22,20 @@ from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfy.preflight import graph_problems
 from comfyrelay.comfy.progress import RunProgress
 from comfyrelay.comfy.server import EventListener
-from comfyrelay.comfy.streams import stream_of
+from comfyrelay.comfy.streams import safely, stream_of
 from comfyrelay.comfy.submit import refused_outputs
 from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment, Uploaded, Uploader
-from comfyrelay.errors import ComfyError, NoOutput, OutputGone, RunTimedOut, ServerUnreachable
+from comfyrelay.errors import (
+    ComfyError,
+    Fault,
+    NoOutput,
+    OutputGone,
+    RateLimited,
+    RunTimedOut,
+    ServerRefused,
+    ServerUnreachable,
+)
 
 __all__ = ["CloudClient"]
 
@@ -82,13 +91,12 @@ class CloudClient:
         await asyncio.Event().wait()
 
     async def system_stats(self) -> dict[str, Any]:
-        stats: dict[str, Any] = await self._http.json("GET", "/api/system_stats")
-        return stats
+        return await self._http.object("/api/system_stats")
 
     async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:
         """The definitions of all nodes that the service has; kept after the first call."""
         if refresh or not self._object_info:
-            self._object_info = await self._http.json("GET", "/api/object_info")
+            self._object_info = await self._http.object("/api/object_info")
         return self._object_info
 
     async def preflight(self, graph: Graph) -> list[str]:
@@ -129,14 +137,16 @@ class CloudClient:
     ) -> RunResult:
         """Run a graph to its end. Cancelling the call cancels this job, and no other."""
         nodes = [find_node(check_graph(graph), node) for node in wanted]
-        listener = on_event or (lambda _event: None)
-        sent = with_prefix(await self._uploader.attach(graph, attachments), f"comfyrelay/{uuid4()}")
-        job_id = await self.submit(sent, wanted=nodes, extra_data=extra_data)
-        progress = RunProgress(graph=sent, prompt_id=job_id, on_event=listener)
-        progress.accepted()
+        listener = safely(on_event)
+        job_id = str(uuid4())
+        sent = with_prefix(await self._uploader.attach(graph, attachments), f"comfyrelay/{job_id}")
         try:
+            job_id = await self.submit(sent, wanted=nodes, extra_data=extra_data, prompt_id=job_id)
+            progress = RunProgress(graph=sent, prompt_id=job_id, on_event=listener)
+            progress.accepted()
             await self._wait(progress, timeouts or self._timeouts)
-        except (asyncio.CancelledError, RunTimedOut):
+        except (asyncio.CancelledError, RunTimedOut, ServerUnreachable, ServerRefused):
+            # it may be there and running, and would have to be paid for
             await self._stop(job_id)
             raise
         result = result_of(await self._outputs(job_id), prompt_id=job_id, wanted=nodes)
@@ -155,6 +165,8 @@ class CloudClient:
         if response.status_code in (404, 405):
             # the older way, for pending jobs; `/api/interrupt` would stop every job of the account
             await self._http.tell("/api/queue", {"delete": [prompt_id]})
+        elif not response.is_success:
+            raise self._http.refused(response)
 
     async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
         """The content of an output file, in pieces."""
@@ -218,13 +230,17 @@ class CloudClient:
             attempt += 1
 
     async def _knows(self, job_id: str) -> bool:
-        return (await self._http.send("GET", f"/api/job/{job_id}/status")).is_success
+        response = await self._http.send("GET", f"/api/job/{job_id}/status")
+        if response.is_success or response.status_code == 404:
+            return response.is_success
+        # not known is not the same as not there
+        raise self._http.refused(response)
 
     async def _wait(self, progress: RunProgress, timeouts: RunTimeouts) -> None:
         loop = asyncio.get_running_loop()
         since = loop.time()
         while True:
-            job = await self._http.json("GET", f"/api/job/{progress.prompt_id}/status")
+            job = await self._status(progress.prompt_id, patience_seconds=timeouts.unreachable_seconds)
             phase = phase_of(job)
             if phase is Phase.DONE:
                 return
@@ -238,18 +254,33 @@ class CloudClient:
                 raise RunTimedOut(f"The run {'took' if progress.started else 'waited'} too long ({limit:g} s).")
             await asyncio.sleep(self._poll_seconds)
 
+    async def _status(self, job_id: str, *, patience_seconds: float) -> dict[str, Any]:
+        """How the job is doing. It goes on without us, so a service that does not answer is given time."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + patience_seconds
+        while True:
+            try:
+                return await self._http.object(f"/api/job/{job_id}/status")
+            except (ServerUnreachable, ServerRefused, RateLimited) as error:
+                if error.fault is Fault.JOB or loop.time() >= end:
+                    raise
+            await asyncio.sleep(self._poll_seconds)
+
     async def _outputs(self, job_id: str) -> dict[str, Any]:
-        history = await self._http.json("GET", f"/api/history_v2/{job_id}")
+        try:
+            history = await self._http.object(f"/api/history_v2/{job_id}")
+        except ServerRefused:
+            # declared outdated by the service; this one has the outputs, too
+            history = await self._http.object(f"/api/jobs/{job_id}")
         entry = history.get(job_id, history)
         if (failure := failure_in(entry)) is not None:
             raise failure
-        outputs = entry.get("outputs") or (await self._details(job_id)).get("outputs")
+        outputs = entry.get("outputs")
         return outputs if isinstance(outputs, dict) else {}
 
     async def _details(self, job_id: str) -> dict[str, Any]:
         with suppress(ComfyError):
-            details = await self._http.json("GET", f"/api/jobs/{job_id}")
-            return details if isinstance(details, dict) else {}
+            return await self._http.object(f"/api/jobs/{job_id}")
         return {}
 
     async def _stop(self, job_id: str) -> None:

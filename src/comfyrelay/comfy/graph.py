@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 from comfyrelay.errors import GraphError
 
-__all__ = ["Graph", "check_graph", "is_link", "load_graph", "placeholders_in", "replace_placeholders"]
+__all__ = ["Graph", "check_graph", "dump_json", "is_link", "load_graph", "placeholders_in", "replace_placeholders"]
 
 # node id → {"class_type": …, "inputs": {…}, "_meta": {…}}
 Graph = dict[str, Any]
@@ -34,6 +34,14 @@ def check_graph(value: object) -> Graph:
     for node_id, node in value.items():
         _check_node(node_id, node)
     return value
+
+
+def dump_json(value: object) -> bytes:
+    """A graph, or what holds one, as JSON; `GraphError` for values that JSON does not have."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GraphError(f"The graph cannot be written as JSON: {error}.") from None
 
 
 def is_link(value: object) -> TypeGuard[list[Any]]:

@@ -28,7 +28,9 @@ def failure_from(kind: str, data: dict[str, Any]) -> ComfyError | None:
 
 
 def cached_nodes(entry: dict[str, Any]) -> list[str]:
-    return [str(node) for kind, data in messages_of(entry) if kind == "execution_cached" for node in data["nodes"]]
+    return [
+        str(node) for kind, data in messages_of(entry) if kind == "execution_cached" for node in data.get("nodes") or ()
+    ]
 
 
 def run_seconds(entry: dict[str, Any]) -> float:
@@ -49,12 +51,18 @@ def messages_of(entry: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def position_in(queue: dict[str, Any], prompt_id: str) -> int | None:
     """How many runs are ahead: -1 when it is running, `None` when it is not in the queue."""
-    running = queue.get("queue_running") or []
+    running = _items(queue.get("queue_running"))
     if any(item[1] == prompt_id for item in running):
         return -1
     # pending items come in the order of a heap, not of a queue
-    pending = sorted(queue.get("queue_pending") or [], key=lambda item: item[0])
+    pending = sorted(_items(queue.get("queue_pending")), key=lambda item: item[0])
     for position, item in enumerate(pending):
         if item[1] == prompt_id:
             return position + len(running)
     return None
+
+
+def _items(found: object) -> list[Any]:
+    """The items of a queue that look like one: number, id, graph and more."""
+    listed = found if isinstance(found, list) else []
+    return [item for item in listed if isinstance(item, list) and len(item) > 1 and isinstance(item[0], int | float)]

@@ -1,25 +1,34 @@
 """HTTP to a server: what fails below the protocol becomes one of our errors, and nothing else does."""
 
-import os
+import asyncio
+import base64
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
+from uuid import uuid4
 
 import httpx
 
 from comfyrelay.error_text import user_sentence
-from comfyrelay.errors import ComfyError, ConfigurationError, Fault, ServerRefused, ServerUnreachable
+from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, ServerRefused, ServerUnreachable
 
 __all__ = ["Http", "PortClosed", "save"]
 
 # Reading is patient: a server that loads a model may not answer for a while.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=30.0, write=120.0, pool=None)
 _PIECE = 256 * 1024
+# More at once make nobody faster, and httpx slow.
+_AT_ONCE = 16
 
 
-class PortClosed(ServerUnreachable):
+class NotConnected(ServerUnreachable):
+    """There was no connection, so nothing was sent."""
+
+
+class PortClosed(NotConnected):
     """Nobody listens at this address: the server is not running, or still starting."""
 
 
@@ -27,17 +36,30 @@ class Http:
     """A connection pool to one server. Follows no redirects, so a key is never sent elsewhere."""
 
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None) -> None:
-        self.url = checked_url(url)
-        self._client = httpx.AsyncClient(base_url=self.url, headers=dict(headers or {}), timeout=_TIMEOUT)
+        parts = _parsed(url)
+        # without the user and password that the address may hold: it is shown in messages
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self.headers = {**_basic(parts), **(headers or {})}
+        # a proxy is for other machines
+        self.use_proxy = not _is_loopback(parts.hostname or "")
+        try:
+            self._client = httpx.AsyncClient(headers=self.headers, timeout=_TIMEOUT, trust_env=self.use_proxy)
+        except (ImportError, ValueError) as error:
+            raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
+        self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def close(self) -> None:
         await self._client.aclose()
 
     async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Send a request; any answer is an answer. `ServerUnreachable` when there is none."""
-        with_url = f"{self.url}{path}"
+        self._check_open()
         try:
-            return await self._client.request(method, with_url, **options)
+            if "files" in options:
+                # an upload may take long, and must not hold up a cancel
+                return await self._client.request(method, f"{self.url}{path}", **options)
+            async with self._turn:
+                return await self._client.request(method, f"{self.url}{path}", **options)
         except httpx.HTTPError as error:
             raise self.unreachable(error) from error
 
@@ -51,6 +73,13 @@ class Http:
                 raise ServerRefused(f"{self.url} does not speak like ComfyUI: {path} gave no JSON.") from None
         raise self.refused(response)
 
+    async def object(self, path: str) -> dict[str, Any]:
+        """Get a JSON object."""
+        value = await self.json("GET", path)
+        if not isinstance(value, dict):
+            raise ServerRefused(f"{self.url} does not speak like ComfyUI: {path} gave no JSON object.")
+        return value
+
     async def tell(self, path: str, body: Mapping[str, Any]) -> None:
         """Post something whose answer has no body."""
         response = await self.send("POST", path, json=body)
@@ -60,6 +89,7 @@ class Http:
     @asynccontextmanager
     async def stream(self, method: str, url: str, **options: Any) -> AsyncIterator[httpx.Response]:
         """Open an answer to be read in pieces."""
+        self._check_open()
         try:
             async with self._client.stream(method, url if "://" in url else f"{self.url}{url}", **options) as response:
                 yield response
@@ -67,8 +97,10 @@ class Http:
             raise self.unreachable(error) from error
 
     def unreachable(self, error: httpx.HTTPError) -> ServerUnreachable:
-        if isinstance(error, httpx.ConnectError):
+        if isinstance(error, httpx.ConnectError) and _was_refused(error):
             return PortClosed(f"Nobody answers at {self.url}: is ComfyUI running there?", raw=repr(error))
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+            return NotConnected(f"The server at {self.url} cannot be reached.", raw=repr(error))
         return ServerUnreachable(f"The server at {self.url} does not answer.", raw=repr(error))
 
     def refused(self, response: httpx.Response) -> ComfyError:
@@ -82,10 +114,14 @@ class Http:
         path = response.request.url.path
         return ServerRefused(f"The server answered {path} with {status}: {user_sentence(text)}", raw=text)
 
+    def _check_open(self) -> None:
+        if self._client.is_closed:
+            raise Conflict("This client is closed.")
+
 
 async def save(pieces: AsyncIterator[bytes], to: Path) -> int:
     """Write a stream to a file that appears only when it is whole. Returns its size."""
-    part = to.with_name(f".{to.name}.{os.getpid()}.part")
+    part = to.with_name(f".{to.name}.{uuid4().hex}.part")
     size = 0
     try:
         with part.open("wb") as file:
@@ -103,8 +139,36 @@ async def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
         yield piece
 
 
-def checked_url(url: str) -> str:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+def _parsed(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        _ = parts.port
+    except ValueError:
+        parts = SplitResult("", "", "", "", "")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"Not the address of a ComfyUI server: {url!r}. Write it like http://127.0.0.1:8188.")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        # not repeated, for it may hold a password
+        raise ConfigurationError("Not the address of a ComfyUI server. Write it like http://127.0.0.1:8188.")
+    return parts
+
+
+def _basic(parts: SplitResult) -> dict[str, str]:
+    if parts.username is None:
+        return {}
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(login).decode()}"}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _was_refused(error: BaseException | None) -> bool:
+    """Whether somebody said no, somewhere behind an error, rather than nobody having said anything."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_was_refused(each) for each in error.exceptions)
+    return isinstance(error, ConnectionRefusedError) or (
+        error is not None and (_was_refused(error.__cause__) or _was_refused(error.__context__))
+    )

@@ -47,8 +47,8 @@ def _of_node(node_id: str, node: dict[str, Any], graph: Graph, object_info: Mapp
         yield Problem(text=f"{where}: this node is not installed on the server", kind=NotInstalled, node_id=node_id)
         return
     required = (definition.get("input") or {}).get("required") or {}
-    for name in required:
-        if name not in node["inputs"]:
+    for name, spec in required.items():
+        if name not in node["inputs"] and not _grows(spec):
             yield Problem(text=f"{where}: input '{name}' is not connected", node_id=node_id)
     for name, spec in _specs(definition):
         if (problem := _of_value(name, node["inputs"].get(name), spec, graph)) is not None:
@@ -90,6 +90,11 @@ def _options(spec: list[Any]) -> list[Any] | None:
         options = spec[1].get("options")
         return options if isinstance(options, list) else None
     return None
+
+
+def _grows(spec: object) -> bool:
+    """Whether an input stands for any number of inputs, `images.image0` and so on, and is never there itself."""
+    return isinstance(spec, list) and bool(spec) and str(spec[0]).startswith("COMFY_AUTOGROW")
 
 
 def _is_upload(spec: list[Any]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import orjson
+import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
@@ -22,7 +23,15 @@ STABLE_SECONDS = 5.0
 # The server sends nothing while idle, and may not answer pings while a model loads: silence is not death.
 PING_EVERY_SECONDS = 30.0
 PING_TIMEOUT_SECONDS = 180.0
+log = structlog.get_logger(__name__)
 HELLO = '{"type": "feature_flags", "data": {"supports_preview_metadata": true}}'
+
+
+class _Connect(connect):
+    """Follows no redirects: headers of ours would go along, and a key must not be sent elsewhere."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
 
 
 class EventSocket:
@@ -36,12 +45,14 @@ class EventSocket:
         self,
         url: str,
         *,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str],
+        use_proxy: bool,
         on_message: Callable[[str | bytes], None],
         on_lost: Callable[[], None],
     ) -> None:
         self._url = "ws" + url.removeprefix("http") + "/ws"
-        self._headers = dict(headers or {})
+        self._headers = dict(headers)
+        self._use_proxy = use_proxy
         self._on_message = on_message
         self._on_lost = on_lost
         self.client_id = str(uuid4())
@@ -62,7 +73,7 @@ class EventSocket:
         """Wait until it is connected, or the attempt has failed, or time is up."""
         if self.is_up:
             return
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._keep_open())
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -103,9 +114,10 @@ class EventSocket:
         self.client_id = str(uuid4())
         before = self.connection
         try:
-            async with connect(
+            async with _Connect(
                 f"{self._url}?clientId={self.client_id}",
                 additional_headers=self._headers,
+                proxy=True if self._use_proxy else None,
                 compression=None,
                 max_size=None,
                 ping_interval=PING_EVERY_SECONDS,
@@ -118,6 +130,9 @@ class EventSocket:
                     self._on_message(message)
         except (OSError, TimeoutError, WebSocketException):
             pass
+        except Exception:
+            # runs do without it; but somebody should know
+            log.exception("comfy.socket_failed", url=self._url)
         finally:
             if self.is_up:
                 self._closed()

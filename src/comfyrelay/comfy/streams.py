@@ -1,13 +1,30 @@
-"""A call that reports events by callback, as a stream of them."""
+"""Events by callback, safely, and as a stream."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+
+import structlog
 
 from comfyrelay.comfy.events import RunEvent
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import EventListener
 
-__all__ = ["stream_of"]
+__all__ = ["safely", "stream_of"]
+
+log = structlog.get_logger(__name__)
+
+
+def safely(listener: EventListener | None) -> EventListener:
+    """A listener that fails is told of in the log, and does no harm to the run."""
+
+    def listen(event: RunEvent) -> None:
+        try:
+            if listener is not None:
+                listener(event)
+        except Exception:
+            log.exception("comfy.listener_failed", listened=type(event).__name__)
+
+    return listen
 
 
 async def stream_of(run: Callable[[EventListener], Awaitable[RunResult]]) -> AsyncIterator[RunEvent]:

@@ -7,15 +7,17 @@ from typing import Any
 import orjson
 
 from comfyrelay.comfy.explain import explain_refusal, failure_of, node_problems
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graph import Graph, dump_json
 from comfyrelay.comfy.history import position_in
-from comfyrelay.comfy.http import Http, PortClosed
-from comfyrelay.errors import ComfyError, ServerUnreachable
+from comfyrelay.comfy.http import Http, NotConnected
+from comfyrelay.errors import ComfyError, ServerRefused, ServerUnreachable
 
 __all__ = ["NotTaken", "post_graph", "refused_outputs"]
 
 # A request that was cut off may still be on its way into the queue.
 _LOOK_AGAIN_SECONDS = (0.3, 0.7)
+# A server that does not answer is asked again, but not stormed.
+_ASK_AGAIN_SECONDS = 0.5
 
 
 class NotTaken(ComfyError):
@@ -23,24 +25,30 @@ class NotTaken(ComfyError):
 
 
 async def post_graph(
-    http: Http, graph: Graph, *, prompt_id: str, client_id: str, extra_data: Mapping[str, Any] | None = None
+    http: Http,
+    graph: Graph,
+    *,
+    prompt_id: str,
+    client_id: str,
+    extra_data: Mapping[str, Any] | None = None,
+    patience_seconds: float,
 ) -> dict[str, Any]:
     """Submit a graph and return the `node_errors` beside its acceptance.
 
     `NotTaken` means that it is not in the queue. An answer that was lost, or a 500, does not mean that: the server is
-    asked whether it knows the run.
+    asked whether it knows the run, for as long as `patience_seconds` if it does not answer.
     """
     body = {"prompt": graph, "prompt_id": prompt_id, "client_id": client_id, "extra_data": dict(extra_data or {})}
     try:
-        response = await http.send("POST", "/prompt", json=body)
-    except PortClosed:
+        response = await http.send("POST", "/prompt", content=dump_json(body))
+    except NotConnected:
         raise
     except ServerUnreachable as error:
-        return await _look(http, prompt_id, error, again=_LOOK_AGAIN_SECONDS)
-    if response.status_code == 400:
-        raise explain_refusal(_json(response.content), raw=response.text)
+        return await _look(http, prompt_id, error, patience_seconds, again=_LOOK_AGAIN_SECONDS)
+    if response.status_code == 400 and (refusal := _json(response.content)):
+        raise explain_refusal(refusal, raw=response.text)
     if response.is_server_error:
-        return await _look(http, prompt_id, http.refused(response))
+        return await _look(http, prompt_id, http.refused(response), patience_seconds)
     if not response.is_success:
         raise http.refused(response)
     errors = _json(response.content).get("node_errors")
@@ -63,19 +71,31 @@ def refused_outputs(node_errors: Mapping[str, Any], wanted: Set[str]) -> ComfyEr
 
 async def knows(http: Http, prompt_id: str) -> bool:
     """Whether a run is queued, running or over on the server."""
-    if position_in(await http.json("GET", "/queue"), prompt_id) is not None:
+    if position_in(await http.object("/queue"), prompt_id) is not None:
         return True
-    return bool(await http.json("GET", f"/history/{prompt_id}"))
+    return bool(await http.object(f"/history/{prompt_id}"))
 
 
-async def _look(http: Http, prompt_id: str, error: ComfyError, *, again: tuple[float, ...] = ()) -> dict[str, Any]:
-    if await knows(http, prompt_id):
-        return {}
-    for delay in again:
+async def _look(
+    http: Http, prompt_id: str, error: ComfyError, patience_seconds: float, *, again: tuple[float, ...] = ()
+) -> dict[str, Any]:
+    for delay in (0.0, *again):
         await asyncio.sleep(delay)
-        if await knows(http, prompt_id):
+        if await _patiently_knows(http, prompt_id, patience_seconds):
             return {}
     raise NotTaken(error.detail, raw=error.raw) from error
+
+
+async def _patiently_knows(http: Http, prompt_id: str, patience_seconds: float) -> bool:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + patience_seconds
+    while True:
+        try:
+            return await knows(http, prompt_id)
+        except (ServerUnreachable, ServerRefused):
+            if loop.time() >= end:
+                raise
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 
 def _json(content: bytes) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Hands the messages of one socket to the runs that they are about."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,6 +8,7 @@ from comfyrelay.comfy.frames import parse_frame
 from comfyrelay.comfy.graph import Graph
 from comfyrelay.comfy.http import Http
 from comfyrelay.comfy.progress import RunProgress
+from comfyrelay.comfy.queue import QueueReader
 from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.socket import EventSocket, parse
 from comfyrelay.comfy.timeouts import RunTimeouts
@@ -19,9 +20,17 @@ __all__ = ["Switchboard"]
 class Switchboard:
     """The socket of one server and the runs that listen to it."""
 
-    def __init__(self, http: Http, *, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, http: Http, *, on_lost: Callable[[], None]) -> None:
         self._http = http
-        self.socket = EventSocket(http.url, headers=headers, on_message=self._received, on_lost=self._lost)
+        self._on_lost = on_lost
+        self.socket = EventSocket(
+            http.url,
+            headers=http.headers,
+            use_proxy=http.use_proxy,
+            on_message=self._received,
+            on_lost=self._lost,
+        )
+        self.queue = QueueReader(http)
         self.queue_remaining: int | None = None
         self._watches: dict[str, Watch] = {}
         self._running: str | None = None
@@ -32,7 +41,14 @@ class Switchboard:
     ) -> Iterator[Watch]:
         """Listen for one run. Begin before it is submitted: its first events may come before the answer."""
         progress = RunProgress(graph=graph, prompt_id=prompt_id, on_event=on_event)
-        watch = Watch(http=self._http, socket=self.socket, progress=progress, timeouts=timeouts, loading_factor=factor)
+        watch = Watch(
+            http=self._http,
+            socket=self.socket,
+            queue=self.queue,
+            progress=progress,
+            timeouts=timeouts,
+            loading_factor=factor,
+        )
         self._watches[prompt_id] = watch
         try:
             yield watch
@@ -73,5 +89,6 @@ class Switchboard:
 
     def _lost(self) -> None:
         self.queue_remaining = None
+        self._on_lost()
         for watch in self._watches.values():
             watch.look_now()

@@ -17,6 +17,8 @@ __all__ = ["Attachment", "Uploaded", "Uploader", "content_hash", "safe_name"]
 
 # One folder for everything that was put there by us, so that it is found and cleaned up easily.
 UPLOAD_FOLDER = "comfyrelay"
+MOST_KNOWN = 10_000
+_HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
 
 
@@ -61,10 +63,12 @@ class Uploader:
         stored = await asyncio.to_thread(_stored_name, source, name, content_hash)
         # two runs with the same file: the second waits for the first one's upload
         async with self._locks.setdefault(stored, asyncio.Lock()):
-            if stored not in self._known:
-                self._known[stored] = await self._send(source, stored)
-        self._locks.pop(stored, None)
-        return self._known[stored]
+            try:
+                if stored not in self._known:
+                    self._note(stored, await self._send(source, stored))
+                return self._known[stored]
+            finally:
+                self._locks.pop(stored, None)
 
     async def attach(self, graph: Graph, attachments: Iterable[Attachment]) -> Graph:
         """Upload what a run needs, and return the graph with those files in its inputs."""
@@ -79,6 +83,12 @@ class Uploader:
     def forget(self) -> None:
         """Somebody may have emptied the server's folder."""
         self._known.clear()
+
+    def _note(self, stored: str, uploaded: Uploaded) -> None:
+        self._known[stored] = uploaded
+        if len(self._known) > MOST_KNOWN:
+            # the oldest: it is uploaded again if it is needed again
+            del self._known[next(iter(self._known))]
 
     async def _send(self, source: Path | bytes, name: str) -> Uploaded:
         with _opened(source) as file:
@@ -107,6 +117,8 @@ def safe_name(digest: str, name: str) -> str:
 
 
 def _stored_name(source: Path | bytes, name: str | None, digest: str | None) -> str:
+    if digest is not None and not _HASH.fullmatch(digest):
+        raise InvalidInput("A content hash is a SHA-256 in 64 hexadecimal digits.")
     named = name or (source.name if isinstance(source, Path) else "")
     return safe_name(digest or content_hash(source), named)
 

@@ -8,6 +8,7 @@ from typing import Any
 from comfyrelay.comfy.history import position_in
 from comfyrelay.comfy.http import Http, PortClosed
 from comfyrelay.comfy.progress import RunProgress
+from comfyrelay.comfy.queue import QueueReader
 from comfyrelay.comfy.socket import EventSocket
 from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, RunLost, RunRemoved, RunTimedOut, ServerRefused, ServerUnreachable
@@ -28,14 +29,23 @@ class Watch:
     """Waits for one accepted run; made before it is submitted, because events may come before the answer."""
 
     def __init__(
-        self, *, http: Http, socket: EventSocket, progress: RunProgress, timeouts: RunTimeouts, loading_factor: int
+        self,
+        *,
+        http: Http,
+        socket: EventSocket,
+        queue: QueueReader,
+        progress: RunProgress,
+        timeouts: RunTimeouts,
+        loading_factor: int,
     ) -> None:
         self.progress = progress
         self._http = http
         self._socket = socket
+        self._queue = queue
         self._timeouts = timeouts
         self._node_seconds = timeouts.node_seconds and timeouts.node_seconds * loading_factor
-        self._connection = socket.connection
+        # the connection that will tell of it; none, when there is none now
+        self._connection = socket.connection if socket.is_up else -1
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         now = self._loop.time()
@@ -104,17 +114,23 @@ class Watch:
         if now < self._queue_at and not self._ended:
             return None
         self._queue_at = now + QUEUE_LOOK_SECONDS
-        position = position_in(await self._http.json("GET", "/queue"), self.progress.prompt_id)
-        if position is not None:
-            self._in_queue(position)
-            return None
+        for read in (self._queue.recent, self._queue.now):
+            position = position_in(await read(), self.progress.prompt_id)
+            if position is not None:
+                self._in_queue(position)
+                return None
         # it may have ended between the two looks; in neither, in this order, it is gone
         return await self._history() or self._gone()
 
     async def _history(self) -> dict[str, Any] | None:
         prompt_id = self.progress.prompt_id
-        found = (await self._http.json("GET", f"/history/{prompt_id}")).get(prompt_id)
+        found = (await self._http.object(f"/history/{prompt_id}")).get(prompt_id)
         return found if isinstance(found, dict) else None
+
+    @property
+    def was_ignored(self) -> bool:
+        """Whether the socket that should have told of this run is still there, and said nothing."""
+        return not self.progress.heard and self._socket.is_up and self._socket.connection == self._connection
 
     def _in_queue(self, position: int) -> None:
         if position < 0:

@@ -191,8 +191,11 @@ class WorkflowPool:
 
     def add_server(self, server: str | ComfyServer, *, name: str | None = None) -> str:
         """Use one more server; returns its client id."""
+        if self._closing is not None:
+            raise Conflict("The pool is closed.")
         member = self._roster.add(server, name=name)
-        self._roster.watch(member)
+        if self._was_opened:
+            self._roster.watch(member)
         return member.id
 
     async def remove_server(self, client_id: str) -> None:

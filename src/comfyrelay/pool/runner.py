@@ -11,7 +11,15 @@ import structlog
 
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
-from comfyrelay.errors import ComfyError, ComfyRelayError, Fault, RunLost, ServerUnreachable
+from comfyrelay.errors import (
+    ComfyError,
+    ComfyRelayError,
+    Fault,
+    NotInstalled,
+    RunLost,
+    RunTimedOut,
+    ServerUnreachable,
+)
 from comfyrelay.pool.endings import Endings
 from comfyrelay.pool.events import ClientBlockedWorkflow, JobRetrying, PoolEvent
 from comfyrelay.pool.failover import FailoverStrategy
@@ -130,8 +138,12 @@ class Runner:
         record.last_error = error
         if error.fault is Fault.WORKER:
             self._block(member, record.ticket.lane.workflow_hash, error)
-        if isinstance(error, ServerUnreachable | RunLost):
+        if isinstance(error, ServerUnreachable | RunLost | RunTimedOut):
+            # it gets no more jobs until it has been seen to be fine
             member.doubt(error.detail)
+        if isinstance(error, NotInstalled) and self._scheduler.could_run(record.ticket.lane):
+            # nothing ran, and another server may have what is missing here
+            record.ticket = replace(record.ticket, attempts=record.ticket.attempts - 1)
         if error.fault is Fault.JOB or record.ticket.attempts >= record.ticket.max_attempts:
             await self._endings.fail(record, error)
         else:

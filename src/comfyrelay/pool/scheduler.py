@@ -60,6 +60,12 @@ class Scheduler:
         self._emit(ClientUnblockedWorkflow(client_id=client_id, workflow_hash=workflow_hash))
         self.wake()
 
+    def could_run(self, lane: Lane) -> bool:
+        """Whether there is a server that may be given a job of this lane, now or once it is free."""
+        return self._roster is not None and any(
+            fits(lane, member.id, self._failover.should_skip) for member in self._roster
+        )
+
     def close(self) -> None:
         """Start nothing more."""
         self._roster = None

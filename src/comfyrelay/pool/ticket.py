@@ -7,14 +7,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 from uuid import uuid4
 
-import orjson
-
-from comfyrelay.comfy.graph import Graph, check_graph
+from comfyrelay.comfy.graph import Graph, check_graph, dump_json
 from comfyrelay.comfy.hash import workflow_hash
 from comfyrelay.comfy.nodes import find_node
 from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
-from comfyrelay.errors import GraphError, InvalidInput
+from comfyrelay.errors import InvalidInput
 
 __all__ = ["JobOptions", "Lane", "Ticket", "make_ticket"]
 
@@ -79,7 +77,7 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
         id=str(uuid4()),
         sequence=sequence,
         lane=_lane(check_graph(graph), options),
-        graph=_snapshot(graph),
+        graph=dump_json(graph),
         created_at=created_at,
         priority=options.get("priority", 0),
         metadata=MappingProxyType(dict(metadata)) if (metadata := options.get("metadata")) else _NOTHING,
@@ -101,13 +99,6 @@ def _lane(graph: Graph, options: JobOptions) -> Lane:
         frozenset(options.get("preferred_clients", ())),
         frozenset(options.get("exclude_clients", ())),
     )
-
-
-def _snapshot(graph: Graph) -> bytes:
-    try:
-        return orjson.dumps(graph)
-    except TypeError as error:
-        raise GraphError(f"The graph is not valid JSON: {error}.") from None
 
 
 def _check(ticket: Ticket) -> None:

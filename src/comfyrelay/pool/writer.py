@@ -62,18 +62,17 @@ class Writer:
             while self._waiting:
                 group, self._waiting = self._waiting, []
                 error = await self._in_thread(partial(self._commit, [statements for statements, _ in group]))
-                for _, done in group:
-                    # whoever asked may have been cancelled meanwhile
-                    if done.done():
-                        continue
-                    if error is None:
-                        done.set_result(None)
+                for statements, done in group:
+                    if error is not None and len(group) > 1:
+                        # one of them cannot be written: the others are not to blame
+                        own = await self._in_thread(partial(self._commit, [statements]))
                     else:
-                        done.set_exception(error)
+                        own = error
+                    _answer(done, own)
         finally:
             self._task = None
 
-    def _commit(self, group: Sequence[Sequence[Statement]]) -> sqlite3.Error | None:
+    def _commit(self, group: Sequence[Sequence[Statement]]) -> Exception | None:
         assert self._connection is not None
         try:
             with self._connection:
@@ -81,7 +80,8 @@ class Writer:
                 for statements in group:
                     for sql, parameters in statements:
                         self._connection.execute(sql, parameters)
-        except sqlite3.Error as error:
+        except Exception as error:
+            # whatever it is, those who wait must hear of it
             return error
         return None
 
@@ -92,3 +92,13 @@ class Writer:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _answer(done: "asyncio.Future[None]", error: Exception | None) -> None:
+    # whoever asked may have been cancelled meanwhile
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

@@ -1,0 +1,60 @@
+"""Servers that cannot do what others can, or that do not let go."""
+
+import asyncio
+
+import pytest
+
+from comfyrelay.comfy import RunTimeouts
+from comfyrelay.errors import Conflict, NodeFailed
+from comfyrelay.pool import WorkflowPool
+from comfyrelay.sim import MissingModel, Sim, Stuck
+from tests.pool.harness import QUICK, invert, plain
+
+
+async def test_a_server_that_does_not_let_go_of_a_run_gets_no_other(sim: Sim) -> None:
+    stuck = sim.misbehave(Stuck(class_type="ImageInvert"))
+    async with Sim() as other, WorkflowPool({"stuck": sim.url, "fine": other.url}, timings=QUICK) as pool:
+        await pool.wait_ready()
+        limits = RunTimeouts(node_seconds=0.2)
+        first = await pool.enqueue(
+            invert(),
+            preferred_clients=["stuck"],
+            timeouts=limits,
+            retry_delay=0,
+            exclude_clients=["fine"],
+            max_attempts=1,
+        )
+        with pytest.raises(Exception, match="no progress"):
+            await first
+        # another workflow, which is not blocked there
+        jobs = [await pool.enqueue(plain(color), preferred_clients=["stuck"]) for color in range(4)]
+        await asyncio.gather(*jobs)
+        assert {job.client_id for job in jobs} == {"fine"}
+        stuck.end()
+
+
+async def test_a_model_that_most_servers_lack_is_found_on_the_one_that_has_it() -> None:
+    graph = {
+        "8": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "rare.safetensors"}},
+        "9": {"class_type": "PreviewAny", "inputs": {"source": ["8", 0]}},
+    }
+    models = {"checkpoints": ["rare.safetensors"]}
+    async with Sim(models=models) as a, Sim(models=models) as b, Sim(models=models) as c, Sim(models=models) as d:
+        for sim in (a, b, c):
+            sim.misbehave(MissingModel(model="rare.safetensors"))
+        async with WorkflowPool([a.url, b.url, c.url, d.url], timings=QUICK) as pool:
+            await pool.wait_ready()
+            job = await pool.enqueue(graph, max_attempts=2, retry_delay=0)
+            # the stand-in has the name of the model only, but that is as far as it must come
+            with pytest.raises(NodeFailed):
+                await job
+            assert job.client_id == d.url
+
+
+async def test_a_server_may_be_added_before_the_pool_is_opened_but_not_after_it_is_closed(sim: Sim) -> None:
+    pool = WorkflowPool([], timings=QUICK)
+    pool.add_server(sim.url)
+    async with pool:
+        assert (await pool.run(plain())).files
+    with pytest.raises(Conflict, match="closed"):
+        pool.add_server(sim.url)
