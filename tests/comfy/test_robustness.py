@@ -105,6 +105,19 @@ class TestSubmitting:
         sim.misbehave(Refuse(status=502, path="/queue", times=1))
         assert (await comfy.run(invert())).files
 
+    async def test_a_server_that_dies_while_it_is_submitted_is_given_up_soon(
+        self, sim: Sim, comfy: ComfyClient
+    ) -> None:
+        await comfy.check()
+        sim.misbehave(SlowHttp(seconds=30, path="/prompt"))
+        run = asyncio.create_task(comfy.run(invert(), timeouts=RunTimeouts(refused_seconds=0.2)))
+        while sim.log.count("POST", "/prompt") == 0:  # noqa: ASYNC110  (the stand-in tells nobody)
+            await asyncio.sleep(0.01)
+        await sim.stop()
+        async with asyncio.timeout(20):
+            with pytest.raises(ServerUnreachable):
+                await run
+
 
 class TestAddresses:
     async def test_a_password_in_the_address_is_used_and_not_shown(self) -> None:

@@ -173,6 +173,7 @@ class ComfyClient:
         wanted: Sequence[str] = (),
         extra_data: Mapping[str, Any] | None = None,
         prompt_id: str | None = None,
+        timeouts: RunTimeouts | None = None,
     ) -> str:
         """Queue a graph as it is and return its prompt id. `run` does this and everything after it."""
         prompt_id = prompt_id or str(uuid4())
@@ -184,7 +185,7 @@ class ComfyClient:
             prompt_id=prompt_id,
             client_id=client_id,
             extra_data=extra_data,
-            patience_seconds=self._timeouts.unreachable_seconds,
+            timeouts=timeouts or self._timeouts,
         )
         if (failure := refused_outputs(errors, nodes)) is not None:
             # the server would run the rest of it for nothing
@@ -293,7 +294,13 @@ class ComfyClient:
         ) as watch:
             is_accepted = False
             try:
-                await self.submit(sent, wanted=order.wanted, extra_data=order.extra_data, prompt_id=prompt_id)
+                await self.submit(
+                    sent,
+                    wanted=order.wanted,
+                    extra_data=order.extra_data,
+                    prompt_id=prompt_id,
+                    timeouts=order.timeouts,
+                )
                 is_accepted = True
                 watch.progress.accepted()
                 entry = await watch.entry()

@@ -10,6 +10,8 @@ from comfyrelay.comfy.explain import explain_refusal, failure_of, node_problems
 from comfyrelay.comfy.graph import Graph, dump_json
 from comfyrelay.comfy.history import position_in
 from comfyrelay.comfy.http import Http, NotConnected
+from comfyrelay.comfy.patience import Patience
+from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, ServerRefused, ServerUnreachable
 
 __all__ = ["NotTaken", "post_graph", "refused_outputs"]
@@ -31,12 +33,12 @@ async def post_graph(
     prompt_id: str,
     client_id: str,
     extra_data: Mapping[str, Any] | None = None,
-    patience_seconds: float,
+    timeouts: RunTimeouts,
 ) -> dict[str, Any]:
     """Submit a graph and return the `node_errors` beside its acceptance.
 
     `NotTaken` means that it is not in the queue. An answer that was lost, or a 500, does not mean that: the server is
-    asked whether it knows the run, for as long as `patience_seconds` if it does not answer.
+    asked whether it knows the run, and given time if it does not answer.
     """
     body = {"prompt": graph, "prompt_id": prompt_id, "client_id": client_id, "extra_data": dict(extra_data or {})}
     try:
@@ -44,11 +46,11 @@ async def post_graph(
     except NotConnected:
         raise
     except ServerUnreachable as error:
-        return await _look(http, prompt_id, error, patience_seconds, again=_LOOK_AGAIN_SECONDS)
+        return await _look(http, prompt_id, error, Patience(timeouts), again=_LOOK_AGAIN_SECONDS)
     if response.status_code == 400 and (refusal := _json(response.content)):
         raise explain_refusal(refusal, raw=response.text)
     if response.is_server_error:
-        return await _look(http, prompt_id, http.refused(response), patience_seconds)
+        return await _look(http, prompt_id, http.refused(response), Patience(timeouts))
     if not response.is_success:
         raise http.refused(response)
     errors = _json(response.content).get("node_errors")
@@ -77,24 +79,21 @@ async def knows(http: Http, prompt_id: str) -> bool:
 
 
 async def _look(
-    http: Http, prompt_id: str, error: ComfyError, patience_seconds: float, *, again: tuple[float, ...] = ()
+    http: Http, prompt_id: str, error: ComfyError, patience: Patience, *, again: tuple[float, ...] = ()
 ) -> dict[str, Any]:
     for delay in (0.0, *again):
         await asyncio.sleep(delay)
-        if await _patiently_knows(http, prompt_id, patience_seconds):
+        if await _patiently_knows(http, prompt_id, patience):
             return {}
     raise NotTaken(error.detail, raw=error.raw) from error
 
 
-async def _patiently_knows(http: Http, prompt_id: str, patience_seconds: float) -> bool:
-    loop = asyncio.get_running_loop()
-    end = loop.time() + patience_seconds
+async def _patiently_knows(http: Http, prompt_id: str, patience: Patience) -> bool:
     while True:
         try:
             return await knows(http, prompt_id)
-        except (ServerUnreachable, ServerRefused):
-            if loop.time() >= end:
-                raise
+        except (ServerUnreachable, ServerRefused) as error:
+            patience.failed(error)
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
 
 

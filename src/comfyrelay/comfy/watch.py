@@ -6,12 +6,13 @@ from contextlib import suppress
 from typing import Any
 
 from comfyrelay.comfy.history import position_in
-from comfyrelay.comfy.http import Http, PortClosed
+from comfyrelay.comfy.http import Http
+from comfyrelay.comfy.patience import Patience
 from comfyrelay.comfy.progress import RunProgress
 from comfyrelay.comfy.queue import QueueReader
 from comfyrelay.comfy.socket import EventSocket
 from comfyrelay.comfy.timeouts import RunTimeouts
-from comfyrelay.errors import ComfyError, RunLost, RunRemoved, RunTimedOut, ServerRefused, ServerUnreachable
+from comfyrelay.errors import RunLost, RunRemoved, RunTimedOut, ServerRefused, ServerUnreachable
 
 __all__ = ["Watch"]
 
@@ -55,7 +56,7 @@ class Watch:
         self._look_at = now + FIRST_LOOK_SECONDS
         self._pause = FIRST_LOOK_SECONDS
         self._queue_at = now
-        self._silent_since: float | None = None
+        self._patience = Patience(timeouts)
         self._missing_since: float | None = None
 
     def take(self, kind: str, data: dict[str, Any]) -> None:
@@ -100,10 +101,10 @@ class Watch:
         try:
             entry = await self._ask()
         except (ServerUnreachable, ServerRefused) as error:
-            self._no_answer(error)
+            self._patience.failed(error)
             entry = None
         else:
-            self._silent_since = None
+            self._patience.answered()
         self._plan_look()
         return entry
 
@@ -163,14 +164,6 @@ class Watch:
     @property
     def _ended(self) -> bool:
         return self.progress.succeeded or self.progress.failure is not None
-
-    def _no_answer(self, error: ComfyError) -> None:
-        now = self._loop.time()
-        self._silent_since = self._silent_since or now
-        limits = self._timeouts
-        limit = limits.refused_seconds if isinstance(error, PortClosed) else limits.unreachable_seconds
-        if now - self._silent_since >= limit:
-            raise error
 
     def _plan_look(self) -> None:
         self._look_at = self._loop.time() + self._pause
