@@ -4,11 +4,11 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 db_app = typer.Typer(no_args_is_help=True, help="The databases: their schemas and how they are brought up.")
 app.add_typer(db_app, name="db")
+admin_app = typer.Typer(no_args_is_help=True, help="Administrators of the server.")
+app.add_typer(admin_app, name="admin")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 out = Console()
@@ -57,6 +59,39 @@ def version() -> None:
 def up() -> None:
     """Run the engine here, on its embedded databases unless others are configured, until Ctrl-C."""
     asyncio.run(_up(load_settings()))
+
+
+@app.command()
+def server(
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve the user, worker and admin API until Ctrl-C. Run as many as you like over one PostgreSQL."""
+    from comfyrelay.server.main import serve
+    from comfyrelay.server.secrets import load_secrets
+
+    settings = load_settings()
+    secrets = load_secrets(settings)
+    err.print(f"ComfyRelay {__version__} serves at {settings.base_url}", highlight=False)
+    if secrets.made_at is not None:
+        err.print(f"  made new secrets in {secrets.made_at}; workers register with those", highlight=False)
+    _run_loop(serve(settings, secrets, log_level=log_level))
+
+
+@admin_app.command("create")
+def admin_create(
+    email: Annotated[str, typer.Option(help="The administrator's email address.")],
+    password: Annotated[
+        str, typer.Option(help="The password.", prompt=True, hide_input=True, confirmation_prompt=True)
+    ],
+) -> None:
+    """Make an administrator, and print an API token, once."""
+
+    async def work(engine: Engine) -> str:
+        await engine.databases.upgrade()
+        user = await engine.accounts.register(email=email, password=password, is_admin=True)
+        return (await engine.accounts.issue(user, name="made with the account")).secret
+
+    out.print(_run(work), highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -171,6 +206,16 @@ def _run(work: Callable[[Engine], Awaitable[T]]) -> T:
             return await work(engine)
 
     return asyncio.run(run())
+
+
+def _run_loop(work: Coroutine[Any, Any, None]) -> None:
+    """On uvloop where it is installed: it comes with the server, but not on Windows."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
 
 
 async def _up(settings: Settings) -> None:

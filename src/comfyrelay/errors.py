@@ -6,10 +6,15 @@
     │   └── LeaseLost            the lease token is wrong, or its lease has ended
     ├── Conflict                 it is there already, or in another state
     │   └── IdempotencyConflict  the same key came with another request
+    ├── Unauthorized             nobody is signed in, or the token or secret is wrong
     ├── Forbidden                known, but not allowed
+    ├── TooManyRequests          too many calls from one address; says when to come back
+    ├── TooLarge                 more bytes than are allowed
     ├── InsufficientTokens       the wallet does not cover the cost
     ├── TooManyActiveJobs        the user's limit is reached
     ├── PoolUnavailable          a database cannot be reached
+    ├── StorageUnavailable       object storage cannot be reached
+    ├── NotReady                 the server cannot serve; says which parts are missing
     ├── JobCanceled              it was canceled before it was done
     ├── GraphError               not a graph that ComfyUI can run
     ├── ComfyError               a ComfyUI server could not do it; `fault` says whose fault that is
@@ -58,6 +63,7 @@ __all__ = [
     "NodeFailed",
     "NotFound",
     "NotInstalled",
+    "NotReady",
     "OutOfMemory",
     "OutputGone",
     "PaymentRequired",
@@ -70,7 +76,11 @@ __all__ = [
     "SchemaOutOfDate",
     "ServerRefused",
     "ServerUnreachable",
+    "StorageUnavailable",
+    "TooLarge",
     "TooManyActiveJobs",
+    "TooManyRequests",
+    "Unauthorized",
 ]
 
 
@@ -119,6 +129,28 @@ class IdempotencyConflict(Conflict):
     code = "idempotency_conflict"
 
 
+class Unauthorized(ComfyRelayError):
+    """Sign in first, or check the token."""
+
+    code = "unauthorized"
+
+
+class TooManyRequests(ComfyRelayError):
+    """Too many requests from this address: wait a little."""
+
+    code = "too_many_requests"
+
+    def __init__(self, *, retry_after_seconds: float) -> None:
+        self.retry_after_seconds = retry_after_seconds
+        super().__init__()
+
+
+class TooLarge(ComfyRelayError):
+    """This is larger than allowed."""
+
+    code = "too_large"
+
+
 class Forbidden(ComfyRelayError):
     """This is not allowed."""
 
@@ -155,6 +187,22 @@ class PoolUnavailable(ComfyRelayError):
         self.pool = pool
         which = "central database" if pool == "central" else f"tenant pool {pool!r}"
         super().__init__(f"The {which} cannot be reached.")
+
+
+class StorageUnavailable(ComfyRelayError):
+    """Object storage cannot be reached."""
+
+    code = "storage_unavailable"
+
+
+class NotReady(ComfyRelayError):
+    """The server is not ready."""
+
+    code = "not_ready"
+
+    def __init__(self, *, errors: Mapping[str, str]) -> None:
+        self.errors: dict[str, str] = dict(errors)
+        super().__init__(f"The server is not ready: {', '.join(errors)}.")
 
 
 class JobCanceled(ComfyRelayError):

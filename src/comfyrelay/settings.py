@@ -71,6 +71,30 @@ class Settings(BaseSettings):
     storage_url: str | None = Field(None, description="object storage; a folder in the data folder when not set")
     stage: Stage = Field("production", description="stage of the jobs this server takes")
 
+    host: str = Field("127.0.0.1", description="address that the server listens on")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(8420, description="port that the server listens on")
+    public_url: str | None = Field(None, description="how clients and workers reach the server; from host and port")
+    fleet_secrets: dict[Stage, list[str]] = Field(
+        {}, repr=False, description="JSON object: stage → secrets that workers register with; generated when empty"
+    )
+    signing_secrets: list[str] = Field(
+        [], repr=False, description="JSON list: the first signs URLs of local files, all verify; generated when empty"
+    )
+    payment_webhook_secret: str | None = Field(
+        None, repr=False, description="signs the payment webhook; the endpoint is off when not set"
+    )
+    allowed_origins: list[str] = Field([], description="JSON list: origins whose pages may call the API and upload")
+    allow_registration: bool = Field(True, description="whether anybody may make an account")
+    session_days: Seconds = Field(30, description="days after which a browser has to sign in again")
+    requests_per_minute: Count = Field(10, description="worker registrations, and sign-ins, a minute from one address")
+    validate_asg_instance: bool = Field(False, description="check that `i-…` workers belong to an Auto Scaling group")
+    webhook_allow_private: bool = Field(False, description="whether webhooks may go to private addresses")
+
+    max_upload_bytes: Count = Field(2 * 1024**3, description="largest file that a user may upload")
+    output_validation: Literal["fail", "warn"] = Field("fail", description="what a missing or broken output does")
+    retention_days: Annotated[float, Field(gt=0)] | None = Field(None, description="days that videos are kept")
+    unused_upload_hours: Seconds = Field(24, description="hours after which an upload that nothing uses is removed")
+
     lease_ttl_seconds: Seconds = Field(900, description="how long a lease lives without a heartbeat")
     max_attempts: Count = Field(3, description="leases a job may use up before it fails")
     retry_backoff_seconds: SecondsOrZero = Field(5, description="first wait of a job that cannot be built yet")
@@ -116,6 +140,11 @@ class Settings(BaseSettings):
         return dict(self.tenant_pools or {"main": f"sqlite:///{self.data_dir / 'tenants-main.db'}"})
 
     @property
+    def base_url(self) -> str:
+        """How clients and workers reach the server."""
+        return (self.public_url or f"http://{self.host}:{self.port}").rstrip("/")
+
+    @property
     def objects_url(self) -> str:
         """The object storage."""
         return self.storage_url or (self.data_dir / "objects").as_uri()
@@ -132,6 +161,14 @@ class Settings(BaseSettings):
         """Arguments only. pydantic would merge `tenant_pools` of two sources; one must replace the other."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
+
+
+_JSON_EXAMPLES = {
+    "tenant_pools": 'an object of pool names and database URLs: {"main": "postgresql://…"}',
+    "fleet_secrets": 'an object of stages and lists of secrets: {"production": ["…"]}',
+    "signing_secrets": 'a list of secrets: ["…"]',
+    "allowed_origins": 'a list of origins: ["https://example.com"]',
+}
 
 
 def load_settings() -> Settings:
@@ -171,12 +208,10 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _read_environment() -> dict[str, Any]:
     try:
         return EnvSettingsSource(Settings)()
-    except SettingsError:
-        # tenant_pools is the only setting written as JSON, so the only one that can fail to parse
-        raise ConfigurationError(
-            f"{_variable('tenant_pools')} is not valid JSON. "
-            'Write an object of pool names and database URLs: {"main": "postgresql://…"}.'
-        ) from None
+    except SettingsError as error:
+        # pydantic names the field, and only the field
+        key = next((name for name in _JSON_EXAMPLES if f'"{name}"' in str(error)), "tenant_pools")
+        raise ConfigurationError(f"{_variable(key)} is not valid JSON. Write {_JSON_EXAMPLES[key]}.") from None
 
 
 def _complaint(error: ErrorDetails, in_environment: Mapping[str, Any], path: Path | None) -> str:

@@ -13,8 +13,10 @@ import pytest
 from sqlalchemy import select
 
 from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.payments import Payment
 from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
+from comfyrelay.services.deliveries import LEASE_SECONDS
 from comfyrelay.services.heartbeats import Heartbeat
 from comfyrelay.services.settle import Report, Verb
 from comfyrelay.services.steps import Step
@@ -378,6 +380,63 @@ async def credit(world: World) -> Script:
     )
 
 
+async def remove_a_video(world: World) -> Script:
+    desk = await world.desk()
+    await world.engine.objects.put("uploads/cat.png", b"cat")
+    file = await world.engine.tenancy.add_file(desk.user, path="uploads/cat.png", mime_type="image/png")
+    video = await world.engine.tenancy.add_video(desk.user, original_file_id=file)
+
+    async def nothing_is_left() -> None:
+        await world.engine.removing.run_once(grace_seconds=0)
+        assert not await world.engine.objects.exists("uploads/cat.png")
+
+    return Script(
+        act=lambda: world.engine.removing.video(desk.user.tenant_id, video),
+        ends=[],
+        balances=[1000],
+        refusals=(NotFound,),
+        then=nothing_is_left,
+    )
+
+
+async def take_a_payment(world: World) -> Script:
+    desk = await world.desk(tokens=0)
+    payment = Payment(event_id="evt_1", amount=50, tenant_id=desk.user.tenant_id)
+    return Script(act=lambda: world.engine.payments.take(payment), ends=[], balances=[50])
+
+
+async def tell_of_an_end(world: World) -> Script:
+    """Nobody is there to be told: it is noted, and tried again."""
+    desk = await world.desk()
+    _, leased = await desk.leased(webhook_url="http://127.0.0.1:9/")
+    await world.complete(leased)
+
+    async def it_is_tried_again() -> None:
+        await world.advance(LEASE_SECONDS)
+        assert await world.engine.deliveries.run_once() == 1
+
+    async def send() -> None:
+        await world.engine.deliveries.run_once()
+
+    return Script(act=send, ends=["completed"], balances=[990], then=it_is_tried_again)
+
+
+async def remove_an_upload_that_nothing_uses(world: World) -> Script:
+    desk = await world.desk()
+    await world.engine.objects.put("uploads/cat.png", b"cat")
+    await world.engine.tenancy.add_file(desk.user, path="uploads/cat.png", mime_type="image/png")
+    await world.advance(2 * 86400)
+
+    async def tidy() -> None:
+        await world.engine.retention.run_once(grace_seconds=0)
+
+    async def nothing_is_left() -> None:
+        await world.engine.removing.run_once(grace_seconds=0)
+        assert not await world.engine.objects.exists("uploads/cat.png")
+
+    return Script(act=tidy, ends=[], balances=[1000], then=nothing_is_left)
+
+
 async def create_a_user(world: World) -> Script:
     desk = await world.desk(tokens=0)
 
@@ -521,6 +580,10 @@ SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
     set_priority: {Step.CONTROL: 1},
     move: {Step.MOVE: 1},
     credit: {Step.LEDGER: 1},
+    remove_a_video: {Step.REMOVE: 1, Step.REMOVE_FORGET: 1},
+    take_a_payment: {Step.PAYMENT: 1, Step.LEDGER: 1},
+    tell_of_an_end: {Step.WEBHOOK_CLAIM: 1, Step.WEBHOOK_NOTE: 1},
+    remove_an_upload_that_nothing_uses: {Step.RETENTION_MARK: 1, Step.RETENTION_REMOVE: 1, Step.REMOVE_FORGET: 1},
     create_a_user: {Step.TENANT: 2},
     create_what_a_fleet_runs: {Step.CATALOGUE: 3},
     register: {Step.WORKER: 1},

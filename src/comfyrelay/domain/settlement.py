@@ -82,6 +82,13 @@ class Settled:
     settlement: TransactionType | None = None
     settled_at: datetime | None = None
     output: OutputFile | None = None
+    # How often the job was leased before it ended.
+    leases: int = 0
+
+    @property
+    def has_lost_leases(self) -> bool:
+        """Whether leases ended without a result: what they uploaded is of no use."""
+        return self.leases > (1 if self.output is not None else 0)
 
 
 def settlement_of(status: str) -> TransactionType | None:
@@ -140,6 +147,7 @@ def _apply(settled: Settled, message: Message) -> None:
         settled.settlement = settlement_of(message.status)
         settled.settled_at = message.at
         settled.output = message.output
+        settled.leases = message.epoch
 
 
 def _error_texts(job: JobState, message: Message) -> tuple[str | None, str | None]:

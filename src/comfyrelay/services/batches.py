@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.states import JobStatus, Stage
 from comfyrelay.errors import IdempotencyConflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.steps import Step
 from comfyrelay.services.submit import Item, JobRequest, Submit, check_texts
 from comfyrelay.store import jobs, ledger, media
@@ -38,6 +40,7 @@ class BatchState:
 
     id: str
     label: str | None
+    created_at: datetime
     counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -61,6 +64,10 @@ class Batches:
 
     async def submit(self, request: BatchRequest) -> BatchState:
         """Accept all items or none, with a constant number of statements in each database."""
+        return (await self.submit_once(request))[0]
+
+    async def submit_once(self, request: BatchRequest) -> tuple[BatchState, bool]:
+        """The same, and whether it is a new batch."""
         if not 1 <= len(request.items) <= MOST_ITEMS:
             raise InvalidInput(errors={"items": f"A batch has between 1 and {MOST_ITEMS} items."})
         check_texts(idempotency_key=request.idempotency_key, label=request.label, webhook_url=request.webhook_url)
@@ -68,13 +75,14 @@ class Batches:
         request_digest = _digest(request)
         async with pool.read() as tx:
             batch = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
+        is_new = False
         if batch is None:
-            batch = await self._create(pool, request, request_digest)
+            batch, is_new = await self._create(pool, request, request_digest)
         if batch.request_digest != request_digest:
             raise IdempotencyConflict
-        return await self.state(request.tenant_id, batch.id)
+        return await self.state(request.tenant_id, batch.id), is_new
 
-    async def _create(self, pool: Database, request: BatchRequest, request_digest: str) -> Batch:
+    async def _create(self, pool: Database, request: BatchRequest, request_digest: str) -> tuple[Batch, bool]:
         batch_id = new_id()
         new = await self._new_jobs(pool, request, batch_id, request_digest)
 
@@ -99,7 +107,7 @@ class Batches:
         batch, made, submission = await pool.run(Step.SUBMIT_JOB, work)
         if submission is not None:
             await self._submit.enqueue(pool, made, submission)
-        return batch
+        return batch, submission is not None
 
     async def _new_jobs(
         self, pool: Database, request: BatchRequest, batch_id: str, request_digest: str
@@ -133,7 +141,15 @@ class Batches:
             if batch is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
             counts = await jobs.count_in_batch(tx, tenant_id, batch_id)
-        return BatchState(id=batch.id, label=batch.label, counts=counts)
+        return _state(batch, counts)
+
+    async def page(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> Listed[BatchState]:
+        """Newest first."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await media.batch_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
+            page = listed(found, lambda each: each.id, limit=limit)
+            counts = await jobs.count_in_batches(tx, tenant_id, [each.id for each in page.items])
+        return page.holding([_state(each, counts.get(each.id, {})) for each in page.items])
 
     async def retry_failed(self, tenant_id: str, batch_id: str) -> int:
         """New jobs for the items whose newest try failed; returns how many."""
@@ -154,6 +170,10 @@ class Batches:
         if submission is not None:
             await self._submit.enqueue(pool, made, submission)
         return len(made)
+
+
+def _state(batch: Batch, counts: Mapping[str, int]) -> BatchState:
+    return BatchState(id=batch.id, label=batch.label, created_at=batch.created_at, counts=counts)
 
 
 def _digest(request: BatchRequest) -> str:

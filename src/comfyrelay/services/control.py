@@ -18,6 +18,7 @@ from comfyrelay.services.verdicts import Verdict
 from comfyrelay.services.wakeup import Wakeup
 from comfyrelay.store import dispatches, jobs, media
 from comfyrelay.store.database import Tx
+from comfyrelay.store.dispatches import Condition
 from comfyrelay.store.jobs import Job
 from comfyrelay.store.outbox import Letter
 
@@ -79,6 +80,22 @@ class Control:
             tenant_id, batch_id, "resume", lambda dispatch, now: lifecycle.resume(dispatch, now=now)
         )
 
+    async def cancel_jobs(self, tenant_id: str, job_ids: Sequence[str]) -> int:
+        """Many jobs with one statement; those that have ended, or are not the tenant's, are left out."""
+        return await self._on_jobs(
+            tenant_id, job_ids, "cancel", lambda dispatch, now: lifecycle.cancel(dispatch, now=now)
+        )
+
+    async def pause_jobs(self, tenant_id: str, job_ids: Sequence[str], *, mode: PauseMode = PauseMode.AFTER) -> int:
+        return await self._on_jobs(
+            tenant_id, job_ids, "pause", lambda dispatch, now: lifecycle.pause(dispatch, mode=mode, now=now)
+        )
+
+    async def resume_jobs(self, tenant_id: str, job_ids: Sequence[str]) -> int:
+        return await self._on_jobs(
+            tenant_id, job_ids, "resume", lambda dispatch, now: lifecycle.resume(dispatch, now=now)
+        )
+
     async def set_batch_priority(self, tenant_id: str, batch_id: str, priority: int) -> int:
         return await self._on_batch(
             tenant_id,
@@ -133,11 +150,17 @@ class Control:
     async def _on_batch(self, tenant_id: str, batch_id: str, verb: str, decide: Decide) -> int:
         """One statement moves all items, one letter tells of it; returns how many were moved."""
         await self._require_batch(tenant_id, batch_id)
-        # Items whose dispatches have not been made yet must not slip past the verb.
+        return await self._on_many(tenant_id, dispatches.of_batch(tenant_id, batch_id), verb, decide)
+
+    async def _on_jobs(self, tenant_id: str, job_ids: Sequence[str], verb: str, decide: Decide) -> int:
+        return await self._on_many(tenant_id, dispatches.among(tenant_id, job_ids), verb, decide)
+
+    async def _on_many(self, tenant_id: str, which: Condition, verb: str, decide: Decide) -> int:
+        # Jobs whose dispatches have not been made yet must not slip past the verb.
         await self._relay.enqueue_pending(await self._databases.pool_name_of(tenant_id))
 
         async def work(tx: Tx) -> tuple[list[Letter], int]:
-            found, now = await dispatches.lock_where(tx, dispatches.of_batch(tenant_id, batch_id))
+            found, now = await dispatches.lock_where(tx, which)
             letters, moves = await self._decide(tx, list(found.values()), now, verb, decide)
             return letters, len(moves)
 

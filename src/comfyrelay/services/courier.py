@@ -7,7 +7,7 @@ outbox for the relay.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -17,9 +17,10 @@ from comfyrelay.domain.states import JobStatus, TransactionType
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.store import jobs, ledger, media, outbox
+from comfyrelay.store import deliveries, jobs, ledger, media, outbox, retention
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import Letter
+from comfyrelay.store.retention import Stray
 
 log = structlog.get_logger(__name__)
 
@@ -31,8 +32,19 @@ LATER_SECONDS = 0.5
 
 
 class Courier:
-    def __init__(self, databases: Databases, *, output_disk: str) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        *,
+        output_disk: str,
+        told: Callable[[str, Sequence[Letter]], None] | None = None,
+        ended: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
+        """`told` hears which letters have just been applied to which pool; `ended` in which states jobs have just
+        ended, once for each."""
         self._databases = databases
+        self._told = told
+        self._ended = ended
         self._output_disk = output_disk
         self._waiting: dict[str, list[tuple[Letter, asyncio.Future[None]]]] = defaultdict(list)
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -162,11 +174,16 @@ class Courier:
     async def apply(self, pool: str, letters: Sequence[Letter]) -> list[Letter]:
         """Apply what is next in line for each job; returns the letters of which nothing is left to apply."""
 
-        async def work(tx: Tx) -> list[Letter]:
+        async def work(tx: Tx) -> tuple[list[Letter], list[str]]:
             return await _apply(tx, letters, output_disk=self._output_disk)
 
         with self._databases.watched(pool):
-            return await self._databases.pool(pool).run(Step.DELIVER_APPLY, work)
+            applied, ended = await self._databases.pool(pool).run(Step.DELIVER_APPLY, work)
+        if self._told is not None:
+            self._told(pool, letters)
+        if self._ended is not None and ended:
+            self._ended(ended)
+        return applied
 
     async def forget(self, letters: Sequence[Letter]) -> None:
         if letters:
@@ -176,7 +193,8 @@ class Courier:
         await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_letters(tx, ids))
 
 
-async def _apply(tx: Tx, letters: Sequence[Letter], *, output_disk: str) -> list[Letter]:
+async def _apply(tx: Tx, letters: Sequence[Letter], *, output_disk: str) -> tuple[list[Letter], list[str]]:
+    """Returns the letters of which nothing is left to apply, and the states in which jobs have ended with this."""
     messages: dict[str, list[Message]] = defaultdict(list)
     for letter in letters:
         for message in letter.messages:
@@ -188,11 +206,12 @@ async def _apply(tx: Tx, letters: Sequence[Letter], *, output_disk: str) -> list
     versions = {job_id: state.dispatch_version for job_id, state in states.items()}
     versions.update({each.job.id: each.job.dispatch_version for each in settled})
     # A job that is gone has nothing left to be told.
-    return [
+    applied = [
         letter
         for letter in letters
         if all(message.version <= versions.get(message.job_id, message.version) for message in letter.messages)
     ]
+    return applied, [each.job.status for each in settled if each.settlement is not None]
 
 
 async def _write(tx: Tx, settled: Sequence[Settled], *, output_disk: str) -> None:
@@ -210,6 +229,12 @@ async def _write(tx: Tx, settled: Sequence[Settled], *, output_disk: str) -> Non
     videos = [_video_change(each) for each in settled if each.job.video_id is not None]
     if videos:
         await media.change_videos(tx, videos)
+    ended = [each for each in settled if each.settlement is not None]
+    if ended:
+        await deliveries.write_due(tx, [each.job.id for each in ended])
+    strays = [Stray(job_id=each.job.id, tenant_id=each.job.tenant_id) for each in ended if each.has_lost_leases]
+    if strays:
+        await retention.write_stray(tx, strays)
     if entries:
         await ledger.append(tx, entries)
 

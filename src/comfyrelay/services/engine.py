@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Self
 
@@ -10,25 +10,48 @@ import structlog
 
 from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.routing import WarmPolicy
+from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.batches import Batches
+from comfyrelay.services.bulk import Bulk
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.claimer import Claimer
 from comfyrelay.services.control import Control
 from comfyrelay.services.courier import Courier
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.deliveries import Deliveries
+from comfyrelay.services.events import Events
+from comfyrelay.services.fleet_view import FleetViews
 from comfyrelay.services.graphs import Graphs
+from comfyrelay.services.handover import Handover
 from comfyrelay.services.heartbeats import Heartbeats
+from comfyrelay.services.inspection import Inspection
+from comfyrelay.services.instances import Instances
 from comfyrelay.services.leasing import Leasing
 from comfyrelay.services.ledger import Ledger
+from comfyrelay.services.library import Library
+from comfyrelay.services.measures import Measures
+from comfyrelay.services.outputs import Outputs
+from comfyrelay.services.own_workflows import OwnWorkflows
+from comfyrelay.services.payments import Payments
+from comfyrelay.services.presets import Presets
+from comfyrelay.services.readiness import Readiness
 from comfyrelay.services.reaper import Reaper
 from comfyrelay.services.reconcile import Reconciler
 from comfyrelay.services.relay import Relay
+from comfyrelay.services.removal import Removing
+from comfyrelay.services.retention import Retention
 from comfyrelay.services.settle import Settle
+from comfyrelay.services.stops import Stops
 from comfyrelay.services.submit import Policy, Submit
 from comfyrelay.services.tenancy import Tenancy
+from comfyrelay.services.uploads import Uploads
+from comfyrelay.services.views import Views
 from comfyrelay.services.waiting import WhyWaiting
 from comfyrelay.services.wakeup import LocalWakeup, PostgresWakeup, Wakeup
+from comfyrelay.services.webhook_sender import WebhookSender
+from comfyrelay.services.webhooks import Webhooks
 from comfyrelay.services.workers import Workers
+from comfyrelay.services.workflows import Workflows
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
 from comfyrelay.store.database import system_clock
@@ -36,6 +59,10 @@ from comfyrelay.store.database import system_clock
 log = structlog.get_logger(__name__)
 
 SEEN_SECONDS = 5.0
+REMOVAL_SECONDS = 60.0
+RETENTION_SECONDS = 3600.0
+# Webhooks are sent when a job has ended here; ends that others applied, and retries, are looked for this often.
+WEBHOOK_SECONDS = 5.0
 # Files in object storage; the name under which rows refer to it.
 DISK = "objects"
 
@@ -47,7 +74,9 @@ class Engine:
         *,
         clock: Callable[[], datetime] = system_clock,
         wakeup: Wakeup | None = None,
+        signing_secrets: Sequence[str] = (),
     ) -> None:
+        """`signing_secrets` sign the URLs of local files; without them there are none."""
         self.settings = settings
         self.databases = Databases.from_settings(settings, clock=clock)
         self.wakeup = wakeup or self._wakeup()
@@ -56,11 +85,17 @@ class Engine:
             cooldown=timedelta(seconds=settings.block_cooldown_seconds),
         )
         ttl = timedelta(seconds=settings.lease_ttl_seconds)
-        graphs = Graphs(open_objects(settings.objects_url))
-        self.courier = Courier(self.databases, output_disk=DISK)
+        self.objects = open_objects(settings.objects_url, base_url=settings.base_url, secrets=signing_secrets)
+        graphs = Graphs(self.objects)
+        self.events = Events(self.databases)
+        self.courier = Courier(self.databases, output_disk=DISK, told=self.events.told, ended=self._ended)
         self.relay = Relay(self.databases, self.courier, self.wakeup)
         self.tenancy = Tenancy(self.databases)
+        self.accounts = Accounts(self.databases, self.tenancy)
+        self.instances = Instances(is_on=settings.validate_asg_instance)
         self.catalogue = Catalogue(self.databases, graphs)
+        self.workflows = Workflows(self.databases, graphs, self.catalogue)
+        self.fleets = FleetViews(self.databases, worker_stale_seconds=settings.worker_stale_seconds)
         self.ledger = Ledger(self.databases)
         self.submit = Submit(self.databases, self.relay, graphs, policy=_policy(settings))
         self.batches = Batches(self.databases, self.submit)
@@ -77,6 +112,11 @@ class Engine:
             deferral=timedelta(seconds=settings.retry_backoff_seconds),
         )
         self.heartbeats = Heartbeats(self.databases, ttl=ttl)
+        self.stops = Stops(self.databases)
+        self.handover = Handover(self.databases, self.objects, ttl_seconds=settings.presigned_ttl_seconds)
+        self.outputs = Outputs(
+            self.databases, self.handover, self.objects, validation=settings.output_validation
+        )
         self.settle = Settle(self.databases, self.courier, self.wakeup, policy=failover)
         self.claimer = Claimer(self.leasing, self.settle, self.wakeup)
         self.workers = Workers(
@@ -89,8 +129,46 @@ class Engine:
         self.control = Control(self.databases, self.courier, self.relay, self.wakeup, policy=failover)
         self.reaper = Reaper(self.databases, self.courier, self.wakeup, policy=failover)
         self.waiting = WhyWaiting(self.databases, worker_stale_seconds=settings.worker_stale_seconds)
+        self.inspection = Inspection(self.databases, self.control, self.submit, self.waiting)
         self.reconciler = Reconciler(self.databases, self.courier, self.relay, policy=failover)
+        self._add_users_side()
+        self._add_operators_side()
         self._loops: list[asyncio.Task[None]] = []
+
+    def _add_users_side(self) -> None:
+        """What users ask for beside jobs, and jobs as users see them."""
+        url_seconds = self.settings.presigned_ttl_seconds
+        self.library = Library(self.databases)
+        self.own_workflows = OwnWorkflows(self.databases, self.catalogue)
+        self.presets = Presets(self.databases)
+        self.uploads = Uploads(
+            self.databases,
+            self.objects,
+            self.library,
+            disk=DISK,
+            max_bytes=self.settings.max_upload_bytes,
+            ttl_seconds=url_seconds,
+        )
+        self.views = Views(self.databases, self.objects, self.waiting, ttl_seconds=url_seconds)
+        self.removing = Removing(self.databases, self.objects)
+        self.bulk = Bulk(self.databases, self.control, self.submit, self.removing)
+        self.payments = Payments(self.databases, self.ledger, secret=self.settings.payment_webhook_secret)
+        self.webhooks = Webhooks(self.databases)
+        sender = WebhookSender(allow_private=self.settings.webhook_allow_private)
+        self.deliveries = Deliveries(self.databases, sender)
+
+    def _add_operators_side(self) -> None:
+        """What keeps the service in order, and tells how it is."""
+        self.retention = Retention(
+            self.databases,
+            self.objects,
+            self.removing,
+            disk=DISK,
+            retention_days=self.settings.retention_days,
+            unused_upload_hours=self.settings.unused_upload_hours,
+        )
+        self.measures = Measures(self.databases)
+        self.readiness = Readiness(self.databases, self.objects)
 
     async def __aenter__(self) -> Self:
         return self
@@ -105,15 +183,23 @@ class Engine:
         reaping = _every("reaper", self.settings.reaper_interval_seconds, self.reaper.run_once)
         relaying = _every("relay", self.settings.relay_interval_seconds, self.relay.run_once)
         noting = _every("seen", SEEN_SECONDS, self._note_seen)
-        self._loops = [asyncio.create_task(each) for each in (reaping, relaying, noting)]
+        removing = _every("removal", REMOVAL_SECONDS, self.removing.run_once)
+        retaining = _every("retention", RETENTION_SECONDS, self.retention.run_once)
+        # ends that come close together are sent together
+        telling = _every("webhooks", 0.2, self._tell_of_ends)
+        loops = (reaping, relaying, noting, removing, retaining, telling)
+        self._loops = [asyncio.create_task(each) for each in loops]
 
     async def stop(self) -> None:
         await self.claimer.stop()
+        self.stops.close()
+        self.events.close()
         for loop in self._loops:
             loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await loop
         self._loops.clear()
+        await self.deliveries.close()
         await self.courier.idle()
         await self.wakeup.stop()
         await self.databases.close()
@@ -121,6 +207,14 @@ class Engine:
     async def _note_seen(self) -> None:
         """For all workers at once: a poll of its own must not cost a write."""
         await self.workers.seen(self.leasing.heard_of())
+
+    def _ended(self, statuses: Sequence[str]) -> None:
+        self.measures.count_ended(statuses)
+        self.deliveries.hint()
+
+    async def _tell_of_ends(self) -> None:
+        await self.deliveries.run_once()
+        await self.deliveries.wait(WEBHOOK_SECONDS)
 
     def _wakeup(self) -> Wakeup:
         central = self.databases.central

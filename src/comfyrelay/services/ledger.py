@@ -1,7 +1,7 @@
 """Tokens: credited, reserved, consumed, refunded. The wallet is locked while its balance changes."""
 
 from comfyrelay.domain.states import TransactionType
-from comfyrelay.errors import InsufficientTokens, InvalidInput, NotFound
+from comfyrelay.errors import IdempotencyConflict, InsufficientTokens, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store import jobs, ledger
@@ -14,12 +14,17 @@ class Ledger:
         self._databases = databases
 
     async def credit(self, tenant_id: str, amount: int, *, reference: str, description: str | None = None) -> int:
-        """Add bought tokens, once per reference; returns the balance."""
+        """Add bought tokens, once per reference; returns the balance. The same reference is always the same amount."""
         if amount <= 0:
             raise InvalidInput(errors={"amount": "This must be at least 1."})
 
         async def work(tx: Tx) -> int:
-            await ledger.lock_wallet(tx, tenant_id)
+            balance = await ledger.lock_wallet(tx, tenant_id)
+            known = await ledger.by_reference(tx, tenant_id, reference)
+            if known is not None:
+                if known.amount != amount:
+                    raise IdempotencyConflict(f"This reference was used before, for {known.amount} tokens.")
+                return balance
             entry = Entry(
                 tenant_id=tenant_id,
                 type=TransactionType.PAYMENT_CREDIT,
@@ -55,6 +60,14 @@ class Ledger:
     async def transactions(self, tenant_id: str, *, limit: int = 100) -> list[Transaction]:
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
             return await ledger.transactions(tx, tenant_id, limit=limit)
+
+    async def statement(
+        self, tenant_id: str, *, limit: int, before_id: int | None = None
+    ) -> tuple[int, list[Transaction]]:
+        """The balance, and a page of what it came from, newest first."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            balance = await ledger.balance(tx, tenant_id)
+            return balance, await ledger.transactions(tx, tenant_id, limit=limit, before_id=before_id)
 
     async def _settle(self, tenant_id: str, job_id: str, type_: TransactionType) -> bool:
         async def work(tx: Tx) -> bool:

@@ -26,9 +26,18 @@ class Step(StrEnum):
     # the tenant's side of a verdict
     DELIVER_APPLY = "deliver.apply"
     DELIVER_FORGET = "deliver.forget"
+    # the ends of jobs, told to others
+    WEBHOOK_CLAIM = "webhook.claim"
+    WEBHOOK_NOTE = "webhook.note"
+    # what is kept no longer
+    RETENTION_MARK = "retention.mark"
+    RETENTION_REMOVE = "retention.remove"
     # the rest
+    PAYMENT = "payment"
     LEDGER = "ledger"
     TENANT = "tenant"
     CATALOGUE = "catalogue"
     WORKER = "worker"
+    REMOVE = "remove"
+    REMOVE_FORGET = "remove.forget"
     REPAIR = "repair"

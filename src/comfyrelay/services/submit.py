@@ -11,7 +11,8 @@ from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, text_va
 from comfyrelay.domain.properties import Property, Value, resolve
 from comfyrelay.domain.states import JobStatus, Stage
 from comfyrelay.domain.storable import is_storable
-from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooManyActiveJobs
+from comfyrelay.domain.webhooks import url_problem
+from comfyrelay.errors import Conflict, Forbidden, IdempotencyConflict, InvalidInput, NotFound, TooManyActiveJobs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.graphs import Graphs, WorkflowHasher
 from comfyrelay.services.ledger import reserve
@@ -23,6 +24,7 @@ from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.jobs import Job, NewJob
 from comfyrelay.store.media import Video
 from comfyrelay.store.outbox import Submission
+from comfyrelay.store.tenants import User
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +66,7 @@ class JobRequest:
     priority: int = 0
     delay_seconds: float = 0.0
     webhook_url: str | None = None
-    # Only an administrator may name another stage than the server's.
+    # Without one, the server's.
     stage: Stage | None = None
 
     def digest(self) -> str:
@@ -81,6 +83,14 @@ class JobRequest:
                 "stage": self.stage,
             }
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submitted:
+    """A job, and whether it was made just now or by an earlier request with the same key."""
+
+    job: Job
+    is_new: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,13 +128,17 @@ class Submit:
 
     async def submit(self, request: JobRequest) -> Job:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
+        return (await self.submit_once(request)).job
+
+    async def submit_once(self, request: JobRequest) -> Submitted:
+        """The same, and whether it is a new job."""
         check_texts(idempotency_key=request.idempotency_key, webhook_url=request.webhook_url)
         pool = await self._databases.pool_of(request.tenant_id)
         request_digest = request.digest()
         async with pool.read() as tx:
             known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
         if known is not None:
-            return await self._repeated(pool, known, request_digest)
+            return Submitted(job=await self._repeated(pool, known, request_digest), is_new=False)
         target = await self.target(request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug)
         found = await self.media(pool, request.tenant_id, [request.item], target)
         new = self.new_job(request, target, request.item, found, request_digest=request_digest)
@@ -140,9 +154,9 @@ class Submit:
 
         job, submission = await pool.run(Step.SUBMIT_JOB, work)
         if submission is None:
-            return await self._repeated(pool, job, request_digest)
+            return Submitted(job=await self._repeated(pool, job, request_digest), is_new=False)
         await self.enqueue(pool, [job], submission)
-        return job
+        return Submitted(job=job, is_new=True)
 
     async def retry(self, tenant_id: str, job_id: str) -> Job:
         """A failed or canceled job again, as a new job with its own reservation; a job is retried at most once."""
@@ -270,6 +284,8 @@ class Submit:
         """The jobs, their reservations and the outbox row that leads them to the queue."""
         await reserve(tx, new[0].tenant_id, {each.id: each.reserved_tokens for each in new})
         made = await jobs.create(tx, new)
+        if paths := {asset["path"] for each in new for asset in each.input_payload["assets"]}:
+            await media.use_files(tx, new[0].tenant_id, paths)
         videos = {each.video_id: each.id for each in new if each.video_id is not None}
         if videos:
             await media.attach_job(tx, videos)
@@ -277,6 +293,7 @@ class Submit:
 
     async def write_retries(self, tx: Tx, old: Sequence[Job]) -> tuple[list[Job], Submission]:
         payloads = await jobs.payloads(tx, [each.id for each in old])
+        _refuse_without_input(old, payloads)
         return await self.write(tx, [_retry_of(each, payloads[each.id]) for each in old])
 
     async def enqueue(self, pool: Database, made: Sequence[Job], submission: Submission) -> None:
@@ -295,6 +312,13 @@ class Submit:
         return job
 
 
+def chosen_stage(user: User, stage: Stage | None) -> Stage | None:
+    """Only an administrator may name another stage than the server's."""
+    if stage is not None and not user.is_admin:
+        raise Forbidden("Only an administrator may choose the stage.")
+    return stage
+
+
 def check_texts(*, idempotency_key: str, **others: str | None) -> None:
     """Refuse a key that is empty or of the kind that the engine makes for itself, and texts that cannot be kept."""
     errors = {
@@ -302,6 +326,8 @@ def check_texts(*, idempotency_key: str, **others: str | None) -> None:
         for name, text in {"idempotency_key": idempotency_key, **others}.items()
         if text is not None and not is_storable(text)
     }
+    if (url := others.get("webhook_url")) is not None and (problem := url_problem(url)) is not None:
+        errors.setdefault("webhook_url", problem)
     if not idempotency_key:
         errors["idempotency_key"] = "This is required."
     elif idempotency_key.startswith(RESERVED_KEYS):
@@ -335,6 +361,15 @@ def _refuse_placeholders(properties: Sequence[Property], values: Sequence[Value]
     }
     if errors:
         raise InvalidInput(errors=errors)
+
+
+def _refuse_without_input(old: Sequence[Job], payloads: Mapping[str, Any]) -> None:
+    """A job whose input was deleted since cannot be run again."""
+    for each in old:
+        primary = Snapshot.from_json(payloads[each.id]).primary_input
+        # a file of the user's has its type beside it; one of the catalogue's is never deleted
+        if primary is not None and primary.mime_type is not None and each.input_file_id is None:
+            raise Conflict("The input of this job was deleted, so it cannot be retried.")
 
 
 def _retry_of(old: Job, payload: Mapping[str, Any]) -> NewJob:

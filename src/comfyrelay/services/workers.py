@@ -1,5 +1,6 @@
 """The life of a worker: registered through its fleet, drained, deregistered with its leases given back."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services import verdicts
+from comfyrelay.services.accounts import hash_of
 from comfyrelay.services.courier import Courier
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
@@ -46,6 +48,9 @@ class Workers:
         capabilities: Mapping[str, Any] | None = None,
         workflow_slugs: Sequence[str] | None = None,
         token_hash: str | None = None,
+        display_name: str | None = None,
+        capacity_type: str | None = None,
+        instance_type: str | None = None,
     ) -> tuple[Worker, list[str]]:
         """Register a worker in its fleet; returns it with the slugs of the workflows it was assigned."""
         if max_concurrency < 1:
@@ -68,6 +73,9 @@ class Workers:
                 capabilities=dict(capabilities or {}),
                 narrowed_to=list(workflow_slugs) if workflow_slugs is not None else None,
                 token_hash=token_hash,
+                display_name=display_name,
+                capacity_type=capacity_type,
+                instance_type=instance_type,
             )
             assigned = await workers.assign(tx, worker)
             if not assigned:
@@ -80,15 +88,32 @@ class Workers:
 
         return await self._databases.central.run(Step.WORKER, work)
 
-    async def set_draining(self, worker_id: str, *, is_draining: bool) -> Worker:
-        return await self._change(worker_id, "drain" if is_draining else "undrain", is_draining=is_draining)
+    async def by_token(self, token_hash: str) -> Worker | None:
+        async with self._databases.central.read() as tx:
+            return await workers.by_token(tx, token_hash)
 
-    async def set_approved(self, worker_id: str, *, is_approved: bool) -> Worker:
+    async def note_capabilities(self, worker: Worker, capabilities: Mapping[str, Any]) -> None:
+        """A worker says, with a poll, that what it is or has changed."""
+        await self._databases.central.run(
+            Step.WORKER, lambda tx: workers.change(tx, worker.worker_id, capabilities=dict(capabilities))
+        )
+
+    async def set_draining(self, worker_id: str, *, is_draining: bool, by: str | None = None) -> Worker:
+        """`by` is the user who asks for it, for the audit."""
+        return await self._change(worker_id, "drain" if is_draining else "undrain", by=by, is_draining=is_draining)
+
+    async def set_approved(self, worker_id: str, *, is_approved: bool, by: str | None = None) -> Worker:
         """Revoking takes the worker's leases away too: whoever is not trusted does not speak for a job."""
-        worker = await self._change(worker_id, "approve" if is_approved else "revoke", is_approved=is_approved)
+        worker = await self._change(worker_id, "approve" if is_approved else "revoke", by=by, is_approved=is_approved)
         if not is_approved:
             await self.release(worker_id, reason="revoked")
         return worker
+
+    async def rotate_token(self, worker_id: str, *, by: str | None = None) -> str:
+        """Give a worker another token, which is known to nobody but the caller; the old one is no longer valid."""
+        token = secrets.token_hex(32)
+        await self._change(worker_id, "rotate_token", by=by, token_hash=hash_of(token))
+        return token
 
     async def seen(self, worker_ids: Sequence[str]) -> None:
         if worker_ids:
@@ -139,12 +164,13 @@ class Workers:
             await self._wakeup.notify()
             await self._courier.deliver(letters)
 
-    async def _change(self, worker_id: str, event: str, **values: Any) -> Worker:
+    async def _change(self, worker_id: str, event: str, *, by: str | None, **values: Any) -> Worker:
         async def work(tx: Tx) -> Worker:
             worker = await workers.change(tx, worker_id, **values)
             if worker is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
-            await audit.record(tx, [AuditEntry(worker_id=worker_id, event=event)])
+            data = None if by is None else {"by": by}
+            await audit.record(tx, [AuditEntry(worker_id=worker_id, event=event, data=data)])
             return worker
 
         return await self._databases.central.run(Step.WORKER, work)

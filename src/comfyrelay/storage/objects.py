@@ -1,20 +1,24 @@
-"""Object storage behind one small port, and its local implementation."""
+"""Object storage behind one small port."""
 
-import asyncio
-import contextlib
-import os
-import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.storage.local import LocalObjects
+from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload, system_clock
 
-__all__ = ["LocalObjects", "ObjectStore", "open_objects"]
+__all__ = ["LocalObjects", "ObjectEntry", "ObjectStat", "ObjectStore", "SignedUpload", "open_objects"]
 
 
 class ObjectStore(Protocol):
-    """Bytes under relative paths (`tenants/7/inputs/a.png`)."""
+    """Bytes under relative paths (`tenants/7/inputs/a.png`).
+
+    A path that could lead elsewhere raises `InvalidInput`; a store that cannot be reached `StorageUnavailable`; one
+    that is set up wrongly `ConfigurationError`.
+    """
 
     async def put(self, path: str, data: bytes) -> None:
         """Store the data; readers see the old object or the new one, never a part."""
@@ -27,96 +31,80 @@ class ObjectStore(Protocol):
         """Whether there is an object at this path."""
         ...
 
-    async def delete(self, path: str) -> None:
+    async def stat(self, path: str) -> ObjectStat | None:
+        """Return what is known of the object, if it is there."""
+        ...
+
+    def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Yield the data, or a part of it, in pieces; the first step raises `NotFound` when there is none."""
+        ...
+
+    async def remove(self, path: str) -> None:
         """Remove the object; nothing happens when there is none."""
 
+    async def remove_many(self, paths: Iterable[str]) -> None:
+        """Remove all these objects; missing ones are fine."""
 
-def open_objects(url: str) -> ObjectStore:
-    """Open the object storage at this URL."""
+    def list(self, prefix: str = "") -> AsyncIterator[ObjectEntry]:
+        """Yield the objects below this folder (all of them without one), in no order."""
+        ...
+
+    async def sign_upload(
+        self, path: str, *, content_type: str, size: int | None = None, max_size: int | None = None, ttl_seconds: float
+    ) -> SignedUpload:
+        """Return a URL that takes one object of this type, and of this size where it is known.
+
+        Only our own server holds an upload to `max_size`; S3 cannot, so look at the size when it is there.
+        """
+        ...
+
+    async def sign_download(
+        self, path: str, *, ttl_seconds: float, filename: str | None = None, content_type: str | None = None
+    ) -> str:
+        """Return a URL that gives the object; with a file name, browsers save it under that name."""
+        ...
+
+    async def check(self) -> None:
+        """Raise when the store cannot be used, saying why."""
+
+
+def open_objects(
+    url: str,
+    *,
+    base_url: str | None = None,
+    secrets: Iterable[str] = (),
+    clock: Callable[[], datetime] = system_clock,
+) -> ObjectStore:
+    """Open the object storage at this URL; a local folder needs the rest to make URLs of its own."""
     parts = urlsplit(url)
-    if parts.scheme != "file":
-        raise ConfigurationError(
-            f"Object storage of scheme {parts.scheme!r} is not supported. Use file:///absolute/path."
-        )
-    folder = Path(unquote(parts.path))
+    match parts.scheme:
+        case "file":
+            return LocalObjects(_folder(parts), base_url=base_url, secrets=secrets, clock=clock)
+        case "s3":
+            return _open_bucket(parts, clock)
+        case scheme:
+            raise ConfigurationError(
+                f"Object storage of scheme {scheme!r} is not supported. Use file:///absolute/path or s3://bucket/prefix."
+            )
+
+
+def _folder(parts: SplitResult) -> Path:
     if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
         raise ConfigurationError("A file URL for object storage must name a folder: file:///absolute/path.")
-    return LocalObjects(folder)
+    return Path(unquote(parts.path))
 
 
-class LocalObjects:
-    """Objects as files in a folder, which is made when first needed."""
+def _open_bucket(parts: SplitResult, clock: Callable[[], datetime]) -> ObjectStore:
+    # the URL is not repeated in the messages: it may hold a secret
+    if not parts.netloc:
+        raise ConfigurationError("An S3 URL for object storage must name a bucket: s3://bucket/prefix.")
+    if "@" in parts.netloc or ":" in parts.netloc:
+        raise ConfigurationError(
+            "An S3 URL for object storage holds only a bucket and a prefix: s3://bucket/prefix. "
+            "Keys, region and endpoint belong in "
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL."
+        )
+    # boto3 takes 0.2 s to import, and who stores in a folder never needs it
+    from comfyrelay.storage.s3 import S3Objects  # noqa: PLC0415
 
-    def __init__(self, root: Path) -> None:
-        self._root = root.absolute()
-
-    async def put(self, path: str, data: bytes) -> None:
-        """Store the data; readers see the old object or the new one, never a part."""
-        await asyncio.to_thread(_write, self._root, path, data)
-
-    async def get(self, path: str) -> bytes:
-        """Return the data, or raise `NotFound`."""
-        return await asyncio.to_thread(_read, self._root, path)
-
-    async def exists(self, path: str) -> bool:
-        """Whether there is an object at this path."""
-        return await asyncio.to_thread(_is_there, self._root, path)
-
-    async def delete(self, path: str) -> None:
-        """Remove the object; nothing happens when there is none."""
-        await asyncio.to_thread(_remove, self._root, path)
-
-
-def _inside(root: Path, path: str) -> Path:
-    """Return the file that a path names, refusing every path that could lead out of the root."""
-    if not all(map(_is_plain_name, path.split("/"))):
-        raise _refused(path)
-    file = root / path
-    # a symbolic link below the root may still point outside
-    if not file.resolve().is_relative_to(root.resolve()):
-        raise _refused(path)
-    return file
-
-
-def _is_plain_name(part: str) -> bool:
-    if part in ("", ".", "..") or not part.isprintable() or "\\" in part:
-        return False
-    # file systems take no longer names; printable text always encodes
-    return len(part.encode()) <= 255
-
-
-def _refused(path: str) -> InvalidInput:
-    return InvalidInput("This is not a path in object storage.", errors={"path": f"{path!r} is not allowed."})
-
-
-def _write(root: Path, path: str, data: bytes) -> None:
-    file = _inside(root, path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # in the same folder, because a rename is atomic only inside one file system
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=".put-")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            # without it a power cut may leave an empty file under the final name
-            os.fsync(stream.fileno())
-        Path(temporary).replace(file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _read(root: Path, path: str) -> bytes:
-    try:
-        return _inside(root, path).read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise NotFound(f"There is no object at {path!r}.") from None
-
-
-def _is_there(root: Path, path: str) -> bool:
-    return _inside(root, path).is_file()
-
-
-def _remove(root: Path, path: str) -> None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        _inside(root, path).unlink()
+    return S3Objects(parts.netloc, unquote(parts.path), clock=clock)

@@ -11,6 +11,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.store.central import worker_audit_logs
 from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import newest_first
 from comfyrelay.store.rows import rows_table, with_rows
 from comfyrelay.store.types import JsonText, relay_now
 
@@ -21,6 +22,18 @@ class AuditEntry:
     event: str
     dispatch_id: int | None = None
     data: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditRecord:
+    """An entry as it was written down."""
+
+    id: int
+    created_at: datetime
+    worker_id: str
+    event: str
+    dispatch_id: int | None
+    data: dict[str, Any] | None
 
 
 async def record(tx: Tx, entries: Sequence[AuditEntry]) -> None:
@@ -57,3 +70,18 @@ async def of_worker(tx: Tx, worker_id: str, *, limit: int = 100) -> list[tuple[A
         )
         for r in await tx.execute(query)
     ]
+
+
+async def page(
+    tx: Tx, *, worker_id: str | None = None, event: str | None = None, before_id: int | None = None, limit: int = 50
+) -> tuple[list[AuditRecord], int | None]:
+    """The newest first, and the id to go on before."""
+    a = worker_audit_logs
+    query = select(*(a.c[name] for name in AuditRecord.__dataclass_fields__))
+    if worker_id is not None:
+        query = query.where(a.c.worker_id == worker_id)
+    if before_id is not None:
+        query = query.where(a.c.id < before_id)
+    loose = None if event is None else lambda c: [c.event == event]
+    rows, before = await newest_first(tx, query, a.c.id, limit=limit, loose=loose)
+    return [AuditRecord(**row._mapping) for row in rows], before

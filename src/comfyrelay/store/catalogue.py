@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -10,8 +11,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
 from comfyrelay.errors import Conflict
-from comfyrelay.store.central import effects, fleets, workflow_fleets, workflows
+from comfyrelay.store.central import effects, fleets, worker_workflows, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import one_page
 from comfyrelay.store.rows import rows_table, with_rows
 from comfyrelay.store.types import relay_now
 
@@ -30,6 +32,8 @@ class Workflow:
     output_extension: str
     output_mime_type: str
     is_active: bool
+    created_at: datetime
+    updated_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +46,8 @@ class Effect:
     credits_cost: int
     is_active: bool
     last_processing_time_seconds: float | None
+    created_at: datetime
+    updated_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,11 +57,13 @@ class Fleet:
     stage: str
     name: str
     max_workers: int | None
+    created_at: datetime
 
 
 _WORKFLOW = [workflows.c[name] for name in Workflow.__dataclass_fields__]
 _EFFECT = [effects.c[name] for name in Effect.__dataclass_fields__]
-_FLEET = [fleets.c[name] for name in Fleet.__dataclass_fields__]
+FLEET_COLUMNS = [fleets.c[name] for name in Fleet.__dataclass_fields__]
+_PRESENT = workflows.c.deleted_at.is_(None)
 
 
 async def create_workflow(tx: Tx, **values: Any) -> Workflow:
@@ -74,12 +82,57 @@ async def update_workflow(tx: Tx, workflow_id: int, **values: Any) -> Workflow:
 
 async def workflow(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Workflow | None:
     condition = workflows.c.slug == slug if slug is not None else workflows.c.id == id_
-    row = (await tx.execute(select(*_WORKFLOW).where(condition))).one_or_none()
+    row = (await tx.execute(select(*_WORKFLOW).where(condition, _PRESENT))).one_or_none()
+    return Workflow(**row._mapping) if row else None
+
+
+async def lock_workflow(tx: Tx, slug: str, *, to_delete: bool = False) -> Workflow | None:
+    """The workflow, held against others who change it; with `to_delete` also against those who begin to use it."""
+    query = select(*_WORKFLOW).where(workflows.c.slug == slug, _PRESENT)
+    row = (await tx.execute(query.with_for_update(key_share=not to_delete))).one_or_none()
+    return Workflow(**row._mapping) if row else None
+
+
+async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Workflow | None:
+    """The workflow, which is neither changed nor deleted until the transaction ends."""
+    condition = workflows.c.slug == slug if slug is not None else workflows.c.id == id_
+    query = select(*_WORKFLOW).where(condition, _PRESENT).with_for_update(read=True)
+    row = (await tx.execute(query)).one_or_none()
     return Workflow(**row._mapping) if row else None
 
 
 async def existing_workflows(tx: Tx, ids: Iterable[int]) -> set[int]:
-    return set((await tx.scalars(select(workflows.c.id).where(workflows.c.id.in_(list(ids))))).all())
+    """Those of the workflows that are there, and that cannot be deleted until the transaction ends."""
+    query = select(workflows.c.id).where(workflows.c.id.in_(list(ids)), _PRESENT).order_by(workflows.c.id)
+    return set((await tx.scalars(query.with_for_update(read=True, key_share=True))).all())
+
+
+async def list_workflows(
+    tx: Tx, *, tenant_id: str | None, is_active: bool | None, after_slug: str | None, limit: int
+) -> tuple[list[Workflow], str | None]:
+    """The catalogue's workflows, or a tenant's own, by slug; and the slug to go on after."""
+    query = select(*_WORKFLOW).where(_PRESENT).order_by(workflows.c.slug).limit(limit + 1)
+    query = query.where(workflows.c.tenant_id.is_(None) if tenant_id is None else workflows.c.tenant_id == tenant_id)
+    if is_active is not None:
+        query = query.where(workflows.c.is_active == is_active)
+    if after_slug is not None:
+        query = query.where(workflows.c.slug > after_slug)
+    rows, after = one_page((await tx.execute(query)).all(), "slug", limit=limit)
+    return [Workflow(**row._mapping) for row in rows], after
+
+
+async def delete_workflow(tx: Tx, workflow_id: int) -> None:
+    """Nobody finds or runs it any more; the dispatches that have ended still know what they ran."""
+    for table in (workflow_fleets, worker_workflows):
+        await tx.execute(delete(table).where(table.c.workflow_id == workflow_id))
+    query = update(workflows).where(workflows.c.id == workflow_id)
+    await tx.execute(query.values(deleted_at=relay_now(), updated_at=relay_now(), is_active=False))
+
+
+async def workflow_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
+    """The slugs by id, of deleted ones too."""
+    query = select(workflows.c.id, workflows.c.slug).where(workflows.c.id.in_(set(ids)))
+    return {row.id: row.slug for row in await tx.execute(query)}
 
 
 async def create_effect(tx: Tx, **values: Any) -> Effect:
@@ -100,6 +153,36 @@ async def effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> 
     condition = effects.c.slug == slug if slug is not None else effects.c.id == id_
     row = (await tx.execute(select(*_EFFECT).where(condition))).one_or_none()
     return Effect(**row._mapping) if row else None
+
+
+async def list_effects(
+    tx: Tx, *, workflow_id: int | None, is_active: bool | None, after_slug: str | None, limit: int
+) -> tuple[list[Effect], str | None]:
+    query = select(*_EFFECT).order_by(effects.c.slug).limit(limit + 1)
+    if workflow_id is not None:
+        query = query.where(effects.c.workflow_id == workflow_id)
+    if is_active is not None:
+        query = query.where(effects.c.is_active == is_active)
+    if after_slug is not None:
+        query = query.where(effects.c.slug > after_slug)
+    rows, after = one_page((await tx.execute(query)).all(), "slug", limit=limit)
+    return [Effect(**row._mapping) for row in rows], after
+
+
+async def effects_of(tx: Tx, workflow_id: int) -> list[Effect]:
+    query = select(*_EFFECT).where(effects.c.workflow_id == workflow_id).order_by(effects.c.slug)
+    return [Effect(**row._mapping) for row in await tx.execute(query)]
+
+
+async def lock_effect(tx: Tx, slug: str) -> Effect | None:
+    query = select(*_EFFECT).where(effects.c.slug == slug).with_for_update(key_share=True)
+    row = (await tx.execute(query)).one_or_none()
+    return Effect(**row._mapping) if row else None
+
+
+async def delete_effect(tx: Tx, slug: str) -> bool:
+    query = delete(effects).where(effects.c.slug == slug).returning(effects.c.id)
+    return (await tx.execute(query)).first() is not None
 
 
 async def note_processing_times(tx: Tx, seconds: Mapping[int, float]) -> None:
@@ -124,14 +207,14 @@ def _note_processing_times(dialect: str) -> Executable:
 async def create_fleet(tx: Tx, **values: Any) -> Fleet:
     query = insert(fleets).values(**values, created_at=relay_now())
     try:
-        row = (await tx.execute(query.returning(*_FLEET))).one()
+        row = (await tx.execute(query.returning(*FLEET_COLUMNS))).one()
     except IntegrityError as error:
         raise Conflict(f"There is already a {values['stage']} fleet {values['slug']!r}.") from error
     return Fleet(**row._mapping)
 
 
 async def fleet(tx: Tx, *, stage: str, slug: str, lock: bool = False) -> Fleet | None:
-    query = select(*_FLEET).where(fleets.c.stage == stage, fleets.c.slug == slug)
+    query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.slug == slug)
     if lock:
         query = query.with_for_update(key_share=True)
     row = (await tx.execute(query)).one_or_none()

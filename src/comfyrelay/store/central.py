@@ -72,7 +72,8 @@ api_tokens = Table(
     Column("name", Text, nullable=False),
     Column("token_hash", Text, nullable=False, unique=True),
     Column("created_at", UtcTime, nullable=False),
-    Column("last_used_at", UtcTime),
+    # A browser's session is a token that expires.
+    Column("expires_at", UtcTime),
     Column("revoked_at", UtcTime),
 )
 
@@ -80,7 +81,7 @@ workflows = Table(
     "workflows",
     metadata,
     Column("id", BigId, primary_key=True),
-    Column("slug", Text, nullable=False, unique=True),
+    Column("slug", Text, nullable=False),
     Column("name", Text, nullable=False),
     # Raw graphs are workflows too, private to the tenant that sent them.
     Column("tenant_id", Text, ForeignKey("tenants.id")),
@@ -94,10 +95,19 @@ workflows = Table(
     Column("is_active", Boolean, nullable=False, server_default=true()),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
+    # Its row stays, because dispatches that have ended refer to it; its slug is free again.
+    Column("deleted_at", UtcTime),
     one_of("kind", WorkflowKind),
     one_of("provider", Provider),
     # An id is never used again: jobs may still refer to a workflow that is gone.
     sqlite_autoincrement=True,
+)
+Index(
+    "uq_workflows_slug",
+    workflows.c.slug,
+    unique=True,
+    postgresql_where=text("deleted_at IS NULL"),
+    sqlite_where=text("deleted_at IS NULL"),
 )
 
 effects = Table(
@@ -114,6 +124,8 @@ effects = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     CheckConstraint("credits_cost >= 0", name="credits_cost"),
+    # An id is never used again: jobs may still refer to an effect that is gone.
+    sqlite_autoincrement=True,
 )
 
 fleets = Table(
@@ -345,6 +357,7 @@ payment_events = Table(
     Column("provider_event_id", Text, primary_key=True),
     Column("tenant_id", Text, ForeignKey("tenants.id"), nullable=False),
     Column("amount", BigInteger, nullable=False),
+    Column("currency", Text),
     Column("created_at", UtcTime, nullable=False),
 )
 

@@ -31,7 +31,7 @@ from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.store.central import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import json_value, relay_now, word
 
 _FIELDS = Dispatch._fields
 COLUMNS = [d.c[name] for name in _FIELDS]
@@ -194,6 +194,10 @@ def of_batch(tenant_id: str, batch_id: str) -> ColumnElement[bool]:
     return and_(d.c.tenant_id == tenant_id, d.c.batch_id == batch_id, ~_ENDED)
 
 
+def among(tenant_id: str, job_ids: Iterable[str]) -> ColumnElement[bool]:
+    return and_(d.c.tenant_id == tenant_id, d.c.tenant_job_id.in_(list(job_ids)), ~_ENDED)
+
+
 def leased_by(worker_id: str) -> ColumnElement[bool]:
     return and_(d.c.worker_id == worker_id, _LEASED)
 
@@ -283,6 +287,25 @@ async def recall_prefetched(tx: Tx, worker_id: str) -> list[int]:
     return list((await tx.scalars(query)).all())
 
 
+async def of_lease(tx: Tx, dispatch_id: int, lease_token: str) -> Dispatch | None:
+    """The dispatch, if this is its present lease."""
+    query = select(*COLUMNS).where(d.c.id == dispatch_id, d.c.lease_token == lease_token)
+    row = (await tx.execute(query)).one_or_none()
+    return from_row(row) if row else None
+
+
+async def stops_of(tx: Tx, ids: Iterable[int]) -> dict[int, Dispatch]:
+    """Those of the dispatches whose leases have ended, or that somebody wants stopped."""
+    query = select(*COLUMNS).where(
+        d.c.id.in_(list(ids)),
+        (d.c.status != word(DispatchStatus.LEASED))
+        | d.c.cancel_requested_at.is_not(None)
+        | d.c.pause_requested_at.is_not(None)
+        | d.c.release_requested_at.is_not(None),
+    )
+    return {row.id: from_row(row) for row in await tx.execute(query)}
+
+
 async def by_job(tx: Tx, tenant_id: str, job_ids: Iterable[str]) -> dict[str, Dispatch]:
     result = await tx.fetch(_by_job, {**with_ids(job_ids), "tenant_id": tenant_id})
     return {row.tenant_job_id: from_row(row) for row in result}
@@ -310,6 +333,20 @@ def _of_jobs(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(d, "tenant_id", "tenant_job_id"))
     same = (d.c.tenant_id == r.c.tenant_id) & (d.c.tenant_job_id == r.c.tenant_job_id)
     return select(*COLUMNS).join(r, same)
+
+
+async def progress_of(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """What workers said last of the (tenant, job) pairs that are being processed, by job."""
+    rows = [{"tenant_id": tenant, "tenant_job_id": job} for tenant, job in jobs]
+    result = await tx.fetch(_progress_of, with_rows(rows))
+    return {row.tenant_job_id: json_value(row.progress) for row in result}
+
+
+@cache
+def _progress_of(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "tenant_id", "tenant_job_id"))
+    same = (d.c.tenant_id == r.c.tenant_id) & (d.c.tenant_job_id == r.c.tenant_job_id)
+    return select(d.c.tenant_job_id, d.c.progress).join(r, same).where(_LEASED, d.c.progress.is_not(None))
 
 
 async def places(tx: Tx, tenant_id: str, priority: int) -> list[Place]:

@@ -6,6 +6,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
+import asyncpg
 from sqlalchemy import (
     BigInteger,
     Float,
@@ -19,10 +20,12 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.settlement import Attempt, Event, JobState, Settled
 from comfyrelay.domain.states import ACTIVE_JOB, JobStatus
+from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant import ai_jobs, job_attempts, job_events, job_logs
@@ -112,7 +115,12 @@ _EVENT = ("job_id", "seq", "tenant_id", "type", "data")
 async def create(tx: Tx, new: Sequence[NewJob]) -> list[Job]:
     """Make the jobs, in the order given, and the event that each was queued."""
     rows = [{name: getattr(each, name) for name in (*_NEW, "delay_seconds")} for each in new]
-    result = await tx.fetch(_create, with_rows(rows))
+    try:
+        result = await tx.fetch(_create, with_rows(rows))
+    except (IntegrityError, asyncpg.ForeignKeyViolationError) as error:
+        if "foreign key" not in str(error).lower():
+            raise
+        raise Conflict("A file or video that this names was deleted just now.") from error
     made = {row.id: Job(**row._mapping) for row in result}
     first = [{"job_id": each.id, "seq": 1, "tenant_id": each.tenant_id, "type": "job:queued"} for each in new]
     for row in first:
@@ -331,14 +339,22 @@ async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[Job]:
 
 async def count_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> dict[str, int]:
     """How many of a batch's items are in which state, counting the newest of each chain of retries."""
+    return (await count_in_batches(tx, tenant_id, [batch_id])).get(batch_id, {})
+
+
+async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    """The same for several batches at once, by batch."""
     retry = ai_jobs.alias("retry")
     query = (
-        select(ai_jobs.c.status, func.count().label("jobs"))
+        select(ai_jobs.c.batch_id, ai_jobs.c.status, func.count().label("jobs"))
         .outerjoin(retry, retry.c.retry_of == ai_jobs.c.id)
-        .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id == batch_id, retry.c.id.is_(None))
-        .group_by(ai_jobs.c.status)
+        .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id.in_(batch_ids), retry.c.id.is_(None))
+        .group_by(ai_jobs.c.batch_id, ai_jobs.c.status)
     )
-    return {row.status: row.jobs for row in await tx.execute(query)}
+    counts: dict[str, dict[str, int]] = {}
+    for row in await tx.execute(query):
+        counts.setdefault(row.batch_id, {})[row.status] = row.jobs
+    return counts
 
 
 async def set_version(tx: Tx, job_id: str, version: int) -> None:

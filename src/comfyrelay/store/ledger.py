@@ -135,9 +135,24 @@ async def balance(tx: Tx, tenant_id: str) -> int:
     return int(await tx.scalar(query) or 0)
 
 
-async def transactions(tx: Tx, tenant_id: str, *, limit: int = 100) -> list[Transaction]:
+async def balances(tx: Tx, tenant_ids: Iterable[str]) -> dict[str, int]:
+    query = select(token_wallets).where(token_wallets.c.tenant_id.in_(set(tenant_ids)))
+    return {row.tenant_id: row.balance for row in await tx.execute(query)}
+
+
+async def by_reference(tx: Tx, tenant_id: str, reference: str) -> Transaction | None:
+    t = token_transactions
+    query = select(t).where(t.c.tenant_id == tenant_id, t.c.reference == reference)
+    row = (await tx.execute(query)).one_or_none()
+    return Transaction(**row._mapping) if row else None
+
+
+async def transactions(tx: Tx, tenant_id: str, *, limit: int = 100, before_id: int | None = None) -> list[Transaction]:
+    """Newest first, page by page through `before_id`."""
     t = token_transactions
     query = select(t).where(t.c.tenant_id == tenant_id).order_by(t.c.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(t.c.id < before_id)
     return [Transaction(**row._mapping) for row in await tx.execute(query)]
 
 

@@ -17,6 +17,20 @@ from comfyrelay.store.types import json_value, relay_now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class File:
+    id: str
+    tenant_id: str
+    user_id: str
+    disk: str
+    path: str
+    mime_type: str
+    size: int | None
+    content_hash: str | None
+    original_filename: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Video:
     id: str
     tenant_id: str
@@ -28,6 +42,8 @@ class Video:
     original_file_id: str | None
     processed_file_id: str | None
     processing_details: Mapping[str, Any] | None
+    created_at: datetime
+    updated_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +67,7 @@ class VideoChange:
     processing_details: Mapping[str, Any] | None = None
 
 
+_FILE = [files.c[name] for name in File.__dataclass_fields__]
 _VIDEO = [videos.c[name] for name in Video.__dataclass_fields__]
 _BATCH = [batches.c[name] for name in Batch.__dataclass_fields__]
 _OUTPUT = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "metadata")
@@ -58,6 +75,19 @@ _OUTPUT = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "c
 
 async def create_file(tx: Tx, **values: Any) -> None:
     await tx.execute(insert(files).values(**values, created_at=relay_now()))
+
+
+async def files_of(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, File]:
+    """Those of the files that are the tenant's own, with all that is known of them."""
+    result = await tx.fetch(_files_of, {**with_ids(file_ids), "tenant_id": tenant_id})
+    return {row.id: File(**row._mapping) for row in result}
+
+
+@cache
+def _files_of(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    own = files.c.tenant_id == bindparam("tenant_id", type_=Text())
+    return select(*_FILE).join(r, files.c.id == r.c.id).where(own, files.c.removing_at.is_(None))
 
 
 async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, StoredFile]:
@@ -80,7 +110,7 @@ async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[
 def _stored_files(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     own = files.c.tenant_id == bindparam("tenant_id", type_=Text())
-    return select(files).join(r, files.c.id == r.c.id).where(own)
+    return select(files).join(r, files.c.id == r.c.id).where(own, files.c.removing_at.is_(None))
 
 
 async def write_outputs(tx: Tx, outputs: Sequence[Mapping[str, Any]]) -> None:
@@ -90,9 +120,23 @@ async def write_outputs(tx: Tx, outputs: Sequence[Mapping[str, Any]]) -> None:
 @cache
 def _write_outputs(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(files, *_OUTPUT))
-    rows = select(*(r.c[name] for name in _OUTPUT), relay_now()).where(literal(1) == 1)
-    query = insert_into(dialect, files).from_select([*_OUTPUT, "created_at"], rows)
+    rows = select(*(r.c[name] for name in _OUTPUT), relay_now(), relay_now()).where(literal(1) == 1)
+    query = insert_into(dialect, files).from_select([*_OUTPUT, "created_at", "used_at"], rows)
     return query.on_conflict_do_nothing()
+
+
+async def use_files(tx: Tx, tenant_id: str, paths: Iterable[str]) -> None:
+    """Note that jobs need the files at these paths: an upload that is used is kept."""
+    rows = [{"path": each} for each in paths]
+    await tx.write(_use_files, {**with_rows(rows), "owner": tenant_id})
+
+
+@cache
+def _use_files(dialect: str) -> Executable:
+    r = rows_table(dialect, {"path": Text()})
+    own = files.c.tenant_id == bindparam("owner", type_=Text())
+    named = files.c.disk.is_not(None) & (files.c.path == r.c.path)
+    return update(files).values(used_at=relay_now()).where(own, named, files.c.used_at.is_(None))
 
 
 async def create_video(tx: Tx, **values: Any) -> None:
@@ -118,6 +162,14 @@ def _videos_of(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     own = videos.c.tenant_id == bindparam("tenant_id", type_=Text())
     return select(*_VIDEO).join(r, videos.c.id == r.c.id).where(own)
+
+
+async def video_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[Video]:
+    """A tenant's videos, newest first, page by page through `before_id`."""
+    query = select(*_VIDEO).where(videos.c.tenant_id == tenant_id).order_by(videos.c.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(videos.c.id < before_id)
+    return [_video(row) for row in await tx.execute(query)]
 
 
 async def attach_job(tx: Tx, video_ids: Mapping[str, str]) -> None:
@@ -163,6 +215,14 @@ async def videos_of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, Video]:
 async def create_batch(tx: Tx, **values: Any) -> Batch:
     query = insert(batches).values(**values, created_at=relay_now()).returning(*_BATCH)
     return Batch(**(await tx.execute(query)).one()._mapping)
+
+
+async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[Batch]:
+    """A tenant's batches, newest first, page by page through `before_id`."""
+    query = select(*_BATCH).where(batches.c.tenant_id == tenant_id).order_by(batches.c.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(batches.c.id < before_id)
+    return [Batch(**row._mapping) for row in await tx.execute(query)]
 
 
 async def batch(tx: Tx, tenant_id: str, *, id_: str | None = None, key: str | None = None) -> Batch | None:

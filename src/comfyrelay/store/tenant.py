@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -15,6 +16,7 @@ from sqlalchemy import (
 )
 
 from comfyrelay.domain.states import JobStatus, Outcome, Provider, Stage, TransactionType, VideoStatus
+from comfyrelay.domain.webhooks import DeliveryStatus
 from comfyrelay.store.central import NAMES, BigId, one_of
 from comfyrelay.store.types import JsonText, UtcTime
 
@@ -34,7 +36,23 @@ files = Table(
     Column("original_filename", Text),
     Column("metadata", JsonText),
     Column("created_at", UtcTime, nullable=False),
+    # When a job first named it, or made it. An upload that stays without is removed.
+    Column("used_at", UtcTime),
+    # From then on nobody may use it any more; its object is removed a while later, and then the row.
+    Column("removing_at", UtcTime),
     UniqueConstraint("disk", "path"),
+)
+Index(
+    "ix_files_unused",
+    files.c.id,
+    postgresql_where=text("used_at IS NULL AND removing_at IS NULL"),
+    sqlite_where=text("used_at IS NULL AND removing_at IS NULL"),
+)
+Index(
+    "ix_files_removing",
+    files.c.id,
+    postgresql_where=text("removing_at IS NOT NULL"),
+    sqlite_where=text("removing_at IS NOT NULL"),
 )
 
 batches = Table(
@@ -63,12 +81,15 @@ videos = Table(
     # The newest job of its chain of retries: the one whose outcome the video shows.
     Column("job_id", Text),
     Column("original_file_id", Text, ForeignKey("files.id")),
-    Column("processed_file_id", Text, ForeignKey("files.id")),
+    # An output, which may be removed. A foreign key would need an index, and every completion would have to write it.
+    Column("processed_file_id", Text),
     Column("processing_details", JsonText),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     one_of("status", VideoStatus),
     Index(None, "tenant_id", "id"),
+    # Files, videos and batches are removed: what refers to them must be found without reading whole tables.
+    Index(None, "original_file_id"),
     # A video changes with its job's state, and no index knows that: with room on the page it is a HOT update.
     postgresql_with={"fillfactor": "70"},
 )
@@ -93,7 +114,8 @@ ai_jobs = Table(
     Column("item_no", Integer, nullable=False, server_default=text("0")),
     Column("video_id", Text, ForeignKey("videos.id")),
     Column("input_file_id", Text, ForeignKey("files.id")),
-    Column("output_file_id", Text, ForeignKey("files.id")),
+    # No foreign key, as in `videos`.
+    Column("output_file_id", Text),
     Column("retry_of", Text, ForeignKey("ai_jobs.id")),
     Column("idempotency_key", Text, nullable=False),
     Column("request_digest", Text, nullable=False),
@@ -143,6 +165,18 @@ Index(
     ai_jobs.c.batch_id,
     postgresql_where=text("batch_id IS NOT NULL"),
     sqlite_where=text("batch_id IS NOT NULL"),
+)
+Index(
+    "ix_ai_jobs_video",
+    ai_jobs.c.video_id,
+    postgresql_where=text("video_id IS NOT NULL"),
+    sqlite_where=text("video_id IS NOT NULL"),
+)
+Index(
+    "ix_ai_jobs_input_file",
+    ai_jobs.c.input_file_id,
+    postgresql_where=text("input_file_id IS NOT NULL"),
+    sqlite_where=text("input_file_id IS NOT NULL"),
 )
 
 job_attempts = Table(
@@ -243,6 +277,63 @@ presets = Table(
     Column("settings", JsonText, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("tenant_id", "name"),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    # Where the ends of jobs are told that name no URL of their own.
+    Column("url", Text),
+    Column("secret", Text, nullable=False),
+    Column("is_secret_shown", Boolean, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+)
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    # Written with the end that it tells of.
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("job_id", Text, ForeignKey("ai_jobs.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("url", Text, nullable=False),
+    Column("status", Text, nullable=False, server_default=DeliveryStatus.PENDING),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    # When it is to be sent next. Whoever sends it puts this off first, so that nobody else does.
+    Column("due_at", UtcTime),
+    Column("last_status_code", Integer),
+    Column("last_error", Text),
+    Column("created_at", UtcTime, nullable=False),
+    Column("delivered_at", UtcTime),
+    one_of("status", DeliveryStatus),
+    CheckConstraint("(due_at IS NOT NULL) = (status = 'pending')", name="due_iff_pending"),
+)
+Index(
+    "ix_webhook_deliveries_due",
+    webhook_deliveries.c.due_at,
+    postgresql_where=text("status = 'pending'"),
+    sqlite_where=text("status = 'pending'"),
+)
+
+stray_outputs = Table(
+    "stray_outputs",
+    metadata,
+    # Jobs that have ended and had leases that did not win; what those uploaded is removed when it is due.
+    Column("job_id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("due_at", UtcTime, nullable=False),
+    Index(None, "due_at"),
+)
+
+removals = Table(
+    "removals",
+    metadata,
+    # Objects that no row speaks of any more: written with the removal of the row, kept until storage has removed them.
+    Column("id", BigId, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
 )
 
 outbox = Table(

@@ -15,7 +15,7 @@ from comfyrelay.errors import Conflict
 from comfyrelay.store.central import ai_job_dispatches as d
 from comfyrelay.store.central import worker_workflows, workers, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import ids_table, with_ids
+from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now, word
 
 
@@ -59,9 +59,9 @@ async def get(tx: Tx, worker_id: str) -> Worker | None:
     return Worker(**row._mapping) if row else None
 
 
-async def of_fleet(tx: Tx, fleet_id: int) -> list[Worker]:
-    query = select(*_WORKER).where(workers.c.fleet_id == fleet_id).order_by(workers.c.worker_id)
-    return [Worker(**row._mapping) for row in await tx.execute(query)]
+async def by_token(tx: Tx, token_hash: str) -> Worker | None:
+    row = (await tx.execute(select(*_WORKER).where(workers.c.token_hash == token_hash))).one_or_none()
+    return Worker(**row._mapping) if row else None
 
 
 async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
@@ -93,6 +93,34 @@ async def assign(tx: Tx, worker: Worker) -> list[str]:
         rows = [{"worker_id": worker.worker_id, "workflow_id": row.id} for row in found]
         await tx.execute(insert(worker_workflows).values(rows))
     return [row.slug for row in found if row.is_active]
+
+
+async def assign_fleet(tx: Tx, fleet_id: int) -> None:
+    """Assign every worker of a fleet what the fleet maps, with four statements however many workers there are."""
+    mapped = (
+        select(workflows.c.id, workflows.c.slug)
+        .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
+        .where(workflow_fleets.c.fleet_id == fleet_id)
+    )
+    found = (await tx.execute(mapped)).all()
+    members = select(workers.c.worker_id, workers.c.narrowed_to).where(workers.c.fleet_id == fleet_id)
+    rows = [
+        {"worker_id": worker.worker_id, "workflow_id": each.id}
+        for worker in await tx.execute(members)
+        for each in found
+        if worker.narrowed_to is None or each.slug in worker.narrowed_to
+    ]
+    its = select(workers.c.worker_id).where(workers.c.fleet_id == fleet_id)
+    await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id.in_(its)))
+    if rows:
+        await tx.write(_assign_rows, with_rows(rows))
+
+
+@cache
+def _assign_rows(dialect: str) -> Executable:
+    names = ("worker_id", "workflow_id")
+    r = rows_table(dialect, columns_of(worker_workflows, *names))
+    return insert(worker_workflows).from_select(names, select(*(r.c[name] for name in names)))
 
 
 async def seen(tx: Tx, worker_ids: Iterable[str]) -> None:

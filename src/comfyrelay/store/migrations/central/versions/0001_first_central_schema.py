@@ -70,6 +70,7 @@ def upgrade() -> None:
         sa.Column("provider_event_id", sa.Text(), nullable=False),
         sa.Column("tenant_id", sa.Text(), nullable=False),
         sa.Column("amount", sa.BigInteger(), nullable=False),
+        sa.Column("currency", sa.Text(), nullable=True),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_payment_events_tenant_id")),
         sa.PrimaryKeyConstraint("provider_event_id", name=op.f("pk_payment_events")),
@@ -129,12 +130,20 @@ def upgrade() -> None:
         sa.Column("is_active", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.Column("updated_at", UtcTime(), nullable=False),
+        sa.Column("deleted_at", UtcTime(), nullable=True),
         sa.CheckConstraint("kind IN ('graph', 'script')", name=op.f("ck_workflows_kind")),
         sa.CheckConstraint("provider IN ('self_hosted', 'cloud')", name=op.f("ck_workflows_provider")),
         sa.ForeignKeyConstraint(["tenant_id"], ["tenants.id"], name=op.f("fk_workflows_tenant_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_workflows")),
-        sa.UniqueConstraint("slug", name=op.f("uq_workflows_slug")),
         sqlite_autoincrement=True,
+    )
+    op.create_index(
+        "uq_workflows_slug",
+        "workflows",
+        ["slug"],
+        unique=True,
+        postgresql_where=sa.text("deleted_at IS NULL"),
+        sqlite_where=sa.text("deleted_at IS NULL"),
     )
     op.create_table(
         "ai_job_dispatches",
@@ -258,7 +267,7 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("token_hash", sa.Text(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.Column("last_used_at", UtcTime(), nullable=True),
+        sa.Column("expires_at", UtcTime(), nullable=True),
         sa.Column("revoked_at", UtcTime(), nullable=True),
         sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=op.f("fk_api_tokens_user_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_api_tokens")),
@@ -281,6 +290,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["workflow_id"], ["workflows.id"], name=op.f("fk_effects_workflow_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_effects")),
         sa.UniqueConstraint("slug", name=op.f("uq_effects_slug")),
+        sqlite_autoincrement=True,
     )
     op.create_index(op.f("ix_effects_workflow_id"), "effects", ["workflow_id"], unique=False)
     op.create_table(

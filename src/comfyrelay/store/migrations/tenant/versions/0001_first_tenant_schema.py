@@ -52,8 +52,26 @@ def upgrade() -> None:
         sa.Column("original_filename", sa.Text(), nullable=True),
         sa.Column("metadata", JsonText(), nullable=True),
         sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("used_at", UtcTime(), nullable=True),
+        sa.Column("removing_at", UtcTime(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_files")),
         sa.UniqueConstraint("disk", "path", name=op.f("uq_files_disk_path")),
+    )
+    op.create_index(
+        "ix_files_removing",
+        "files",
+        ["id"],
+        unique=False,
+        postgresql_where=sa.text("removing_at IS NOT NULL"),
+        sqlite_where=sa.text("removing_at IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_files_unused",
+        "files",
+        ["id"],
+        unique=False,
+        postgresql_where=sa.text("used_at IS NULL AND removing_at IS NULL"),
+        sqlite_where=sa.text("used_at IS NULL AND removing_at IS NULL"),
     )
     op.create_table(
         "outbox",
@@ -71,6 +89,14 @@ def upgrade() -> None:
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_presets")),
         sa.UniqueConstraint("tenant_id", "name", name=op.f("uq_presets_tenant_id_name")),
+    )
+    op.create_table(
+        "removals",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("path", sa.Text(), nullable=False),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_removals")),
     )
     op.create_table(
         "token_transactions",
@@ -140,10 +166,10 @@ def upgrade() -> None:
             name=op.f("ck_videos_status"),
         ),
         sa.ForeignKeyConstraint(["original_file_id"], ["files.id"], name=op.f("fk_videos_original_file_id")),
-        sa.ForeignKeyConstraint(["processed_file_id"], ["files.id"], name=op.f("fk_videos_processed_file_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_videos")),
         postgresql_with={"fillfactor": "70"},
     )
+    op.create_index(op.f("ix_videos_original_file_id"), "videos", ["original_file_id"], unique=False)
     op.create_index(op.f("ix_videos_tenant_id_id"), "videos", ["tenant_id", "id"], unique=False)
     op.create_table(
         "ai_jobs",
@@ -192,7 +218,6 @@ def upgrade() -> None:
         sa.CheckConstraint("reserved_tokens >= 0", name=op.f("ck_ai_jobs_reserved_tokens")),
         sa.ForeignKeyConstraint(["batch_id"], ["batches.id"], name=op.f("fk_ai_jobs_batch_id")),
         sa.ForeignKeyConstraint(["input_file_id"], ["files.id"], name=op.f("fk_ai_jobs_input_file_id")),
-        sa.ForeignKeyConstraint(["output_file_id"], ["files.id"], name=op.f("fk_ai_jobs_output_file_id")),
         sa.ForeignKeyConstraint(["retry_of"], ["ai_jobs.id"], name=op.f("fk_ai_jobs_retry_of")),
         sa.ForeignKeyConstraint(["video_id"], ["videos.id"], name=op.f("fk_ai_jobs_video_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ai_jobs")),
@@ -214,6 +239,22 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("batch_id IS NOT NULL"),
         sqlite_where=sa.text("batch_id IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_ai_jobs_input_file",
+        "ai_jobs",
+        ["input_file_id"],
+        unique=False,
+        postgresql_where=sa.text("input_file_id IS NOT NULL"),
+        sqlite_where=sa.text("input_file_id IS NOT NULL"),
+    )
+    op.create_index(
+        "ix_ai_jobs_video",
+        "ai_jobs",
+        ["video_id"],
+        unique=False,
+        postgresql_where=sa.text("video_id IS NOT NULL"),
+        sqlite_where=sa.text("video_id IS NOT NULL"),
     )
     op.create_index("ix_ai_jobs_tenant_newest", "ai_jobs", ["tenant_id", "id"], unique=False)
     op.create_index(
@@ -268,6 +309,56 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_job_logs")),
     )
     op.create_index(op.f("ix_job_logs_job_id_id"), "job_logs", ["job_id", "id"], unique=False)
+    op.create_table(
+        "stray_outputs",
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("due_at", UtcTime(), nullable=False),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_stray_outputs")),
+    )
+    op.create_index(op.f("ix_stray_outputs_due_at"), "stray_outputs", ["due_at"], unique=False)
+    op.create_table(
+        "webhook_deliveries",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("status", sa.Text(), server_default="pending", nullable=False),
+        sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("due_at", UtcTime(), nullable=True),
+        sa.Column("last_status_code", sa.Integer(), nullable=True),
+        sa.Column("last_error", sa.Text(), nullable=True),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.Column("delivered_at", UtcTime(), nullable=True),
+        sa.CheckConstraint(
+            "(due_at IS NOT NULL) = (status = 'pending')", name=op.f("ck_webhook_deliveries_due_iff_pending")
+        ),
+        sa.CheckConstraint(
+            "status IN ('pending', 'delivered', 'given_up')", name=op.f("ck_webhook_deliveries_status")
+        ),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["ai_jobs.id"], name=op.f("fk_webhook_deliveries_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_webhook_deliveries")),
+        sa.UniqueConstraint("job_id", name=op.f("uq_webhook_deliveries_job_id")),
+    )
+    op.create_index(
+        "ix_webhook_deliveries_due",
+        "webhook_deliveries",
+        ["due_at"],
+        unique=False,
+        postgresql_where=sa.text("status = 'pending'"),
+        sqlite_where=sa.text("status = 'pending'"),
+    )
+    op.create_table(
+        "webhooks",
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("url", sa.Text(), nullable=True),
+        sa.Column("secret", sa.Text(), nullable=False),
+        sa.Column("is_secret_shown", sa.Boolean(), nullable=False),
+        sa.Column("updated_at", UtcTime(), nullable=False),
+        sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_webhooks")),
+    )
     if op.get_bind().dialect.name == "postgresql":
         op.execute(RELAY_NOW)
         op.execute(REFUSE_CHANGE)

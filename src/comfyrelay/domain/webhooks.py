@@ -1,0 +1,123 @@
+"""Telling others of the end of a job: where to, what, signed how, and how often it is tried."""
+
+import base64
+import json
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import SplitResult, urlsplit
+
+from standardwebhooks.webhooks import Webhook
+
+__all__ = ["WAITS_SECONDS", "DeliveryStatus", "EndedJob", "is_public", "new_secret", "signed", "url_problem"]
+
+# How long to wait after each failure; after the last of them it is given up.
+WAITS_SECONDS = (5.0, 30.0, 120.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
+LONGEST_URL = 2048
+# Not for everybody, though the standard library of some Python versions takes them for public: addresses that clouds
+# give to their machines' metadata (Oracle's and Azure's), and ones that only mean something inside a network.
+NOT_PUBLIC = tuple(map(ip_network, ("192.0.0.0/24", "168.63.129.16/32", "fec0::/10", "64:ff9b:1::/48")))
+# A gateway turns the last 32 bits of such an address into an IPv4 address.
+TRANSLATED = IPv6Network("64:ff9b::/96")
+
+
+class DeliveryStatus(StrEnum):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndedJob:
+    """A job that has ended, as far as others are told of it."""
+
+    id: str
+    status: str
+    batch_id: str | None
+    effect_id: int | None
+    error_message: str | None
+    created_at: datetime
+    completed_at: datetime
+
+    def body(self) -> str:
+        """No URL that opens anything and no secret: a receiver may log it."""
+        event = {
+            "type": f"job.{self.status}",
+            "timestamp": self.completed_at.isoformat(),
+            "data": {
+                "job_id": self.id,
+                "status": self.status,
+                "batch_id": self.batch_id,
+                "error": self.error_message,
+                "effect_id": self.effect_id,
+                "created_at": self.created_at.isoformat(),
+                "completed_at": self.completed_at.isoformat(),
+            },
+        }
+        return json.dumps(event, separators=(",", ":"))
+
+
+def new_secret() -> str:
+    return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def signed(body: str, *, id_: str, at: datetime, secret: str) -> dict[str, str]:
+    """The headers of a message by the Standard Webhooks scheme; `id_` stays the same however often it is sent."""
+    return {
+        "webhook-id": id_,
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": Webhook(secret).sign(id_, at, body),
+    }
+
+
+def url_problem(url: str) -> str | None:
+    """What is wrong with the form of a URL, if anything. Where it leads is looked at when something is sent."""
+    parts = _parts(url)
+    if parts is None:
+        return f"This is not a URL, or one of more than {LONGEST_URL} characters."
+    if parts.scheme not in ("https", "http"):
+        return "This must be an https:// or http:// URL."
+    if not parts.hostname or not _is_host(parts.hostname):
+        return "This URL names no host."
+    if parts.username is not None or parts.password is not None:
+        return "This URL must not hold a user name or password."
+    return None
+
+
+def _parts(url: str) -> SplitResult | None:
+    if len(url) > LONGEST_URL or not url.isprintable() or " " in url:
+        return None
+    try:
+        parts = urlsplit(url)
+        # only asking tells that a port is out of range
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is one that anybody could reach: not private, loopback, link-local, multicast or metadata."""
+    ip = ip_address(address)
+    if isinstance(ip, IPv6Address) and (inner := _inside(ip)) is not None:
+        return is_public(str(inner))
+    if any(ip in network for network in NOT_PUBLIC):
+        return False
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved)
+
+
+def _inside(ip: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that an IPv6 address stands for."""
+    if ip in TRANSLATED:
+        return IPv4Address(int(ip) & 0xFFFFFFFF)
+    return ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+
+
+def _is_host(name: str) -> bool:
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True

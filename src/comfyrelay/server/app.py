@@ -1,0 +1,82 @@
+"""The application: every route over one engine."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from comfyrelay import __version__
+from comfyrelay.server import (
+    admin_api,
+    files,
+    health,
+    metrics,
+    payments,
+    user_accounts,
+    user_batches,
+    user_effects,
+    user_events,
+    user_jobs,
+    user_presets,
+    user_videos,
+    user_webhook,
+    worker_api,
+)
+from comfyrelay.server.context import Context
+from comfyrelay.server.measuring import Latencies
+from comfyrelay.server.middleware import RequestLog, SecurityHeaders
+from comfyrelay.server.problems import Problem, add_problem_handlers
+from comfyrelay.server.secrets import Secrets
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
+from comfyrelay.storage.objects import LocalObjects
+
+__all__ = ["create_app"]
+
+USER_ROUTERS = (
+    user_accounts.router,
+    user_effects.router,
+    user_videos.router,
+    user_jobs.router,
+    user_events.router,
+    user_batches.router,
+    user_presets.router,
+)
+
+
+def create_app(engine: Engine, secrets: Secrets) -> FastAPI:
+    """Make the application. Its engine is started and stopped with it."""
+    context = Context(engine=engine, secrets=secrets)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        async with engine:
+            await engine.start()
+            yield
+            await context.stop_waiting()
+
+    app = FastAPI(
+        title="ComfyRelay",
+        version=__version__,
+        summary="One queue for all your ComfyUI GPUs.",
+        lifespan=lifespan,
+        responses={422: {"model": Problem}},
+    )
+    app.state.context = context
+    add_problem_handlers(app)
+    _add_middleware(app, engine.settings)
+    app.add_middleware(Latencies, metrics=context.metrics)
+    for each in (worker_api.router, user_webhook.router, payments.router, health.router, metrics.router):
+        app.include_router(each)
+    for each in (*USER_ROUTERS, *admin_api.ROUTERS):
+        app.include_router(each)
+    if isinstance(engine.objects, LocalObjects):
+        app.include_router(files.router)
+    return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings) -> None:
+    # the last one added is the outermost
+    app.add_middleware(files.CrossOrigin, allowed_origins=settings.allowed_origins)
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(RequestLog)

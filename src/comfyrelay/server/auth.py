@@ -1,0 +1,73 @@
+"""Who is calling: a user by token or session cookie, an administrator, or a worker by its token."""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import structlog
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from comfyrelay.errors import Forbidden, Unauthorized
+from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.store.tenants import User
+from comfyrelay.store.workers import Worker
+
+__all__ = ["SESSION_COOKIE", "Admin", "CurrentUser", "CurrentWorker"]
+
+SESSION_COOKIE = "comfyrelay_session"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+Bearer = Annotated[
+    HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, description="An API token"))
+]
+
+
+async def current_user(request: Request, context: ContextOf, bearer: Bearer) -> User:
+    secret = bearer.credentials if bearer else request.cookies.get(SESSION_COOKIE)
+    if not secret:
+        raise Unauthorized
+    if bearer is None and request.method not in SAFE_METHODS:
+        _refuse_other_sites(request, context)
+    user = await context.user_of(secret)
+    if user is None:
+        raise Unauthorized("This token is not valid, or no longer.")
+    structlog.contextvars.bind_contextvars(tenant_id=user.tenant_id, user_id=user.id)
+    return user
+
+
+async def current_admin(user: Annotated[User, Depends(current_user)]) -> User:
+    if not user.is_admin:
+        raise Forbidden("Only an administrator may do this.")
+    return user
+
+
+async def current_worker(context: ContextOf, bearer: Bearer) -> Worker:
+    if bearer is None:
+        raise Unauthorized("Send the worker's token as a bearer token.")
+    worker = await context.worker_of(bearer.credentials)
+    if worker is None:
+        raise Unauthorized("This worker token is not valid, or no longer: register again.")
+    if not worker.is_approved:
+        raise Forbidden("This worker is not approved.")
+    structlog.contextvars.bind_contextvars(worker_id=worker.worker_id)
+    return worker
+
+
+def _refuse_other_sites(request: Request, context: Context) -> None:
+    """A cookie is sent by the browser whoever asks for it; only our own pages may change something with it."""
+    site = request.headers.get("Sec-Fetch-Site")
+    if site in ("same-origin", "none"):
+        return
+    origin = request.headers.get("Origin")
+    if site is None and origin is not None and _is_ours(origin, request, context):
+        return
+    raise Forbidden("This request came from another site. Use an API token instead of the session cookie.")
+
+
+def _is_ours(origin: str, request: Request, context: Context) -> bool:
+    public = urlsplit(context.settings.base_url)
+    return origin == f"{public.scheme}://{public.netloc}" or urlsplit(origin).netloc == request.headers.get("Host")
+
+
+CurrentUser = Annotated[User, Depends(current_user)]
+Admin = Annotated[User, Depends(current_admin)]
+CurrentWorker = Annotated[Worker, Depends(current_worker)]

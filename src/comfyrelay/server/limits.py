@@ -1,0 +1,35 @@
+"""How often one address may try something."""
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+from comfyrelay.errors import TooManyRequests
+
+__all__ = ["RateLimit"]
+
+WINDOW_SECONDS = 60.0
+# Addresses that are remembered; an attacker with more of them is not held back by a limit per address anyway.
+MOST_ADDRESSES = 10_000
+
+
+class RateLimit:
+    """At most so many in a minute from one address, in this process."""
+
+    def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_minute = per_minute
+        self._clock = clock
+        self._calls: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Count one more try; `TooManyRequests` when there were too many."""
+        now = self._clock()
+        calls = self._calls.setdefault(address, deque())
+        self._calls.move_to_end(address)
+        while calls and calls[0] <= now - WINDOW_SECONDS:
+            calls.popleft()
+        if len(calls) >= self._per_minute:
+            raise TooManyRequests(retry_after_seconds=calls[0] + WINDOW_SECONDS - now)
+        calls.append(now)
+        if len(self._calls) > MOST_ADDRESSES:
+            self._calls.popitem(last=False)

@@ -1,0 +1,73 @@
+"""Around every request: an id, a line in the log, and headers that keep browsers careful."""
+
+import time
+from uuid import uuid4
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+__all__ = ["RequestLog", "SecurityHeaders"]
+
+log = structlog.get_logger(__name__)
+LONGEST_ID = 64
+# Asked every few seconds by whoever watches over the server; they would drown the rest.
+QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
+
+
+class RequestLog:
+    """One line for each request, with the ids that were learned on the way. Never a query, header or body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _given_id(scope) or uuid4().hex
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        status = 500
+        began = time.perf_counter()
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        finally:
+            if scope["path"] not in QUIET:
+                seconds = round(time.perf_counter() - began, 4)
+                log.info("request", method=scope["method"], path=scope["path"], status=status, seconds=seconds)
+
+
+class SecurityHeaders:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("X-Content-Type-Options", "nosniff")
+                headers.setdefault("X-Frame-Options", "DENY")
+                headers.setdefault("Referrer-Policy", "no-referrer")
+                if scope["path"].startswith("/api/"):
+                    headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, answer)
+
+
+def _given_id(scope: Scope) -> str | None:
+    """An id that a proxy in front has given, if it is one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            text: str = value.decode("latin-1")
+            return text if 0 < len(text) <= LONGEST_ID and text.isascii() and text.isprintable() else None
+    return None

@@ -1,0 +1,141 @@
+"""Errors as problem details (RFC 9457): what happened, in a sentence, with the fields that are wrong."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from comfyrelay.errors import (
+    ComfyRelayError,
+    Conflict,
+    Forbidden,
+    GraphError,
+    InsufficientTokens,
+    InvalidInput,
+    NotFound,
+    NotReady,
+    PoolUnavailable,
+    StorageUnavailable,
+    TooLarge,
+    TooManyActiveJobs,
+    TooManyRequests,
+    Unauthorized,
+)
+
+__all__ = ["Problem", "add_problem_handlers", "may_answer"]
+
+log = structlog.get_logger(__name__)
+
+# The most general last: the first class that fits decides.
+STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
+    (InvalidInput, 422, "The input is not valid"),
+    (GraphError, 422, "This is not a graph that can be run"),
+    (InsufficientTokens, 422, "Not enough tokens"),
+    (Unauthorized, 401, "Not signed in"),
+    (Forbidden, 403, "Not allowed"),
+    (NotFound, 404, "Not found"),
+    (Conflict, 409, "In conflict with what is there"),
+    (TooLarge, 413, "Too large"),
+    (TooManyActiveJobs, 429, "Too many active jobs"),
+    (TooManyRequests, 429, "Too many requests"),
+    (NotReady, 503, "Not ready"),
+    (PoolUnavailable, 503, "A database cannot be reached"),
+    (StorageUnavailable, 503, "Object storage cannot be reached"),
+]
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(BaseModel):
+    """How every error is answered."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: dict[str, str] | None = None
+    required_tokens: int | None = None
+
+
+def may_answer(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For a route's documentation: the errors that it may answer with."""
+    described = {status: title for _, status, title in STATUS}
+    return {
+        status: {
+            "description": described.get(status, "An error"),
+            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+        for status in statuses
+    }
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(ComfyRelayError, _known)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(Exception, _unknown)
+
+
+def _answer(
+    status: int, *, code: str, title: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+) -> JSONResponse:
+    body = {"type": f"urn:comfyrelay:{code}", "title": title, "status": status, "detail": detail}
+    body |= {key: value for key, value in more.items() if value}
+    return JSONResponse(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+
+
+async def _known(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ComfyRelayError)
+    for kind, status, title in STATUS:
+        if isinstance(error, kind):
+            return _answer(
+                status,
+                code=error.code,
+                title=title,
+                detail=error.detail,
+                headers=_headers(error),
+                errors=error.errors if isinstance(error, InvalidInput | NotReady) else None,
+                required_tokens=error.required_tokens if isinstance(error, InsufficientTokens) else None,
+            )
+    return await _unknown(_request, error)
+
+
+def _headers(error: ComfyRelayError) -> dict[str, str]:
+    if isinstance(error, TooManyRequests):
+        return {"Retry-After": str(max(1, round(error.retry_after_seconds)))}
+    if isinstance(error, Unauthorized):
+        return {"WWW-Authenticate": "Bearer"}
+    return {}
+
+
+async def _invalid(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    errors = {_field(each["loc"]): each["msg"].removeprefix("Value error, ") for each in error.errors()}
+    return _answer(
+        422, code="invalid_input", title="The input is not valid", detail="The input is not valid.", errors=errors
+    )
+
+
+def _field(place: tuple[int | str, ...]) -> str:
+    """`body.items.0.seed` is `items.0.seed` to whoever sent it."""
+    inside = [str(part) for part in place[1:]] if place and place[0] in ("body", "query", "path", "header") else place
+    return ".".join(map(str, inside)) or "body"
+
+
+async def _refused(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    titles = {404: "Not found", 405: "This method is not allowed here"}
+    title = titles.get(error.status_code, "The request cannot be answered")
+    return _answer(error.status_code, code="http", title=title, detail=str(error.detail), headers=error.headers)
+
+
+async def _unknown(request: Request, error: Exception) -> JSONResponse:
+    log.error("request.failed", path=request.url.path, exc_info=error)
+    # what went wrong inside is for the log, not for the caller
+    return _answer(
+        500, code="internal", title="Something went wrong here", detail="The server failed. Try again later."
+    )

@@ -1,0 +1,126 @@
+"""Batches: jobs submitted together, with one progress and one set of verbs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Response, status
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.states import JobStatus
+from comfyrelay.server.answers import Answer, Page
+from comfyrelay.server.auth import CurrentUser
+from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.server.problems import may_answer
+from comfyrelay.server.user_job_models import BatchBody, Move, NewBatchBody, Pause
+from comfyrelay.server.user_models import Cursor, IdInPath, Limit
+from comfyrelay.services.batches import BatchRequest, BatchState
+from comfyrelay.services.submit import Item, chosen_stage
+from comfyrelay.store.tenants import User
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/batches", tags=["batches"])
+
+
+@router.post(
+    "",
+    status_code=status.HTTP_201_CREATED,
+    responses={
+        200: {"description": "The batch that this key made before", "model": Answer[BatchBody]},
+        **may_answer(401, 403, 404, 409, 422, 429, 503),
+    },
+)
+async def submit(body: NewBatchBody, response: Response, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """Submit many jobs at once, all or none. With an idempotency key, once per key."""
+    request = BatchRequest(
+        tenant_id=user.tenant_id,
+        user_id=user.id,
+        idempotency_key=body.idempotency_key or new_id(),
+        items=[
+            Item(input_payload=each.input_payload, input_file_id=each.input_file_id, video_id=each.video_id)
+            for each in body.items
+        ],
+        label=body.label,
+        effect_id=body.effect_id,
+        workflow_slug=body.workflow_slug,
+        priority=body.priority,
+        webhook_url=body.webhook,
+        stage=chosen_stage(user, body.stage),
+    )
+    state, is_new = await context.engine.batches.submit_once(request)
+    if not is_new:
+        response.status_code = status.HTTP_200_OK
+    return Answer(data=_batch(state), message="Submitted." if is_new else "Submitted before.")
+
+
+@router.get("", responses=may_answer(401, 422, 503))
+async def batches(
+    context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
+) -> Answer[Page[BatchBody]]:
+    """Your batches, newest first."""
+    page = await context.engine.batches.page(user.tenant_id, before_id=cursor, limit=limit)
+    return Answer(data=Page(items=[_batch(each) for each in page.items], next_cursor=page.next_cursor))
+
+
+@router.get("/{batch_id}", responses=may_answer(401, 404, 422, 503))
+async def batch(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """One batch: how many of its items are where."""
+    return await _answer(context, user, batch_id, "OK")
+
+
+@router.post("/{batch_id}/pause", responses=may_answer(401, 403, 404, 422, 503))
+async def pause(
+    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Pause | None, Body()] = None
+) -> Answer[BatchBody]:
+    """Stop what is queued. What runs is let finish, or with `now` interrupted and put back."""
+    changed = await context.engine.control.pause_batch(user.tenant_id, batch_id, mode=(body or Pause()).mode)
+    context.engine.stops.hint()
+    return await _answer(context, user, batch_id, _told(changed, "paused"))
+
+
+@router.post("/{batch_id}/resume", responses=may_answer(401, 403, 404, 422, 503))
+async def resume(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """Let what is paused run."""
+    changed = await context.engine.control.resume_batch(user.tenant_id, batch_id)
+    return await _answer(context, user, batch_id, _told(changed, "resumed"))
+
+
+@router.post("/{batch_id}/cancel", responses=may_answer(401, 403, 404, 422, 503))
+async def cancel(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """Cancel what has not ended. What runs is asked to stop."""
+    changed = await context.engine.control.cancel_batch(user.tenant_id, batch_id)
+    context.engine.stops.hint()
+    return await _answer(context, user, batch_id, _told(changed, "canceled"))
+
+
+@router.post("/{batch_id}/retry-failed", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
+async def retry_failed(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """The items whose newest try failed again, as new jobs in the same batch."""
+    made = await context.engine.batches.retry_failed(user.tenant_id, batch_id)
+    return await _answer(context, user, batch_id, _told(made, "submitted again"))
+
+
+@router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 422, 503))
+async def move(batch_id: IdInPath, body: Move, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """Move the waiting items together among your own jobs."""
+    await context.engine.control.move_batch(user.tenant_id, batch_id, body.to)
+    return await _answer(context, user, batch_id, "Moved.")
+
+
+async def _answer(context: Context, user: User, batch_id: str, message: str) -> Answer[BatchBody]:
+    return Answer(data=_batch(await context.engine.batches.state(user.tenant_id, batch_id)), message=message)
+
+
+def _told(count: int, what: str) -> str:
+    return f"1 job {what}." if count == 1 else f"{count} jobs {what}."
+
+
+def _batch(state: BatchState) -> BatchBody:
+    return BatchBody(
+        id=state.id,
+        label=state.label,
+        total=state.total,
+        done=state.done,
+        progress=state.progress,
+        counts={each: state.counts.get(each, 0) for each in JobStatus},
+        created_at=state.created_at,
+    )

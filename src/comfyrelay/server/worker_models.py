@@ -1,0 +1,150 @@
+"""The bodies of the worker protocol."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from comfyrelay.domain.states import Provider, Stage
+from comfyrelay.errors import Fault
+from comfyrelay.server.answers import Body
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
+Token = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=1_000_000)]
+LONGEST_WAIT_SECONDS = 30.0
+
+
+class Register(Body):
+    worker_id: Name
+    fleet_slug: Name
+    stage: Stage = Stage.PRODUCTION
+    max_concurrency: Annotated[int, Field(ge=1, le=1000)] = 1
+    capabilities: dict[str, Any] = Field(default_factory=dict)
+    display_name: Annotated[str, Field(max_length=200)] | None = None
+    capacity_type: Annotated[str, Field(max_length=50)] | None = None
+    instance_type: Annotated[str, Field(max_length=50)] | None = None
+    # may only narrow what the fleet runs
+    workflow_slugs: list[Name] | None = None
+
+
+class Registered(Body):
+    worker_id: str
+    token: str
+    workflows_assigned: list[str]
+    fleet_slug: str
+    stage: Stage
+
+
+class Poll(Body):
+    worker_id: Name
+    current_load: Annotated[int, Field(ge=0)] = 0
+    max_concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None
+    providers: list[Provider] = Field(default_factory=lambda: [Provider.SELF_HOSTED])
+    capabilities: dict[str, Any] | None = None
+    wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    request_id: Token | None = None
+    prefetch: Annotated[int, Field(ge=0, le=100)] = 0
+    warm_workflow_hashes: list[Token] = Field(default_factory=list, max_length=1000)
+
+
+class JobAsset(Body):
+    key: str
+    placeholder: str
+    download_url: str
+    content_hash: str | None
+    type: str
+    is_primary_input: bool
+
+
+class InputPayload(Body):
+    workflow: dict[str, Any]
+    assets: list[JobAsset]
+    output_node_id: str | None
+    output_extension: str
+    output_mime_type: str
+    input_path_placeholder: str | None
+    input_name: str | None
+    input_mime_type: str | None
+    extra_data: dict[str, Any]
+
+
+class LeasedJobBody(Body):
+    dispatch_id: int
+    lease_token: str
+    lease_expires_at: datetime
+    attempt: int
+    provider: str
+    tenant_id: str
+    job_id: str
+    effect_id: int | None
+    workflow_hash: str
+    input_url: str | None
+    output_url: str
+    output_headers: dict[str, str]
+    input_payload: InputPayload
+
+
+class Polled(Body):
+    job: LeasedJobBody | None
+
+
+class LeaseBody(Body):
+    dispatch_id: int
+    lease_token: Token
+
+
+class Beat(LeaseBody):
+    progress: dict[str, Any] | None = None
+    logs: list[Text] = Field(default_factory=list, max_length=1000)
+    wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
+
+
+class FreshUrls(Body):
+    """URLs in place of those that came with the lease."""
+
+    input_url: str | None
+    output_url: str
+    output_headers: dict[str, str]
+    assets: dict[str, str]
+
+
+class Beaten(Body):
+    lease_expires_at: datetime
+    stop: Literal["cancel", "pause", "release"] | None
+    urls: FreshUrls | None = None
+
+
+class OutputBody(Body):
+    size: Annotated[int, Field(ge=0)]
+    mime_type: Annotated[str, Field(min_length=1, max_length=200)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class Complete(LeaseBody):
+    provider_job_id: Annotated[str, Field(max_length=200)] | None = None
+    output: OutputBody | None = None
+    seed: int | None = None
+
+
+class Fail(LeaseBody):
+    error_message: Text
+    fault: Fault = Fault.JOB
+    retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
+
+
+class Requeue(LeaseBody):
+    reason: Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class Deregister(Body):
+    reason: Annotated[str, Field(max_length=500)] = "shutdown"
+
+
+class Settled(Body):
+    status: str
+
+
+class Released(Body):
+    released: int

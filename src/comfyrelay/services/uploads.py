@@ -1,0 +1,139 @@
+"""Uploads: a file is known before its bytes come, and the bytes go straight to object storage."""
+
+import mimetypes
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.errors import InvalidInput, TooLarge
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.library import Library
+from comfyrelay.services.steps import Step
+from comfyrelay.storage.objects import ObjectStore, SignedUpload
+from comfyrelay.store import media
+from comfyrelay.store.database import Database
+from comfyrelay.store.media import File, Video
+from comfyrelay.store.tenants import User
+
+__all__ = ["NewUpload", "Upload", "Uploads"]
+
+MEDIA_TYPES = ("image/", "video/", "audio/")
+_EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewUpload:
+    """What a user announces."""
+
+    mime_type: str
+    size: int
+    original_filename: str
+    effect_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upload:
+    """A file, and how its bytes may be sent."""
+
+    file: File
+    signed: SignedUpload
+
+
+class Uploads:
+    def __init__(
+        self,
+        databases: Databases,
+        objects: ObjectStore,
+        library: Library,
+        *,
+        disk: str,
+        max_bytes: int,
+        ttl_seconds: float,
+    ) -> None:
+        self._databases = databases
+        self._objects = objects
+        self._library = library
+        self._disk = disk
+        self._max_bytes = max_bytes
+        self._ttl_seconds = ttl_seconds
+
+    async def begin(self, user: User, new: NewUpload) -> Upload:
+        """Make the file's row, then say where its bytes go. The type and the length are part of the signature."""
+        if not new.mime_type.startswith(MEDIA_TYPES):
+            raise InvalidInput(errors={"mime_type": "Only images, videos and audio can be uploaded."})
+        if new.size > self._max_bytes:
+            raise TooLarge(f"The file is too large: at most {self._max_bytes} bytes are allowed.")
+        await self._check_effect(new)
+        id_ = new_id()
+        path = f"tenants/{user.tenant_id}/uploads/{id_}{_extension(new)}"
+        signed = await self._objects.sign_upload(
+            path, content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
+        )
+        values = {
+            "id": id_,
+            "tenant_id": user.tenant_id,
+            "user_id": user.id,
+            "disk": self._disk,
+            "path": path,
+            "mime_type": new.mime_type,
+            "size": new.size,
+            "original_filename": new.original_filename,
+        }
+        pool = await self._databases.pool_of(user.tenant_id)
+        await pool.run(Step.TENANT, lambda tx: media.create_file(tx, **values))
+        return Upload(file=(await self._files(pool, user, [id_]))[0], signed=signed)
+
+    async def make_video(
+        self, user: User, *, original_file_id: str, title: str | None = None, effect_id: int | None = None
+    ) -> Video:
+        """A video of a file that has arrived."""
+        pool = await self._databases.pool_of(user.tenant_id)
+        found = await self._files(pool, user, [original_file_id])
+        if not found:
+            raise InvalidInput(errors={"original_file_id": "There is no such file of yours."})
+        if effect_id is not None:
+            await self._library.effect(id_=effect_id)
+        await self._require_arrived(found[0])
+        id_ = new_id()
+        values = {
+            "id": id_,
+            "tenant_id": user.tenant_id,
+            "user_id": user.id,
+            "title": title,
+            "effect_id": effect_id,
+            "original_file_id": original_file_id,
+        }
+        await pool.run(Step.TENANT, lambda tx: media.create_video(tx, **values))
+        async with pool.read() as tx:
+            return (await media.videos_of(tx, user.tenant_id, [id_]))[id_]
+
+    async def _require_arrived(self, file: File) -> None:
+        stat = await self._objects.stat(file.path)
+        if stat is None:
+            raise InvalidInput(errors={"original_file_id": "This file has not been uploaded yet."})
+        if file.size is not None and stat.size != file.size:
+            told = f"This file has {stat.size} bytes, not {file.size}: upload it again."
+            raise InvalidInput(errors={"original_file_id": told})
+
+    async def _check_effect(self, new: NewUpload) -> None:
+        """Better now than after an upload of an hour."""
+        if new.effect_id is None:
+            return
+        effect = await self._library.effect(id_=new.effect_id)
+        for each in effect.inputs:
+            if each.is_primary_input and not new.mime_type.startswith(f"{each.type}/"):
+                raise InvalidInput(errors={"mime_type": f"This effect takes {each.type}, not {new.mime_type}."})
+
+    async def _files(self, pool: Database, user: User, ids: Sequence[str]) -> list[File]:
+        async with pool.read() as tx:
+            return list((await media.files_of(tx, user.tenant_id, ids)).values())
+
+
+def _extension(new: NewUpload) -> str:
+    """What the name ends in, if that can be in a path; ComfyUI looks at it."""
+    given = PurePosixPath(new.original_filename).suffix.lower()
+    if _EXTENSION.fullmatch(given):
+        return given
+    return mimetypes.guess_extension(new.mime_type) or ""

@@ -1,0 +1,46 @@
+"""Which pages of other origins a browser lets speak to a bucket."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.storage.s3_errors import error_code
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import CORSRuleOutputTypeDef, CORSRuleTypeDef
+
+__all__ = ["allow_origins"]
+
+OUR_RULE = "comfyrelay"
+
+
+def allow_origins(client: "S3Client", bucket: str, origins: Sequence[str]) -> None:
+    """Let pages of these origins upload and download; rules that others made stay."""
+    rule: CORSRuleTypeDef = {
+        "ID": OUR_RULE,
+        "AllowedOrigins": origins,
+        "AllowedMethods": ["GET", "HEAD", "PUT"],
+        "AllowedHeaders": ["*"],
+        "ExposeHeaders": ["ETag"],
+        "MaxAgeSeconds": 3600,
+    }
+    try:
+        others = [each for each in _rules(client, bucket) if each.get("ID") != OUR_RULE]
+        client.put_bucket_cors(Bucket=bucket, CORSConfiguration={"CORSRules": [*others, rule]})
+    except ClientError as error:
+        raise ConfigurationError(
+            f"The S3 server does not take rules for other origins ({error_code(error)}). "
+            f"In its own configuration, allow GET, HEAD and PUT from {', '.join(origins)}."
+        ) from error
+
+
+def _rules(client: "S3Client", bucket: str) -> "Sequence[CORSRuleOutputTypeDef]":
+    try:
+        return client.get_bucket_cors(Bucket=bucket).get("CORSRules", [])
+    except ClientError as error:
+        if error_code(error) != "NoSuchCORSConfiguration":
+            raise
+        return []

@@ -1,0 +1,163 @@
+"""Objects as files in a folder; blocking, for use in threads."""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+from stat import S_ISREG
+from typing import BinaryIO
+
+from comfyrelay.errors import ConfigurationError, StorageUnavailable
+from comfyrelay.storage.headers import guess_content_type
+from comfyrelay.storage.paths import TEMPORARY_PREFIX, check_path, is_path, no_object, refused_path
+from comfyrelay.storage.values import ObjectEntry, ObjectStat
+from comfyrelay.storage.writer import FileWriter
+
+__all__ = ["Folder", "disk"]
+
+
+class Folder:
+    """A folder that is made when first needed; no path leads out of it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+
+    def open(self, path: str) -> BinaryIO:
+        """Open an object for reading, or raise `NotFound`."""
+        with disk(path):
+            try:
+                return self._locate(path).open("rb")
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                raise no_object(path) from None
+
+    def read(self, path: str) -> bytes:
+        """Return a whole object, or raise `NotFound`."""
+        with self.open(path) as file, disk(path):
+            return file.read()
+
+    def stat(self, path: str) -> ObjectStat | None:
+        """Return what is known of an object, if it is there."""
+        with disk(path):
+            try:
+                found = self._locate(path).stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        if not S_ISREG(found.st_mode):
+            return None
+        return ObjectStat(size=found.st_size, content_type=guess_content_type(path), modified_at=_time(found))
+
+    def write(self, path: str, data: bytes) -> None:
+        """Store a whole object."""
+        writer = self.writer(path)
+        with disk(path):
+            try:
+                writer.open()
+                writer.write(data)
+                writer.commit()
+            except BaseException:
+                self.discard(writer)
+                raise
+
+    def writer(self, path: str) -> FileWriter:
+        """Return what writes an object piece by piece."""
+        return FileWriter(self._locate(path))
+
+    def discard(self, writer: FileWriter) -> None:
+        """Leave nothing of an object that was not written to its end."""
+        writer.discard()
+        self._prune(writer.target.parent)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove objects, and the folders that this leaves empty."""
+        for path in paths:
+            file = self._locate(path)
+            with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                file.unlink()
+            self._prune(file.parent)
+
+    def scan(self, path: str) -> tuple[list[ObjectEntry], list[str]]:
+        """Return the objects directly in this folder, and the folders in it."""
+        entries: list[ObjectEntry] = []
+        folders: list[str] = []
+        with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError), self._scan(path) as found:
+            for each in found:
+                name = f"{path}/{each.name}" if path else each.name
+                if not is_path(name):
+                    continue
+                if each.is_dir(follow_symlinks=False):
+                    folders.append(name)
+                elif each.is_file(follow_symlinks=False):
+                    entries.extend(_entry(name, each))
+        return entries, folders
+
+    def sweep(self, path: str, *, older_than_seconds: float) -> int:
+        """Remove the uploads that a killed process left directly in this folder; returns how many."""
+        newest = time.time() - older_than_seconds
+        removed = 0
+        with disk(path), contextlib.suppress(FileNotFoundError), self._scan(path) as found:
+            for each in found:
+                if each.name.startswith(TEMPORARY_PREFIX) and each.stat(follow_symlinks=False).st_mtime < newest:
+                    Path(each.path).unlink(missing_ok=True)
+                    removed += 1
+        return removed
+
+    def check(self) -> None:
+        """Raise when objects cannot be written here."""
+        trial = FileWriter(self._root / "check")
+        try:
+            trial.open()
+        except OSError as error:
+            raise ConfigurationError(
+                f"Objects cannot be stored in {self._root}: {error.strerror}. "
+                "Make it a folder that this process may write to, or set another storage URL."
+            ) from None
+        finally:
+            with contextlib.suppress(OSError):
+                trial.discard()
+
+    def _locate(self, path: str) -> Path:
+        check_path(path)
+        file = self._root / path
+        # a symbolic link below the root may still point outside
+        if not file.resolve().is_relative_to(self._root.resolve()):
+            raise refused_path(path)
+        return file
+
+    def _scan(self, path: str) -> AbstractContextManager[Iterator["os.DirEntry[str]"]]:
+        return os.scandir(self._locate(path) if path else self._root)
+
+    def _prune(self, folder: Path) -> None:
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
+
+
+@contextlib.contextmanager
+def disk(path: str) -> Iterator[None]:
+    """Say in our own words what the disk says."""
+    try:
+        yield
+    except (FileExistsError, IsADirectoryError, NotADirectoryError):
+        # an object stands where this path needs a folder, or the other way round
+        raise refused_path(path) from None
+    except OSError as error:
+        reason = os.strerror(error.errno or errno.EIO)
+        raise StorageUnavailable(f"The folder of object storage cannot be used: {reason}.") from error
+
+
+def _entry(path: str, found: "os.DirEntry[str]") -> Iterator[ObjectEntry]:
+    # it may have been removed since the folder was read
+    with contextlib.suppress(FileNotFoundError):
+        stat = found.stat(follow_symlinks=False)
+        yield ObjectEntry(path=path, size=stat.st_size, modified_at=_time(stat))
+
+
+def _time(stat: os.stat_result) -> datetime:
+    return datetime.fromtimestamp(stat.st_mtime, UTC)

@@ -1,0 +1,176 @@
+"""Object storage in a local folder; its URLs lead to our own server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from math import ceil
+from pathlib import Path
+from urllib.parse import quote
+
+from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.storage.folder import Folder, disk
+from comfyrelay.storage.headers import check_content_type, safe_filename
+from comfyrelay.storage.paths import check_path, check_range
+from comfyrelay.storage.receiving import Receiver
+from comfyrelay.storage.signing import Grant, sign, verify
+from comfyrelay.storage.threads import in_thread
+from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload, system_clock
+
+__all__ = ["LocalObjects"]
+
+PIECE_BYTES = 256 * 1024
+SHORTEST_SECRET = 16
+
+
+class LocalObjects:
+    """Objects as files in a folder, which is made when first needed.
+
+    URLs are made only with a `base_url` and secrets: the first secret signs, all of them verify.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        base_url: str | None = None,
+        secrets: Iterable[str] = (),
+        clock: Callable[[], datetime] = system_clock,
+    ) -> None:
+        self._folder = Folder(root)
+        self._base_url = base_url.rstrip("/") if base_url else None
+        self._secrets = tuple(secrets)
+        self._clock = clock
+        if any(len(secret) < SHORTEST_SECRET for secret in self._secrets):
+            raise ConfigurationError(f"A secret for signed URLs needs at least {SHORTEST_SECRET} characters.")
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Store the data; readers see the old object or the new one, never a part."""
+        await asyncio.to_thread(self._folder.write, path, data)
+
+    async def get(self, path: str) -> bytes:
+        """Return the data, or raise `NotFound`."""
+        return await asyncio.to_thread(self._folder.read, path)
+
+    async def exists(self, path: str) -> bool:
+        """Whether there is an object at this path."""
+        return await self.stat(path) is not None
+
+    async def stat(self, path: str) -> ObjectStat | None:
+        """Return what is known of the object, if it is there; its content type is guessed from its name."""
+        return await asyncio.to_thread(self._folder.stat, path)
+
+    async def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Yield the data, or a part of it, in pieces."""
+        check_range(start, length)
+        file = await asyncio.to_thread(self._folder.open, path)
+        try:
+            file.seek(start)
+            left = length
+            while left is None or left > 0:
+                size = PIECE_BYTES if left is None else min(PIECE_BYTES, left)
+                with disk(path):
+                    piece = await in_thread(partial(file.read, size))
+                if not piece:
+                    return
+                yield piece
+                left = None if left is None else left - len(piece)
+        finally:
+            file.close()
+
+    async def remove(self, path: str) -> None:
+        """Remove the object; nothing happens when there is none."""
+        await self.remove_many([path])
+
+    async def remove_many(self, paths: Iterable[str]) -> None:
+        """Remove all these objects; missing ones are fine."""
+        await asyncio.to_thread(self._folder.remove, tuple(paths))
+
+    async def list(self, prefix: str = "") -> AsyncIterator[ObjectEntry]:
+        """Yield the objects below this folder, in no order."""
+        waiting = [prefix]
+        while waiting:
+            entries, folders = await asyncio.to_thread(self._folder.scan, waiting.pop())
+            waiting += folders
+            for entry in entries:
+                yield entry
+
+    async def sign_upload(
+        self, path: str, *, content_type: str, size: int | None = None, max_size: int | None = None, ttl_seconds: float
+    ) -> SignedUpload:
+        """Return a URL that takes one object of this type, and of this size where it is known."""
+        if size is not None and max_size is not None and size > max_size:
+            raise InvalidInput(f"The upload is too large: at most {max_size} bytes are allowed.")
+        grant = Grant(
+            method="PUT",
+            path=path,
+            expires=self._expiry(ttl_seconds),
+            content_type=check_content_type(content_type),
+            size=size,
+            max_size=max_size,
+        )
+        return SignedUpload(
+            url=self._url(grant),
+            headers={"Content-Type": content_type},
+            expires_at=datetime.fromtimestamp(grant.expires, UTC),
+        )
+
+    async def sign_download(
+        self, path: str, *, ttl_seconds: float, filename: str | None = None, content_type: str | None = None
+    ) -> str:
+        """Return a URL that gives the object, saved under a name where one is given."""
+        if content_type is not None:
+            check_content_type(content_type)
+        grant = Grant(
+            method="GET",
+            path=path,
+            expires=self._expiry(ttl_seconds),
+            content_type=content_type,
+            filename=None if filename is None else safe_filename(filename),
+        )
+        return self._url(grant)
+
+    def verify(self, method: str, path: str, query: Mapping[str, str]) -> Grant:
+        """Return what the URL of a request allows, or raise `Forbidden`."""
+        return verify(method, path, query, secrets=self._secrets, now=self._clock())
+
+    @asynccontextmanager
+    async def receive(
+        self, path: str, *, size: int | None = None, max_size: int | None = None
+    ) -> AsyncIterator[Receiver]:
+        """Take an object piece by piece; it is there when the block ends well, and nothing is left when it does not."""
+        writer = self._folder.writer(path)
+        receiver = Receiver(writer, path=path, size=size, max_size=max_size)
+        try:
+            with disk(path):
+                await in_thread(writer.open)
+            yield receiver
+            receiver.check_complete()
+            with disk(path):
+                await in_thread(writer.commit)
+        except BaseException:
+            await in_thread(partial(self._folder.discard, writer))
+            raise
+
+    async def sweep(self, *, older_than_seconds: float) -> int:
+        """Remove the parts of uploads that a killed process left behind; returns how many."""
+        waiting, removed = [""], 0
+        while waiting:
+            folder = waiting.pop()
+            removed += await asyncio.to_thread(self._folder.sweep, folder, older_than_seconds=older_than_seconds)
+            waiting += (await asyncio.to_thread(self._folder.scan, folder))[1]
+        return removed
+
+    async def check(self) -> None:
+        """Raise when objects cannot be stored here."""
+        await asyncio.to_thread(self._folder.check)
+
+    def _expiry(self, ttl_seconds: float) -> int:
+        return ceil(self._clock().timestamp() + ttl_seconds)
+
+    def _url(self, grant: Grant) -> str:
+        check_path(grant.path)
+        if self._base_url is None or not self._secrets:
+            raise ConfigurationError("URLs of a local folder need a base URL and a secret to sign them with.")
+        return f"{self._base_url}/files/{quote(grant.path)}?{sign(grant, secret=self._secrets[0])}"

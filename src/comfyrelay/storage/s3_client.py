@@ -1,0 +1,48 @@
+"""The connection to S3: credentials, region and endpoint by the usual AWS names."""
+
+import os
+from typing import TYPE_CHECKING
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError
+
+from comfyrelay.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+__all__ = ["connect"]
+
+
+def connect(*, endpoint_url: str | None, region: str | None) -> "S3Client":
+    """Return a client, which threads may share; nothing is sent yet."""
+    endpoint = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+    # boto3 itself looks only at AWS_DEFAULT_REGION
+    region = region or os.environ.get("AWS_REGION") or None
+    try:
+        session = boto3.session.Session(region_name=region)
+        return session.client(
+            "s3",
+            # other S3 servers have no regions, but the signature needs one
+            region_name=session.region_name or ("us-east-1" if endpoint else None),
+            endpoint_url=endpoint,
+            config=_config(own_server=endpoint is not None),
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise ConfigurationError(f"S3 cannot be used as it is configured: {error}") from None
+
+
+def _config(*, own_server: bool) -> Config:
+    return Config(
+        signature_version="s3v4",
+        connect_timeout=5,
+        read_timeout=30,
+        retries={"mode": "standard", "total_max_attempts": 3},
+        max_pool_connections=50,
+        # newer checksums than MD5 are unknown to many S3 servers, and a pre-signed upload cannot have them
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        # `virtual` makes boto3 sign for the bucket's region; other servers rarely have a name for each bucket
+        s3={"addressing_style": "path" if own_server else "virtual"},
+    )

@@ -1,0 +1,117 @@
+"""URLs that carry their own permission: what may be done with one object, until when, signed with a secret."""
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+from urllib.parse import quote, urlencode
+
+from comfyrelay.errors import Forbidden, InvalidInput
+
+__all__ = ["Grant", "sign", "verify"]
+
+# 15 digits hold every size and every time, and their conversion takes no time
+_NUMBER = re.compile(r"[0-9]{1,15}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant:
+    """What the holder of a URL may do. `expires` is in seconds since 1970; a GET grant allows HEAD too."""
+
+    method: Literal["GET", "PUT"]
+    path: str
+    expires: int
+    content_type: str | None = None
+    size: int | None = None
+    max_size: int | None = None
+    filename: str | None = None
+
+    def check_upload(self, *, content_type: str | None, content_length: int | None) -> None:
+        """Refuse an upload whose headers are not the granted ones; without a length, it shows when it ends."""
+        if content_type != self.content_type:
+            raise Forbidden(f"This URL takes {self.content_type}, not {content_type or 'data without a content type'}.")
+        if content_length is None:
+            return
+        if self.size is not None and content_length != self.size:
+            raise Forbidden(f"This URL takes {self.size} bytes, not {content_length}.")
+        if self.max_size is not None and content_length > self.max_size:
+            raise InvalidInput(f"The upload is too large: at most {self.max_size} bytes are allowed.")
+
+
+def sign(grant: Grant, *, secret: str) -> str:
+    """Return the query string that makes a URL of this grant."""
+    fields = {
+        "expires": grant.expires,
+        "type": grant.content_type,
+        "size": grant.size,
+        "max": grant.max_size,
+        "name": grant.filename,
+        "signature": _signature(grant, secret),
+    }
+    given = {key: value for key, value in fields.items() if value is not None}
+    return urlencode(given, quote_via=quote)
+
+
+def verify(method: str, path: str, query: Mapping[str, str], *, secrets: Sequence[str], now: datetime) -> Grant:
+    """Return what the URL of this request allows, or raise `Forbidden`; any of the secrets may have signed it."""
+    grant = Grant(
+        method=_granting(method),
+        path=path,
+        expires=_number(query, "expires") or 0,
+        content_type=query.get("type"),
+        size=_number(query, "size"),
+        max_size=_number(query, "max"),
+        filename=query.get("name"),
+    )
+    given = query.get("signature", "").encode(errors="replace")
+    # all of them, so that the time taken does not tell which secret it was
+    matches = [hmac.compare_digest(given, _signature(grant, secret).encode()) for secret in secrets]
+    if not any(matches):
+        raise _invalid()
+    if now.timestamp() >= grant.expires:
+        raise Forbidden("This URL has expired.")
+    return grant
+
+
+def _granting(method: str) -> Literal["GET", "PUT"]:
+    match method:
+        case "GET" | "HEAD":
+            return "GET"
+        case "PUT":
+            return "PUT"
+        case _:
+            raise _invalid()
+
+
+def _number(query: Mapping[str, str], key: str) -> int | None:
+    text = query.get(key)
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise _invalid()
+    return int(text)
+
+
+def _signature(grant: Grant, secret: str) -> str:
+    # JSON keeps the fields apart; the first one keeps this from being a signature of anything else
+    message = json.dumps(
+        [
+            "comfyrelay files 1",
+            grant.method,
+            grant.path,
+            grant.expires,
+            grant.content_type,
+            grant.size,
+            grant.max_size,
+            grant.filename,
+        ]
+    )
+    return hmac.new(secret.encode(), message.encode(), hashlib.sha256).hexdigest()
+
+
+def _invalid() -> Forbidden:
+    return Forbidden("This URL is not valid, or not for this.")

@@ -1,0 +1,110 @@
+"""Figures about the queue and the outboxes, for whoever watches over the service. Nothing of a tenant's is told."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Select, case, func, literal, select
+from sqlalchemy.sql.expression import ColumnElement
+
+from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.domain.webhooks import DeliveryStatus
+from comfyrelay.store import central, tenant
+from comfyrelay.store.central import ai_job_dispatches as d
+from comfyrelay.store.central import workflow_blocks, workflows
+from comfyrelay.store.database import Tx
+from comfyrelay.store.types import relay_now, word
+
+# Workflows of one tenant's own count as one: their names are the tenant's, and there may be any number of them.
+PRIVATE = "(private)"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Queue:
+    """What waits for a workflow. Jobs whose time has not come yet do not wait."""
+
+    workflow: str
+    stage: str
+    depth: int
+    oldest_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leased:
+    workflow: str
+    stage: str
+    leases: int
+
+
+async def queues(tx: Tx) -> list[Queue]:
+    slug = _slug()
+    waits = (d.c.status == word(DispatchStatus.QUEUED)) & (d.c.available_at <= relay_now())
+    query = (
+        select(
+            slug.label("workflow"),
+            d.c.stage,
+            func.count().label("depth"),
+            func.min(d.c.created_at).label("oldest"),
+            relay_now().label("now"),
+        )
+        .join(workflows, workflows.c.id == d.c.workflow_id)
+        .where(waits)
+        .group_by(slug, d.c.stage)
+    )
+    return [
+        Queue(
+            workflow=row.workflow,
+            stage=row.stage,
+            depth=row.depth,
+            oldest_seconds=max(0.0, (row.now - row.oldest).total_seconds()),
+        )
+        for row in await tx.execute(query)
+    ]
+
+
+async def leased(tx: Tx) -> list[Leased]:
+    slug = _slug()
+    query = (
+        select(slug.label("workflow"), d.c.stage, func.count().label("leases"))
+        .join(workflows, workflows.c.id == d.c.workflow_id)
+        .where(d.c.status == word(DispatchStatus.LEASED))
+        .group_by(slug, d.c.stage)
+    )
+    return [Leased(**row._mapping) for row in await tx.execute(query)]
+
+
+def _slug() -> ColumnElement[str]:
+    # as SQL text: PostgreSQL does not see that two parameters are the same, and would not let it be grouped by
+    return case((workflows.c.tenant_id.is_(None), workflows.c.slug), else_=word(PRIVATE))
+
+
+async def suspects(tx: Tx, *, blocked_workers: int) -> int:
+    """How many workflows are blocked on so many workers at once: it is hardly the workers' fault."""
+    several = (
+        select(workflow_blocks.c.workflow_hash)
+        .where(workflow_blocks.c.blocked_until > relay_now())
+        .group_by(workflow_blocks.c.workflow_hash)
+        .having(func.count() >= blocked_workers)
+        .subquery()
+    )
+    return int(await tx.scalar(select(func.count()).select_from(several)) or 0)
+
+
+async def letter_ages(tx: Tx) -> dict[str, float]:
+    """By pool, for how long the oldest letter to it has waited."""
+    box = central.outbox
+    query = select(box.c.db_pool, func.min(box.c.created_at).label("oldest"), relay_now().label("now"))
+    found = await tx.execute(query.group_by(box.c.db_pool))
+    return {row.db_pool: max(0.0, (row.now - row.oldest).total_seconds()) for row in found}
+
+
+async def submission_age(tx: Tx) -> float:
+    """For how long the oldest submission of a pool has waited."""
+    # the first row, not the minimum: rows are written in the order of time, and only the key is indexed
+    query: Select[tuple[object, object]] = select(tenant.outbox.c.created_at, relay_now().label("now"))
+    row = (await tx.execute(query.order_by(tenant.outbox.c.id).limit(1))).one_or_none()
+    return max(0.0, (row.now - row.created_at).total_seconds()) if row else 0.0
+
+
+async def undelivered(tx: Tx) -> int:
+    """How many webhooks of a pool are still to be delivered."""
+    pending = tenant.webhook_deliveries.c.status == word(DeliveryStatus.PENDING)
+    return int(await tx.scalar(select(func.count(literal(1))).where(pending)) or 0)

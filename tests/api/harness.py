@@ -1,0 +1,145 @@
+"""A server to call: the application over fresh databases and object storage, with everybody who may call it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pwdlib import PasswordHash
+
+from comfyrelay.server.app import create_app
+from comfyrelay.server.context import Context
+from comfyrelay.server.secrets import Secrets
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.wakeup import LocalWakeup
+from comfyrelay.settings import Settings
+from comfyrelay.store.tenants import User
+from tests.harness import GRAPH, PROMPT, Backend, Clock
+
+FLEET_SECRET = "fleet-secret-of-production"
+SECRETS = Secrets(
+    fleet={"production": [FLEET_SECRET, "an-older-secret"], "staging": ["fleet-secret-of-staging"]},
+    signing=["a-signing-secret-of-the-tests"],
+)
+PASSWORD = "correct horse battery"
+
+
+@cache
+def hashed() -> str:
+    """Hashing is made to be slow, so once for all users of all tests."""
+    return PasswordHash.recommended().hash(PASSWORD)
+
+
+@dataclass
+class Caller:
+    """Somebody who calls the API."""
+
+    http: httpx.AsyncClient
+    headers: Mapping[str, str] = field(default_factory=dict)
+    # the account behind it, if it is a user's
+    user: User | None = None
+
+    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        headers = {**self.headers, **options.pop("headers", {})}
+        if body is not None:
+            options["json"] = body
+        return await self.http.request(method, path, headers=headers, **options)
+
+    async def get(self, path: str, **options: Any) -> Any:
+        """The data of a good answer."""
+        return data_of(await self.call("GET", path, **options))
+
+    async def post(self, path: str, body: Any = None, **options: Any) -> Any:
+        return data_of(await self.call("POST", path, {} if body is None else body, **options))
+
+
+def data_of(response: httpx.Response) -> Any:
+    assert response.is_success, f"{response.status_code} {response.text}"
+    return response.json()["data"]
+
+
+def problem_of(response: httpx.Response, status: int) -> dict[str, Any]:
+    """The problem details of an answer that is expected to be one."""
+    assert response.status_code == status, f"{response.status_code} {response.text}"
+    assert response.headers["content-type"] == "application/problem+json"
+    found: dict[str, Any] = response.json()
+    assert found["status"] == status
+    assert found.keys() >= {"type", "title", "detail"}
+    return found
+
+
+@dataclass
+class Api:
+    """`anybody` is not signed in; others are made with the methods."""
+
+    context: Context
+    clock: Clock
+    anybody: Caller
+
+    @property
+    def engine(self) -> Engine:
+        return self.context.engine
+
+    async def user(self, email: str = "ada@example.com", *, is_admin: bool = False, tokens: int = 0) -> Caller:
+        """A user, signed in by an API token."""
+        user = await self.engine.tenancy.create_user(email=email, password_hash=hashed(), is_admin=is_admin)
+        if tokens:
+            await self.engine.ledger.credit(user.tenant_id, tokens, reference="test")
+        issued = await self.engine.accounts.issue(user, name="test")
+        return Caller(self.anybody.http, {"Authorization": f"Bearer {issued.secret}"}, user)
+
+    async def effect(self, slug: str = "clip", *, credits_cost: int = 7) -> int:
+        """An effect with a workflow of the same slug, which the fleet `home` runs; returns the effect's id."""
+        await self.engine.catalogue.create_workflow(
+            slug=slug,
+            graph=GRAPH,
+            properties=[PROMPT],
+            output_node_id="3",
+            output_extension="png",
+            output_mime_type="image/png",
+        )
+        effect = await self.engine.catalogue.create_effect(slug=slug, workflow_slug=slug, credits_cost=credits_cost)
+        await self.engine.catalogue.create_fleet(slug=f"home-{slug}", workflow_slugs=[slug])
+        return effect.id
+
+    async def worker(self, worker_id: str = "gpu-1", *, fleet: str = "home-clip", **more: Any) -> Caller:
+        """A registered worker."""
+        body = {"worker_id": worker_id, "fleet_slug": fleet, **more}
+        answer = await self.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
+        return Caller(self.anybody.http, {"Authorization": f"Bearer {answer['token']}"})
+
+    async def stop_loops(self) -> None:
+        """From here on nothing happens behind the test's back."""
+        for loop in self.engine._loops:
+            loop.cancel()
+        await asyncio.gather(*self.engine._loops, return_exceptions=True)
+
+
+@asynccontextmanager
+async def open_api(
+    backend: Backend, folder: Path, *, storage_url: str | None = None, **settings: Any
+) -> AsyncIterator[Api]:
+    async with backend.databases(["main"]) as (central, pools, clock):
+        engine = Engine(
+            Settings(
+                data_dir=folder,
+                database_url=central,
+                tenant_pools=pools,
+                storage_url=storage_url,
+                **{"public_url": "http://relay.test", **settings},
+            ),
+            clock=lambda: clock.now,
+            wakeup=LocalWakeup(),
+            signing_secrets=SECRETS.signing,
+        )
+        app = create_app(engine, SECRETS)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://relay.test") as http,
+        ):
+            yield Api(context=app.state.context, clock=clock, anybody=Caller(http))

@@ -1,0 +1,89 @@
+"""An operator's desk: an administrator, a user with tokens, an effect, and jobs in every state."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.states import Provider
+from comfyrelay.errors import Fault
+from comfyrelay.services.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.submit import JobRequest
+from comfyrelay.store import dispatches
+from comfyrelay.store.jobs import Job
+from comfyrelay.store.tenants import User
+from tests.api.harness import Api, Caller, data_of
+from tests.harness import OUTPUT
+
+ADMIN = "/api/admin"
+
+
+@dataclass
+class Operating:
+    api: Api
+    admin: Caller
+    user: User
+    effect_id: int
+    _numbers: int = 0
+
+    async def get(self, path: str, **query: Any) -> Any:
+        return await self.admin.get(f"{ADMIN}{path}", params=query)
+
+    async def send(self, method: str, path: str, body: Any = None) -> Any:
+        return data_of(await self.admin.call(method, f"{ADMIN}{path}", body))
+
+    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        return await self.admin.call(method, f"{ADMIN}{path}", body, **options)
+
+    async def ids(self, **query: Any) -> list[str]:
+        """The jobs of a page of the queue."""
+        return [each["job_id"] for each in (await self.get("/dispatches", **query))["items"]]
+
+    async def submit(self, **more: Any) -> Job:
+        self._numbers += 1
+        request = JobRequest(
+            tenant_id=self.user.tenant_id,
+            user_id=self.user.id,
+            idempotency_key=f"job-{self._numbers}",
+            **{"effect_id": self.effect_id, **more},
+        )
+        return await self.api.engine.submit.submit(request)
+
+    async def worker(self, worker_id: str = "gpu-1", *, fleet: str = "home-clip", **more: Any) -> str:
+        await self.api.engine.workers.register(worker_id=worker_id, fleet_slug=fleet, **more)
+        return worker_id
+
+    async def lease(self, worker_id: str = "gpu-1") -> LeasedJob:
+        request = LeaseRequest(worker_id=worker_id, providers=[Provider.SELF_HOSTED])
+        [leased] = await self.api.engine.leasing.lease(request)
+        return leased
+
+    async def complete(self, leased: LeasedJob) -> None:
+        await self.api.engine.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+
+    async def fail(self, leased: LeasedJob, error: str = "it broke", *, fault: Fault = Fault.JOB) -> None:
+        await self.api.engine.settle.fail(leased.dispatch_id, leased.lease_token, error=error, fault=fault)
+
+    async def completed(self) -> Job:
+        job = await self.submit()
+        await self.complete(await self.lease())
+        return job
+
+    async def failed(self, error: str = "it broke") -> Job:
+        job = await self.submit()
+        await self.fail(await self.lease(), error)
+        return job
+
+    async def dispatch(self, job: Job) -> Dispatch:
+        async with self.api.engine.databases.central.read() as tx:
+            return (await dispatches.by_job(tx, job.tenant_id, [job.id]))[job.id]
+
+    async def advance(self, seconds: float) -> None:
+        await self.api.clock.set(self.api.clock.now + timedelta(seconds=seconds))
+
+
+async def operate(api: Api) -> Operating:
+    admin = await api.user("root@example.com", is_admin=True)
+    caller = await api.user("ada@example.com", tokens=100)
+    assert caller.user is not None
+    return Operating(api=api, admin=admin, user=caller.user, effect_id=await api.effect())

@@ -1,0 +1,117 @@
+"""Whether a server is alive, and whether it can serve: anybody may ask, and is told which part cannot be used."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from comfyrelay.errors import StorageUnavailable
+from comfyrelay.server.app import create_app
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.readiness import Readiness
+from comfyrelay.services.wakeup import LocalWakeup
+from comfyrelay.settings import Settings
+from comfyrelay.store.database import Database
+from tests.api.harness import SECRETS, Api, problem_of
+from tests.harness import PostgresBackend, SqliteBackend, execute
+
+
+@pytest.fixture
+async def two_pools(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Databases]:
+    async with backend.databases(["a", "b"]) as (central, pools, _):
+        databases = Databases(Database("central", central), {name: Database(name, url) for name, url in pools.items()})
+        yield databases
+        await databases.close()
+
+
+@contextmanager
+def down(databases: Databases, name: str) -> Iterator[None]:
+    """A database that cannot be reached until the block ends."""
+    up = databases.central if name == "central" else databases.pools[name]
+    nowhere = str(Path(up.url.database or "").parent) if up.dialect == "sqlite" else "nowhere"
+    gone = Database(name, up.url.set(database=nowhere).render_as_string(hide_password=False))
+    _put(databases, name, gone)
+    try:
+        yield
+    finally:
+        _put(databases, name, up)
+
+
+def _put(databases: Databases, name: str, database: Database) -> None:
+    if name == "central":
+        databases.central = database
+    else:
+        databases.pools[name] = database
+
+
+async def test_a_server_that_can_serve_says_so_to_anybody(api: Api) -> None:
+    assert await api.anybody.get("/healthz") == {"status": "ok"}
+    assert await api.anybody.get("/readyz") == {"status": "ok", "problems": {}}
+
+
+async def test_a_process_is_alive_though_nothing_else_is(api: Api) -> None:
+    await api.stop_loops()
+    with down(api.engine.databases, "central"), down(api.engine.databases, "main"):
+        assert await api.anybody.get("/healthz") == {"status": "ok"}
+
+
+@pytest.mark.parametrize("name", ["central", "main"])
+async def test_a_database_that_cannot_be_reached_is_named(api: Api, name: str) -> None:
+    await api.stop_loops()
+    with down(api.engine.databases, name):
+        problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
+    assert problem["errors"].keys() == {name}
+    assert name in problem["detail"]
+
+
+async def test_a_schema_that_is_behind_is_named(api: Api) -> None:
+    await execute(api.engine.databases.pools["main"], "UPDATE alembic_version SET version_num = 'older'")
+    problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
+    assert "comfyrelay db upgrade" in problem["errors"]["main"]
+
+
+async def test_storage_that_cannot_be_used_is_named_without_saying_where_it_is(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check() -> None:
+        raise StorageUnavailable("cannot write to /secret/folder")
+
+    monkeypatch.setattr(api.engine.objects, "check", check)
+    problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
+    assert problem["errors"].keys() == {"storage"}
+    assert "/secret" not in str(problem)
+
+
+async def test_one_pool_of_several_that_is_down_takes_no_server_away(api: Api, two_pools: Databases) -> None:
+    """It hurts its own tenants only: the others still have theirs."""
+    with down(two_pools, "a"):
+        checked = await Readiness(two_pools, api.engine.objects).check()
+        assert checked.is_ready
+        assert checked.problems.keys() == {"a"}
+        with down(two_pools, "b"):
+            app = create_app(
+                Engine(
+                    Settings(data_dir=api.engine.settings.data_dir),
+                    wakeup=LocalWakeup(),
+                    signing_secrets=SECRETS.signing,
+                ),
+                SECRETS,
+            )
+            app.state.context.engine.readiness = Readiness(two_pools, api.engine.objects)
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay.test") as http:
+                assert problem_of(await http.get("/readyz"), 503)["errors"].keys() == {"a", "b"}
+
+
+async def test_whoever_asks_often_costs_no_more(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def check() -> None:
+        asked.append(1)
+
+    monkeypatch.setattr(api.engine.objects, "check", check)
+    for _ in range(5):
+        await api.anybody.get("/readyz")
+    assert len(asked) == 1

@@ -1,0 +1,392 @@
+"""The worker protocol over HTTP: seven calls, their answers and every error that they document."""
+
+import asyncio
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from comfyrelay.services.submit import JobRequest
+from comfyrelay.store.tenants import User
+from tests.api.harness import FLEET_SECRET, Api, Caller, data_of, problem_of
+from tests.harness import GRAPH, PROMPT
+
+SECRET = {"X-Fleet-Secret": FLEET_SECRET}
+
+
+def picture() -> bytes:
+    made = io.BytesIO()
+    Image.new("RGB", (4, 4), "red").save(made, "PNG")
+    return made.getvalue()
+
+
+PICTURE = picture()
+
+
+@dataclass(frozen=True)
+class Made:
+    """A user with an effect and a job of it."""
+
+    user: User
+    effect_id: int
+    job_id: str
+
+
+async def submitted(api: Api) -> Made:
+    effect_id = await api.effect()
+    user = (await api.user(tokens=100)).user
+    assert user is not None
+    return Made(user, effect_id, await submit(api, user, effect_id, "one"))
+
+
+async def submit(api: Api, user: User, effect_id: int, key: str) -> str:
+    request = JobRequest(tenant_id=user.tenant_id, user_id=user.id, idempotency_key=key, effect_id=effect_id)
+    return (await api.engine.submit.submit(request)).id
+
+
+async def balance(api: Api, made: Made) -> int:
+    await api.engine.courier.idle()
+    return await api.engine.ledger.balance(made.user.tenant_id)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let others run until something is so."""
+    while not condition():  # noqa: ASYNC110  (nobody is told of these states)
+        await asyncio.sleep(0.001)
+
+
+async def poll(worker: Caller, worker_id: str = "gpu-1", **more: Any) -> dict[str, Any] | None:
+    answer = await worker.post("/api/worker/poll", {"worker_id": worker_id, **more})
+    job: dict[str, Any] | None = answer["job"]
+    return job
+
+
+def lease_of(job: dict[str, Any]) -> dict[str, Any]:
+    return {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
+
+
+async def upload(api: Api, job: dict[str, Any], content: bytes = PICTURE) -> None:
+    path = job["output_url"].partition("/files/")[2].partition("?")[0]
+    await api.engine.objects.put(path, content)
+
+
+def output(content: bytes = PICTURE) -> dict[str, Any]:
+    return {"output": {"size": len(content), "mime_type": "image/png"}}
+
+
+class TestRegister:
+    async def test_a_worker_joins_its_fleet_and_gets_a_token_once(self, api: Api) -> None:
+        await api.effect()
+        body = {
+            "worker_id": "i-123",
+            "fleet_slug": "home-clip",
+            "max_concurrency": 2,
+            "capabilities": {"gpu": "RTX"},
+            "display_name": "Under the desk",
+            "capacity_type": "spot",
+            "instance_type": "g5.xlarge",
+        }
+        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET)
+        assert response.status_code == 201
+        answer = data_of(response)
+        assert len(answer.pop("token")) == 64
+        assert answer == {
+            "worker_id": "i-123",
+            "workflows_assigned": ["clip"],
+            "fleet_slug": "home-clip",
+            "stage": "production",
+        }
+
+    @pytest.mark.parametrize(
+        ("headers", "stage"),
+        [
+            ({}, "production"),
+            ({"X-Fleet-Secret": "wrong"}, "production"),
+            ({"X-Fleet-Secret": "fleet-secret-of-staging"}, "production"),
+            (SECRET, "staging"),
+        ],
+    )
+    async def test_a_wrong_secret_or_one_of_another_stage_is_refused(
+        self, api: Api, headers: dict[str, str], stage: str
+    ) -> None:
+        body = {"worker_id": "w", "fleet_slug": "home-clip", "stage": stage}
+        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=headers), 401)
+
+    async def test_two_secrets_are_valid_while_one_is_being_replaced(self, api: Api) -> None:
+        await api.effect()
+        body = {"worker_id": "w", "fleet_slug": "home-clip"}
+        await api.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": "an-older-secret"})
+
+    async def test_an_unknown_fleet_is_not_found(self, api: Api) -> None:
+        body = {"worker_id": "w", "fleet_slug": "nowhere"}
+        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 404)
+
+    async def test_an_id_that_is_taken_is_a_conflict(self, api: Api) -> None:
+        await api.effect()
+        await api.worker("gpu-1")
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
+        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
+
+    async def test_a_full_fleet_takes_nobody(self, api: Api) -> None:
+        await api.effect()
+        await api.engine.catalogue.create_fleet(slug="small", max_workers=1, workflow_slugs=["clip"])
+        await api.worker("gpu-1", fleet="small")
+        body = {"worker_id": "gpu-2", "fleet_slug": "small"}
+        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 403)
+
+    async def test_a_fleet_without_an_active_workflow_takes_nobody(self, api: Api) -> None:
+        await api.engine.catalogue.create_fleet(slug="empty")
+        body = {"worker_id": "w", "fleet_slug": "empty"}
+        problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
+        assert "no active workflow" in problem["errors"]["fleet_slug"]
+
+    @pytest.mark.parametrize(
+        ("body", "field"),
+        [
+            ({"fleet_slug": "x"}, "worker_id"),
+            ({"worker_id": "", "fleet_slug": "x"}, "worker_id"),
+            ({"worker_id": "w", "fleet_slug": "x", "max_concurrency": 0}, "max_concurrency"),
+            ({"worker_id": "w", "fleet_slug": "x", "stage": "moon"}, "stage"),
+            ({"worker_id": "w", "fleet_slug": "x", "surprise": 1}, "surprise"),
+        ],
+    )
+    async def test_a_bad_body_names_the_field(self, api: Api, body: dict[str, Any], field: str) -> None:
+        problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
+        assert list(problem["errors"]) == [field]
+
+    async def test_an_address_registers_ten_times_a_minute(self, api: Api) -> None:
+        body = {"worker_id": "w", "fleet_slug": "nowhere"}
+        for _ in range(10):
+            problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 404)
+        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET)
+        problem_of(response, 429)
+        assert 0 < int(response.headers["Retry-After"]) <= 60
+
+
+class TestPoll:
+    async def test_nothing_to_do(self, api: Api) -> None:
+        await api.effect()
+        assert await poll(await api.worker()) is None
+
+    async def test_a_job_comes_with_all_that_it_needs(self, api: Api) -> None:
+        made = await submitted(api)
+        job = await poll(await api.worker())
+        assert job is not None
+        assert job["job_id"] == made.job_id
+        assert job["tenant_id"] == made.user.tenant_id
+        assert job["effect_id"] == made.effect_id
+        assert job["attempt"] == 1
+        assert job["provider"] == "self_hosted"
+        assert job["input_url"] is None
+        assert job["output_headers"]["Content-Type"] == "image/png"
+        payload = job["input_payload"]
+        assert payload["workflow"]["2"]["inputs"]["text"] == PROMPT["default_value"]
+        assert payload["workflow"]["1"] == GRAPH["1"]
+        assert (payload["output_node_id"], payload["output_extension"]) == ("3", "png")
+        assert payload["assets"] == []
+
+    async def test_a_poll_that_waits_is_answered_when_a_job_comes(self, api: Api) -> None:
+        effect_id = await api.effect()
+        user = (await api.user(tokens=100)).user
+        assert user is not None
+        worker = await api.worker()
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(poll(worker, wait_seconds=30))
+            await until(lambda: api.engine.claimer.parked)
+            await submit(api, user, effect_id, "one")
+        job = waiting.result()
+        assert job is not None
+
+    async def test_the_same_request_id_gets_the_same_lease_with_fresh_urls(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        first, second = await poll(worker, request_id="r1"), await poll(worker, request_id="r1")
+        assert first is not None
+        assert second is not None
+        assert lease_of(first) == lease_of(second)
+
+    async def test_parked_polls_are_answered_when_the_server_stops(self, api: Api) -> None:
+        await api.effect()
+        worker = await api.worker()
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(poll(worker, wait_seconds=30))
+            await until(lambda: api.engine.claimer.parked)
+            await api.context.stop_waiting()
+        assert waiting.result() is None
+
+    async def test_a_token_speaks_for_its_own_worker_only(self, api: Api) -> None:
+        await api.effect()
+        worker = await api.worker("gpu-1")
+        problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-2"}), 403)
+
+    async def test_without_a_token_or_with_a_wrong_one_nobody_gets_in(self, api: Api) -> None:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}):
+            problem_of(await api.anybody.call("POST", "/api/worker/poll", {"worker_id": "w"}, headers=headers), 401)
+
+    async def test_a_revoked_worker_is_refused(self, api: Api) -> None:
+        await api.effect()
+        worker = await api.worker()
+        await api.engine.workers.set_approved("gpu-1", is_approved=False)
+        api.context.worker_of.clear()
+        problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 403)
+
+    async def test_a_draining_worker_gets_nothing(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        await api.engine.workers.set_draining("gpu-1", is_draining=True)
+        assert await poll(worker) is None
+
+    async def test_a_worker_at_capacity_gets_nothing(self, api: Api) -> None:
+        made = await submitted(api)
+        await submit(api, made.user, made.effect_id, "two")
+        worker = await api.worker()
+        assert await poll(worker) is not None
+        assert await poll(worker) is None
+
+
+class TestHeartbeat:
+    async def test_it_extends_the_lease(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        body = {**lease_of(job), "progress": {"value": 0.5}, "logs": ["half way"]}
+        answer = await worker.post("/api/worker/heartbeat", body)
+        assert answer["stop"] is None
+        assert answer["lease_expires_at"] >= job["lease_expires_at"]
+        # the URLs are as new as the lease
+        assert answer["urls"] is None
+
+    async def test_it_brings_fresh_urls_when_the_old_ones_are_not_known_to_be_young(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        api.engine.handover.forget()
+        answer = await worker.post("/api/worker/heartbeat", lease_of(job))
+        assert answer["urls"]["output_url"].partition("?")[0] == job["output_url"].partition("?")[0]
+
+    async def test_one_that_waits_hears_of_a_cancel(self, api: Api) -> None:
+        made = await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        async with asyncio.TaskGroup() as group:
+            body = {**lease_of(job), "wait_seconds": 30}
+            waiting = group.create_task(worker.post("/api/worker/heartbeat", body))
+            await until(lambda: api.engine.stops.waiting)
+            await api.engine.control.cancel(made.user.tenant_id, made.job_id)
+            api.engine.stops.hint()
+        assert waiting.result()["stop"] == "cancel"
+
+
+class TestSettling:
+    async def test_a_complete_with_its_output_is_accepted_and_may_be_repeated(self, api: Api) -> None:
+        made = await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        await upload(api, job)
+        for _ in range(2):
+            answer = await worker.post("/api/worker/complete", {**lease_of(job), **output()})
+            assert answer == {"status": "completed"}
+        assert await balance(api, made) == 93
+
+    async def test_without_an_output_it_is_refused_and_the_lease_kept(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        for body in (lease_of(job), {**lease_of(job), **output()}):
+            problem = problem_of(await worker.call("POST", "/api/worker/complete", body), 422)
+            assert "There is no output" in problem["errors"]["output"]
+        await upload(api, job)
+        await worker.post("/api/worker/complete", {**lease_of(job), **output()})
+
+    @pytest.mark.parametrize(
+        ("content", "told", "reason"),
+        [
+            (PICTURE, {"size": len(PICTURE) + 1, "mime_type": "image/png"}, "bytes, not"),
+            (b"not a picture", {"size": 13, "mime_type": "image/png"}, "not a readable image"),
+            (PICTURE, {"size": len(PICTURE), "mime_type": "video/mp4"}, "not a readable video"),
+        ],
+    )
+    async def test_an_output_that_is_not_what_was_said_is_refused(
+        self, api: Api, content: bytes, told: dict[str, Any], reason: str
+    ) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        await upload(api, job, content)
+        response = await worker.call("POST", "/api/worker/complete", {**lease_of(job), "output": told})
+        assert reason in problem_of(response, 422)["errors"]["output"]
+
+    async def test_a_plain_fail_is_final_and_refunds(self, api: Api) -> None:
+        made = await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        for _ in range(2):
+            body = {**lease_of(job), "error_message": '{"exception_message": "bad graph"}'}
+            assert await worker.post("/api/worker/fail", body) == {"status": "failed"}
+        assert await balance(api, made) == 100
+
+    async def test_a_fault_of_the_worker_is_tried_again(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        body = {**lease_of(job), "error_message": "out of memory", "fault": "worker"}
+        assert await worker.post("/api/worker/fail", body) == {"status": "queued"}
+
+    async def test_a_requeue_costs_no_attempt(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        for _ in range(5):
+            job = await poll(worker)
+            assert job is not None
+            assert job["attempt"] == 1
+            body = {**lease_of(job), "reason": "spot_interruption"}
+            assert await worker.post("/api/worker/requeue", body) == {"status": "queued"}
+
+    @pytest.mark.parametrize(
+        ("path", "more"),
+        [
+            ("heartbeat", {}),
+            ("complete", output()),
+            ("fail", {"error_message": "x"}),
+            ("requeue", {"reason": "x"}),
+        ],
+    )
+    async def test_a_wrong_or_ended_lease_is_not_found_and_changes_nothing(
+        self, api: Api, path: str, more: dict[str, Any]
+    ) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        wrong = {**lease_of(job), "lease_token": "11111111-1111-4111-8111-111111111111"}
+        problem_of(await worker.call("POST", f"/api/worker/{path}", {**wrong, **more}), 404)
+        await worker.post("/api/worker/requeue", {**lease_of(job), "reason": "x"})
+        problem_of(await worker.call("POST", f"/api/worker/{path}", {**lease_of(job), **more}), 404)
+
+    async def test_another_worker_does_not_speak_for_a_lease(self, api: Api) -> None:
+        await submitted(api)
+        worker, other = await api.worker("gpu-1"), await api.worker("gpu-2")
+        job = await poll(worker)
+        assert job is not None
+        problem_of(await other.call("POST", "/api/worker/heartbeat", lease_of(job)), 404)
+        problem_of(await other.call("POST", "/api/worker/fail", {**lease_of(job), "error_message": "x"}), 404)
+
+    async def test_deregistering_gives_back_what_is_held(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker("gpu-1")
+        assert await poll(worker) is not None
+        assert await worker.post("/api/worker/deregister", {"reason": "shutdown"}) == {"released": 1}
+        problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
+        again = await api.worker("gpu-2")
+        assert await poll(again, "gpu-2") is not None

@@ -1,0 +1,107 @@
+"""A real S3 server, and a small HTTP server for local files that does what ours does."""
+
+import re
+import subprocess
+import sysconfig
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from comfyrelay.errors import ComfyRelayError, Forbidden, NotFound
+from comfyrelay.storage.headers import content_disposition
+from comfyrelay.storage.local import LocalObjects
+from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.storage.signing import Grant
+
+BUCKET = "bucket"
+ACCESS_KEY = "AKIDTEST"
+SECRET_KEY = "a-secret-key-for-tests"
+SECRETS = ("the secret that signs", "an older secret that only verifies")
+
+
+@contextmanager
+def serve_s3(folder: Path) -> Iterator[str]:
+    """Run rclone as an S3 server over a folder; yields its address."""
+    (folder / BUCKET).mkdir(parents=True)
+    command = [
+        *(f"{sysconfig.get_path('scripts')}/rclone", "serve", "s3", str(folder), "--config", ""),
+        *("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--addr", "127.0.0.1:0"),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            found = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stderr)), None)
+            assert found, "rclone did not say where it listens."
+            yield found[0]
+        finally:
+            process.terminate()
+
+
+@dataclass(kw_only=True)
+class Clock:
+    """The present time, until `later_seconds` says otherwise."""
+
+    later_seconds: float = 0
+
+    def __call__(self) -> datetime:
+        return datetime.fromtimestamp(datetime.now(UTC).timestamp() + self.later_seconds, UTC)
+
+
+@asynccontextmanager
+async def serve_files(root: Path, *, clock: Clock) -> AsyncIterator[LocalObjects]:
+    """Serve the URLs of a local store on a real port."""
+    app = web.Application(client_max_size=1024**3)
+    server = TestServer(app)
+    stores: list[LocalObjects] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await _handle(stores[0], request)
+        except ComfyRelayError as error:
+            status = {Forbidden: 403, NotFound: 404}.get(type(error), 422)
+            return web.Response(status=status, text=error.detail)
+
+    app.router.add_route("*", "/files/{path:.+}", handle)
+    async with server:
+        stores.append(LocalObjects(root, base_url=str(server.make_url("/")), secrets=SECRETS, clock=clock))
+        yield stores[0]
+
+
+async def _handle(store: LocalObjects, request: web.Request) -> web.StreamResponse:
+    path = request.match_info["path"]
+    grant = store.verify(request.method, path, request.query)
+    if grant.method == "PUT":
+        return await _take(store, path, grant, request)
+    stat = await store.stat(path)
+    if stat is None:
+        raise NotFound
+    response = web.StreamResponse(headers={"Content-Type": grant.content_type or stat.content_type or ""})
+    response.content_length = stat.size
+    if grant.filename is not None:
+        response.headers["Content-Disposition"] = content_disposition(grant.filename)
+    await response.prepare(request)
+    if request.method == "GET":
+        async for piece in store.stream(path):
+            await response.write(piece)
+    return response
+
+
+async def _take(store: LocalObjects, path: str, grant: Grant, request: web.Request) -> web.Response:
+    grant.check_upload(content_type=request.headers.get("Content-Type"), content_length=request.content_length)
+    async with store.receive(path, size=grant.size, max_size=grant.max_size) as receiver:
+        async for piece in request.content.iter_any():
+            await receiver.write(piece)
+    return web.Response()
+
+
+async def paths_in(store: ObjectStore, prefix: str = "") -> list[str]:
+    return sorted([entry.path async for entry in store.list(prefix)])
+
+
+async def read(store: ObjectStore, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+    return b"".join([piece async for piece in store.stream(path, start=start, length=length)])

@@ -1,0 +1,99 @@
+"""Small media files, made when asked for."""
+
+import io
+import struct
+import wave
+import zlib
+from fractions import Fraction
+
+import av
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.container import OutputContainer
+from av.stream import Disposition
+from av.video.stream import VideoStream
+from PIL import Image
+
+RATE = 48000
+
+
+def image(kind: str, size: tuple[int, int] = (64, 48), *, frames: int = 1) -> bytes:
+    pictures = [Image.effect_noise(size, 20 + each).convert("RGB") for each in range(frames)]
+    file = io.BytesIO()
+    # only where there is more than one, because JPEG and BMP know no such option
+    more = {"save_all": True, "append_images": pictures[1:]} if frames > 1 else {}
+    pictures[0].save(file, kind, **more)
+    return file.getvalue()
+
+
+def png_that_claims(width: int, height: int) -> bytes:
+    """A small PNG whose header speaks of a huge picture."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in ((b"IHDR", header), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b""))
+    )
+
+
+def video(container: str = "mp4", codec: str = "libx264", *, frames: int = 25, sound: bool = False) -> bytes:
+    file = io.BytesIO()
+    with av.open(file, mode="w", format=container) as output:
+        stream = output.add_stream(codec, rate=25)
+        assert isinstance(stream, VideoStream)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        speaker = _speaker(output, "aac") if sound else None
+        for number in range(frames):
+            picture = Image.effect_noise((64, 48), 20 + number).convert("RGB")
+            output.mux(stream.encode(av.VideoFrame.from_image(picture)))  # type: ignore[no-untyped-call]
+        output.mux(stream.encode(None))
+        if speaker:
+            _speak(output, speaker)
+    return file.getvalue()
+
+
+def audio(container: str, codec: str, *, cover: bool = False) -> bytes:
+    file = io.BytesIO()
+    with av.open(file, mode="w", format=container) as output:
+        stream = _speaker(output, codec)
+        if cover:
+            picture = output.add_stream("mjpeg", rate=1)
+            assert isinstance(picture, VideoStream)
+            picture.width, picture.height, picture.pix_fmt = 64, 48, "yuvj420p"
+            picture.time_base = Fraction(1, 1000)
+            picture.disposition = Disposition.attached_pic
+            output.mux(picture.encode(av.VideoFrame(64, 48, "yuvj420p")))
+            output.mux(picture.encode(None))
+        _speak(output, stream)
+    return file.getvalue()
+
+
+def wav(seconds: int = 1, tags: bytes = b"") -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as output:
+        output.setnchannels(1)
+        output.setsampwidth(2)
+        output.setframerate(8000)
+        output.writeframes(bytes(16000 * seconds))
+    data = file.getvalue()
+    if tags:
+        info = b"INFOIART" + struct.pack("<I", len(tags)) + tags
+        data += b"LIST" + struct.pack("<I", len(info)) + info
+        data = data[:4] + struct.pack("<I", len(data) - 8) + data[8:]
+    return data
+
+
+def _speaker(output: OutputContainer, codec: str) -> AudioStream:
+    stream = output.add_stream(codec, rate=RATE)
+    assert isinstance(stream, AudioStream)
+    stream.layout = "mono"
+    return stream
+
+
+def _speak(output: OutputContainer, stream: AudioStream) -> None:
+    for number in range(40):
+        frame = AudioFrame("s16", "mono", 1024)
+        frame.sample_rate = RATE
+        frame.pts = number * 1024
+        frame.planes[0].update(bytes(range(256)) * 8)
+        output.mux(stream.encode(frame))
+    output.mux(stream.encode(None))
