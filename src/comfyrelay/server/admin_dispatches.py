@@ -8,9 +8,10 @@ from fastapi import Query
 from comfyrelay.domain.states import DispatchStatus, Provider, Stage
 from comfyrelay.server.admin_models import DispatchBody, NewPriority, RetriedBody, WaitingBody
 from comfyrelay.server.admin_router import admin_router
-from comfyrelay.server.admin_types import AnyId, DispatchId, Limit, NumberCursor, plain_json
+from comfyrelay.server.admin_types import AnyId, DispatchId, plain_json
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.context import ContextOf
+from comfyrelay.server.fields import Limit, NumberCursor
 from comfyrelay.server.problems import may_answer
 from comfyrelay.services.inspection import DispatchView
 from comfyrelay.store.dispatch_list import DispatchFilter

@@ -4,9 +4,10 @@ from fastapi import status
 
 from comfyrelay.server.admin_models import Deleted, EffectBody, EffectPatch, NewEffect
 from comfyrelay.server.admin_router import admin_router
-from comfyrelay.server.admin_types import AnyId, Limit, SlugInPath, TextCursor
+from comfyrelay.server.admin_types import AnyId, TextCursor
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.context import ContextOf
+from comfyrelay.server.fields import Limit, SlugInPath
 from comfyrelay.server.problems import may_answer
 from comfyrelay.services.catalogue import EffectView
 

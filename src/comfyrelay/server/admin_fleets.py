@@ -14,9 +14,9 @@ from comfyrelay.server.admin_models import (
     WorkflowMetricsBody,
 )
 from comfyrelay.server.admin_router import admin_router
-from comfyrelay.server.admin_types import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.context import ContextOf
+from comfyrelay.server.fields import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.problems import may_answer
 from comfyrelay.services.fleet_view import FleetMetrics, FleetView
 

@@ -10,8 +10,9 @@ from comfyrelay.domain.fleets import WorkerState
 from comfyrelay.domain.properties import PropertyType
 from comfyrelay.domain.states import DispatchStatus, Provider, Stage
 from comfyrelay.domain.waiting import Reason
-from comfyrelay.server.admin_types import Extension, Json, JsonValue, Line, MediaType, Patch, Slug, Unchanging
+from comfyrelay.server.admin_types import Extension, MediaType, Patch, Slug, Unchanging
 from comfyrelay.server.answers import Body, Page
+from comfyrelay.server.fields import Json, JsonValue, Line
 
 Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 Cost = Annotated[int, Field(ge=0, le=1_000_000_000)]
@@ -307,7 +308,8 @@ class NewCredits(Body):
     """The same `reference` is credited once, however often it is sent."""
 
     amount: Tokens
-    reference: Line
+    # references of payments have a beginning of their own, so that no credit by hand swallows one
+    reference: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00:][^\x00:]*$")]
     description: Text | None = None
 
 

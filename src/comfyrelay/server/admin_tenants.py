@@ -2,10 +2,11 @@
 
 from comfyrelay.server.admin_models import AuditBody, Credited, NewCredits, TenantBody
 from comfyrelay.server.admin_router import admin_router
-from comfyrelay.server.admin_types import AnyId, Limit, NumberCursor, TenantId, TextCursor
+from comfyrelay.server.admin_types import AnyId, TenantId, TextCursor
 from comfyrelay.server.admin_workers import audit_body
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.context import ContextOf
+from comfyrelay.server.fields import Limit, NumberCursor
 from comfyrelay.server.problems import may_answer
 from comfyrelay.services.inspection import TenantView
 

@@ -1,28 +1,22 @@
 """The words that bodies, paths and queries of the admin API are made of."""
 
-import math
 from typing import Annotated, Any, ClassVar
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from comfyrelay.domain.storable import is_storable, storable
+from comfyrelay.domain.storable import storable
 from comfyrelay.server.answers import Body
+from comfyrelay.server.fields import DEEPEST, LARGEST_ID, STORABLE
 
 __all__ = [
     "AnyId",
     "DispatchId",
     "Extension",
-    "Json",
-    "JsonValue",
-    "Limit",
-    "Line",
     "MediaType",
-    "NumberCursor",
     "Patch",
     "Slug",
-    "SlugInPath",
     "TenantId",
     "TextCursor",
     "Unchanging",
@@ -30,29 +24,7 @@ __all__ = [
     "plain_json",
 ]
 
-LARGEST_ID = 2**63 - 1
-# No graph or report goes this deep, and not every reader of JSON goes much deeper.
-DEEPEST = 64
-STORABLE = r"^[^\x00]*$"
 SLUG = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-
-
-def _check_json(value: Any) -> Any:
-    """Refuse what JSON itself, a database or a reader does not take."""
-    pending: list[tuple[Any, int]] = [(value, 1)]
-    while pending:
-        each, depth = pending.pop()
-        if depth > DEEPEST:
-            raise ValueError(f"This is nested too deeply: at most {DEEPEST} levels.")
-        if isinstance(each, dict):
-            pending.extend((inner, depth + 1) for pair in each.items() for inner in pair)
-        elif isinstance(each, list):
-            pending.extend((inner, depth + 1) for inner in each)
-        elif isinstance(each, str) and not is_storable(each):
-            raise ValueError("This contains a character that cannot be stored.")
-        elif isinstance(each, float) and not math.isfinite(each):
-            raise ValueError("This contains a number that is not one.")
-    return value
 
 
 def plain_json(value: Any, *, levels: int = DEEPEST) -> Any:
@@ -68,26 +40,20 @@ def _refuse_change(_value: object) -> None:
     raise ValueError("This never changes. Make a new one instead.")
 
 
-Json = Annotated[dict[str, Any], AfterValidator(_check_json)]
-JsonValue = Annotated[Any, AfterValidator(_check_json)]
-Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 Slug = Annotated[str, Field(max_length=100, pattern=SLUG, examples=["face-swap"])]
 Extension = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9]{1,10}$", examples=["mp4"])]
 MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$", examples=["video/mp4"])]
 # Told apart from a field that nobody knows, so that the answer can say why.
 Unchanging = SkipJsonSchema[Annotated[None, BeforeValidator(_refuse_change)]]
 
-SlugInPath = Annotated[str, Path(max_length=200, pattern=r"^[^\x00/]+$")]
 # A worker chooses its own name, which may hold a slash.
 WorkerId = Annotated[str, Path(min_length=1, max_length=200, pattern=STORABLE)]
 TenantId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00/]+$")]
 DispatchId = Annotated[int, Path(ge=1, le=LARGEST_ID)]
 AnyId = Annotated[str | None, Query(max_length=200, pattern=STORABLE)]
-Limit = Annotated[int, Query(ge=1, le=200, description="how many at most")]
 TextCursor = Annotated[
     str | None, Query(max_length=200, pattern=STORABLE, description="`next_cursor` of the page before")
 ]
-NumberCursor = Annotated[int | None, Query(ge=0, le=LARGEST_ID, description="`next_cursor` of the page before")]
 
 
 class Patch(Body):

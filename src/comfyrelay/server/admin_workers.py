@@ -6,10 +6,11 @@ from comfyrelay.domain.fleets import WorkerState
 from comfyrelay.domain.states import Stage
 from comfyrelay.server.admin_models import AuditBody, BlockBody, RotatedToken, WorkerBody, WorkerSummary
 from comfyrelay.server.admin_router import admin_router
-from comfyrelay.server.admin_types import AnyId, Limit, NumberCursor, TextCursor, WorkerId, plain_json
+from comfyrelay.server.admin_types import AnyId, TextCursor, WorkerId, plain_json
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.auth import Admin
 from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.server.fields import Limit, NumberCursor
 from comfyrelay.server.problems import may_answer
 from comfyrelay.services.fleet_view import WorkerView
 from comfyrelay.store.audit import AuditRecord

@@ -15,9 +15,10 @@ from comfyrelay.server.admin_models import (
     WorkflowSummary,
 )
 from comfyrelay.server.admin_router import admin_router
-from comfyrelay.server.admin_types import AnyId, Limit, SlugInPath, TextCursor
+from comfyrelay.server.admin_types import AnyId, TextCursor
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.context import ContextOf
+from comfyrelay.server.fields import Limit, SlugInPath
 from comfyrelay.server.problems import may_answer
 from comfyrelay.services.workflows import WorkerFitness, WorkflowView
 from comfyrelay.store.catalogue import Workflow

@@ -24,7 +24,7 @@ from comfyrelay.server import (
 )
 from comfyrelay.server.context import Context
 from comfyrelay.server.measuring import Latencies
-from comfyrelay.server.middleware import RequestLog, SecurityHeaders
+from comfyrelay.server.middleware import BodyLimit, RequestLog, SecurityHeaders
 from comfyrelay.server.problems import Problem, add_problem_handlers
 from comfyrelay.server.secrets import Secrets
 from comfyrelay.services.engine import Engine
@@ -77,6 +77,7 @@ def create_app(engine: Engine, secrets: Secrets) -> FastAPI:
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
     # the last one added is the outermost
+    app.add_middleware(BodyLimit)
     app.add_middleware(files.CrossOrigin, allowed_origins=settings.allowed_origins)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(RequestLog)

@@ -128,6 +128,15 @@ def _field(place: tuple[int | str, ...]) -> str:
 
 async def _refused(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if error.status_code == 400:
+        # the only one that FastAPI gives: the body could not even be decoded
+        return _answer(
+            422,
+            code="invalid_input",
+            title="The input is not valid",
+            detail="The input is not valid.",
+            errors={"body": "This is not JSON."},
+        )
     titles = {404: "Not found", 405: "This method is not allowed here"}
     title = titles.get(error.status_code, "The request cannot be answered")
     return _answer(error.status_code, code="http", title=title, detail=str(error.detail), headers=error.headers)

@@ -29,13 +29,14 @@ class Secrets:
     def opens(self, stage: str, secret: str) -> bool:
         """Whether a secret lets workers of a stage in. Takes as long for a wrong one as for a right one."""
         given = secret.encode()
-        return any([compare_digest(given, each.encode()) for each in self.fleet.get(stage, ())])
+        # all of them are compared: which one it was, or how many there are, must not be told by the time taken
+        return True in [compare_digest(given, each.encode()) for each in self.fleet.get(stage, ())]
 
 
 def load_secrets(settings: Settings) -> Secrets:
     """Take the configured secrets; for those that are not, the ones of the data folder, made if need be."""
     if settings.fleet_secrets and settings.signing_secrets:
-        return Secrets(fleet={**settings.fleet_secrets}, signing=settings.signing_secrets)
+        return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
     if not _is_local(settings.host):
         missing = [name for name in ("fleet_secrets", "signing_secrets") if not getattr(settings, name)]
         raise ConfigurationError(
@@ -46,10 +47,14 @@ def load_secrets(settings: Settings) -> Secrets:
     made_at = path if _make(path) else None
     kept = _read(path)
     return Secrets(
-        fleet={**settings.fleet_secrets} or kept["fleet_secrets"],
+        fleet=_by_stage(settings) or kept["fleet_secrets"],
         signing=settings.signing_secrets or kept["signing_secrets"],
         made_at=made_at,
     )
+
+
+def _by_stage(settings: Settings) -> dict[str, list[str]]:
+    return {str(stage): allowed for stage, allowed in settings.fleet_secrets.items()}
 
 
 def _make(path: Path) -> bool:

@@ -6,6 +6,7 @@ from comfyrelay.errors import Forbidden
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.auth import SESSION_COOKIE, Bearer, CurrentUser
 from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.server.fields import Limit, NumberCursor
 from comfyrelay.server.problems import may_answer
 from comfyrelay.server.user_models import (
     Credentials,
@@ -13,9 +14,7 @@ from comfyrelay.server.user_models import (
     Deleted,
     IdInPath,
     IssuedToken,
-    Limit,
     NewTokenBody,
-    NumberCursor,
     SignedIn,
     TokenBody,
     TransactionBody,

@@ -9,9 +9,10 @@ from comfyrelay.domain.states import JobStatus
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.server.fields import Limit
 from comfyrelay.server.problems import may_answer
 from comfyrelay.server.user_job_models import BatchBody, Move, NewBatchBody, Pause
-from comfyrelay.server.user_models import Cursor, IdInPath, Limit
+from comfyrelay.server.user_models import Cursor, IdInPath
 from comfyrelay.services.batches import BatchRequest, BatchState
 from comfyrelay.services.submit import Item, chosen_stage
 from comfyrelay.store.tenants import User

@@ -5,17 +5,9 @@ from fastapi import APIRouter, status
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.context import ContextOf
+from comfyrelay.server.fields import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.problems import may_answer
-from comfyrelay.server.user_models import (
-    Deleted,
-    EffectBody,
-    InputBody,
-    Limit,
-    NewWorkflowBody,
-    NumberCursor,
-    SlugInPath,
-    WorkflowBody,
-)
+from comfyrelay.server.user_models import Deleted, EffectBody, InputBody, NewWorkflowBody, WorkflowBody
 from comfyrelay.services.library import Input, OfferedEffect, inputs_of
 from comfyrelay.services.own_workflows import NewWorkflow
 from comfyrelay.store.catalogue import Workflow

@@ -8,7 +8,8 @@ from pydantic import AnyHttpUrl, Field, model_validator
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus, PauseMode, Stage, VideoStatus
 from comfyrelay.server.answers import Body
-from comfyrelay.server.user_models import LARGEST_ID, STORABLE, Id, Json, Line, RowId
+from comfyrelay.server.fields import LARGEST_ID, STORABLE, Json, Line, RowId
+from comfyrelay.server.user_models import Id
 from comfyrelay.services.batches import MOST_ITEMS
 from comfyrelay.services.bulk import MOST_IDS, BulkAction
 

@@ -8,6 +8,7 @@ from comfyrelay.domain.states import JobStatus
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.server.fields import Limit, NumberCursor
 from comfyrelay.server.problems import may_answer
 from comfyrelay.server.user_job_models import (
     BulkBody,
@@ -21,7 +22,7 @@ from comfyrelay.server.user_job_models import (
     RefusedBody,
     WaitingBody,
 )
-from comfyrelay.server.user_models import ID, Cursor, Deleted, IdInPath, Limit, NumberCursor
+from comfyrelay.server.user_models import ID, Cursor, Deleted, IdInPath
 from comfyrelay.services.bulk import BulkFilter
 from comfyrelay.services.submit import Item, JobRequest, chosen_stage
 from comfyrelay.services.views import JobView

@@ -1,7 +1,6 @@
 """The words that bodies of the user API are made of, and the bodies of accounts, effects, presets and workflows."""
 
 import json
-import math
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -9,34 +8,10 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, Field
 
 from comfyrelay.domain.properties import PropertyType
-from comfyrelay.domain.storable import is_storable
 from comfyrelay.server.answers import Body
+from comfyrelay.server.fields import LARGEST_NUMBER, SMALLEST_NUMBER, STORABLE, Json, Line
 
-LARGEST_ID = 2**63 - 1
-# Seeds have 64 bits without a sign.
-SMALLEST_NUMBER, LARGEST_NUMBER = -(2**63), 2**64 - 1
-# Rust's regular expressions, and JSON: everything but NUL, which PostgreSQL does not keep.
-STORABLE = r"^[^\x00]*$"
 ID = r"^[A-Za-z0-9_-]+$"
-
-
-def _storable_json(value: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what JSON itself, or a database, does not take."""
-    pending: list[Any] = [value]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, dict):
-            pending.extend(each.keys())
-            pending.extend(each.values())
-        elif isinstance(each, list):
-            pending.extend(each)
-        elif isinstance(each, str) and not is_storable(each):
-            raise ValueError("This contains a character that cannot be stored.")
-        elif isinstance(each, float) and not math.isfinite(each):
-            raise ValueError("This contains a number that is not one.")
-        elif isinstance(each, int) and not SMALLEST_NUMBER <= each <= LARGEST_NUMBER:
-            raise ValueError("This contains a number that is too large.")
-    return value
 
 
 def _small(value: dict[str, Any]) -> dict[str, Any]:
@@ -46,19 +21,13 @@ def _small(value: dict[str, Any]) -> dict[str, Any]:
 
 
 Id = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]
-RowId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
-Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
-Json = Annotated[dict[str, Any], AfterValidator(_storable_json)]
 Email = Annotated[str, Field(max_length=254, pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$")]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Scalar = str | bool | Annotated[int, Field(ge=SMALLEST_NUMBER, le=LARGEST_NUMBER)] | Finite
 Password = Annotated[str, Field(min_length=1, max_length=1024)]
 
 IdInPath = Annotated[str, Path(max_length=64, pattern=ID)]
-SlugInPath = Annotated[str, Path(max_length=200, pattern=r"^[^\x00/]+$")]
-Limit = Annotated[int, Query(ge=1, le=200, description="how many at most")]
 Cursor = Annotated[str | None, Query(max_length=64, pattern=ID, description="`next_cursor` of the page before")]
-NumberCursor = Annotated[int | None, Query(ge=0, le=LARGEST_ID, description="`next_cursor` of the page before")]
 
 
 class Credentials(Body):

@@ -5,8 +5,9 @@ from fastapi import APIRouter, status
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.context import ContextOf
+from comfyrelay.server.fields import Limit
 from comfyrelay.server.problems import may_answer
-from comfyrelay.server.user_models import Cursor, Deleted, IdInPath, Limit, NewPreset, PresetBody
+from comfyrelay.server.user_models import Cursor, Deleted, IdInPath, NewPreset, PresetBody
 from comfyrelay.store.presets import Preset
 
 __all__ = ["router"]

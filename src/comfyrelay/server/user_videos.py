@@ -5,9 +5,10 @@ from fastapi import APIRouter, status
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.context import ContextOf
+from comfyrelay.server.fields import Limit
 from comfyrelay.server.problems import may_answer
 from comfyrelay.server.user_job_models import FileBody, NewUploadBody, NewVideo, UploadBody, VideoBody
-from comfyrelay.server.user_models import Cursor, Deleted, IdInPath, Limit
+from comfyrelay.server.user_models import Cursor, Deleted, IdInPath
 from comfyrelay.services.uploads import NewUpload
 from comfyrelay.services.views import VideoView
 

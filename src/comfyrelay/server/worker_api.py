@@ -12,6 +12,7 @@ from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.answers import Answer
 from comfyrelay.server.auth import CurrentWorker
 from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.server.fields import LARGEST_ID
 from comfyrelay.server.problems import may_answer
 from comfyrelay.server.worker_models import (
     LONGEST_WAIT_SECONDS,
@@ -141,7 +142,8 @@ async def complete(body: Complete, context: ContextOf, worker: CurrentWorker) ->
         verb=Verb.COMPLETE,
         output=output,
         provider_job_id=body.provider_job_id,
-        seed=body.seed,
+        # the upper half of ComfyUI's seeds does not fit into the column: better the job without its seed
+        seed=body.seed if body.seed is not None and body.seed <= LARGEST_ID else None,
     )
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Fault
 from comfyrelay.server.answers import Body
+from comfyrelay.server.fields import LARGEST_NUMBER, Json, RowId
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 Token = Annotated[str, Field(min_length=1, max_length=200)]
@@ -20,7 +21,7 @@ class Register(Body):
     fleet_slug: Name
     stage: Stage = Stage.PRODUCTION
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] = 1
-    capabilities: dict[str, Any] = Field(default_factory=dict)
+    capabilities: Json = Field(default_factory=dict)
     display_name: Annotated[str, Field(max_length=200)] | None = None
     capacity_type: Annotated[str, Field(max_length=50)] | None = None
     instance_type: Annotated[str, Field(max_length=50)] | None = None
@@ -41,7 +42,7 @@ class Poll(Body):
     current_load: Annotated[int, Field(ge=0)] = 0
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None
     providers: list[Provider] = Field(default_factory=lambda: [Provider.SELF_HOSTED])
-    capabilities: dict[str, Any] | None = None
+    capabilities: Json | None = None
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
     request_id: Token | None = None
     prefetch: Annotated[int, Field(ge=0, le=100)] = 0
@@ -90,12 +91,12 @@ class Polled(Body):
 
 
 class LeaseBody(Body):
-    dispatch_id: int
+    dispatch_id: RowId
     lease_token: Token
 
 
 class Beat(LeaseBody):
-    progress: dict[str, Any] | None = None
+    progress: Json | None = None
     logs: list[Text] = Field(default_factory=list, max_length=1000)
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
 
@@ -119,13 +120,13 @@ class OutputBody(Body):
     size: Annotated[int, Field(ge=0)]
     mime_type: Annotated[str, Field(min_length=1, max_length=200)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Json | None = None
 
 
 class Complete(LeaseBody):
     provider_job_id: Annotated[str, Field(max_length=200)] | None = None
     output: OutputBody | None = None
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
 
 
 class Fail(LeaseBody):

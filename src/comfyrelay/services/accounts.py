@@ -88,7 +88,6 @@ class Accounts:
             Step.TENANT, lambda tx: tokens.revoke(tx, user.id, token_hash=hash_of(secret))
         )
 
-
     def _verify(self, password: str, hashed: str | None) -> bool:
         if hashed is not None:
             return self._passwords.verify(password, hashed)

@@ -114,9 +114,7 @@ class Engine:
         self.heartbeats = Heartbeats(self.databases, ttl=ttl)
         self.stops = Stops(self.databases)
         self.handover = Handover(self.databases, self.objects, ttl_seconds=settings.presigned_ttl_seconds)
-        self.outputs = Outputs(
-            self.databases, self.handover, self.objects, validation=settings.output_validation
-        )
+        self.outputs = Outputs(self.databases, self.handover, self.objects, validation=settings.output_validation)
         self.settle = Settle(self.databases, self.courier, self.wakeup, policy=failover)
         self.claimer = Claimer(self.leasing, self.settle, self.wakeup)
         self.workers = Workers(

@@ -15,7 +15,7 @@ from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.removal import Removing
 from comfyrelay.services.steps import Step
-from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.storage.objects import LocalObjects, ObjectStore
 from comfyrelay.store import removals, retention
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.media import File
@@ -66,6 +66,9 @@ class Retention:
                     done = _sum(done, await self._run(pool, grace_seconds))
             except PoolUnavailable:
                 log.info("retention.pool_down", pool=pool.name)
+        if isinstance(self._objects, LocalObjects):
+            # of uploads that were cut off when a process was killed
+            await self._objects.sweep(older_than_seconds=max(self._unused_seconds, grace_seconds))
         if done != Retained():
             log.info("retention.done", **{name: getattr(done, name) for name in Retained.__dataclass_fields__})
         return done

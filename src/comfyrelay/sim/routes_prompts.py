@@ -66,7 +66,8 @@ class PromptRoutes:
             return float(body["number"])
         number = self._engine.queue.counter
         self._engine.queue.counter += 1
-        return -number if "front" in body and body["front"] else number
+        # not `get`: a list has none, and ComfyUI answers a list like an object without a prompt
+        return -number if "front" in body and body["front"] else number  # noqa: RUF019
 
     async def get_prompt(self, _request: web.Request) -> web.Response:
         return web.json_response(self._engine.status)

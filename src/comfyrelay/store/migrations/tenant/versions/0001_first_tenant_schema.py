@@ -333,9 +333,7 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "(due_at IS NOT NULL) = (status = 'pending')", name=op.f("ck_webhook_deliveries_due_iff_pending")
         ),
-        sa.CheckConstraint(
-            "status IN ('pending', 'delivered', 'given_up')", name=op.f("ck_webhook_deliveries_status")
-        ),
+        sa.CheckConstraint("status IN ('pending', 'delivered', 'given_up')", name=op.f("ck_webhook_deliveries_status")),
         sa.ForeignKeyConstraint(
             ["job_id"], ["ai_jobs.id"], name=op.f("fk_webhook_deliveries_job_id"), ondelete="CASCADE"
         ),

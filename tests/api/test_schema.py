@@ -1,0 +1,39 @@
+"""The OpenAPI document is true: whatever is sent, nothing answers 5xx, and every answer is documented."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, STDOUT
+from pathlib import Path
+
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
+from tests.api.harness import PASSWORD
+from tests.api.processes import server_process
+
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+
+
+async def test_whatever_is_sent_the_answer_is_as_documented(tmp_path: Path) -> None:
+    settings = {"DATA_DIR": str(tmp_path), "REQUESTS_PER_MINUTE": "1000000", "WEBHOOK_ALLOW_PRIVATE": "true"}
+    token = await _administrator(tmp_path)
+    async with server_process(settings) as server:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
+            *("--header", f"Authorization: Bearer {token}"),
+            *("--checks", CHECKS, "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "4"),
+            *("--generation-deterministic", "--no-color", "--max-failures", "20"),
+            # one waits on purpose, the other would end the session of those who test
+            *("--exclude-path-regex", r"/events$|/logout$"),
+            stdout=PIPE,
+            stderr=STDOUT,
+            cwd=tmp_path,
+        )
+        out, _ = await process.communicate()
+    assert process.returncode == 0, out.decode()[:20000]
+
+
+async def _administrator(folder: Path) -> str:
+    async with Engine(Settings(data_dir=folder)) as engine:
+        await engine.databases.upgrade()
+        user = await engine.accounts.register(email="ada@example.com", password=PASSWORD, is_admin=True)
+        return (await engine.accounts.issue(user, name="test")).secret
