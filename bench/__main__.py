@@ -17,7 +17,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import comfy
+from bench import comfy, http
 from bench.cycle import cycle_rate, many_per_call, one_at_a_time, sqlite_rate
 from bench.figure import Figure
 from bench.latency import hot_share, lease_latency
@@ -89,6 +89,11 @@ async def measure_engine(rounds: int, scale: float) -> list[Figure]:
     return [*figures, Figure("cycles on SQLite, 32 workers, one at a time", rate, "/s")]
 
 
+async def measure_http(scale: float) -> list[Figure]:
+    async with postgres_server() as server:
+        return await http.measure(server, scale, await procrastinate_rate(server, int(5_000 * scale)))
+
+
 def show(figures: list[Figure]) -> None:
     table = Table("figure", "value", "against", "ratio", "reach", "holds")
     for each in figures:
@@ -103,15 +108,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all rates; the median counts")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of jobs and rows")
-    parser.add_argument("--only", choices=["engine", "comfy"], help="the queue, or the client and the pool")
+    parser.add_argument(
+        "--only", choices=["engine", "http", "comfy"], help="the queue, the server, or the client and the pool"
+    )
     options = parser.parse_args()
     # As a server does after start-up; it serves the other queues, which run in this process too, just as well.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     figures: list[Figure] = []
-    if options.only != "comfy":
+    if options.only in (None, "engine"):
         figures += uvloop.run(measure_engine(options.rounds, options.scale))
-    if options.only != "engine":
+    if options.only in (None, "http"):
+        figures += uvloop.run(measure_http(options.scale))
+    if options.only in (None, "comfy"):
         figures += uvloop.run(comfy.measure(options.scale))
     show(figures)
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.machine()}

@@ -51,10 +51,12 @@ async def postgres_urls(server: Server, name: str, pools: Sequence[str]) -> Asyn
 
 
 @asynccontextmanager
-async def engine_on(central_url: str, pool_urls: dict[str, str]) -> AsyncIterator[Engine]:
+async def engine_on(
+    central_url: str, pool_urls: dict[str, str], *, data_dir: Path | None = None
+) -> AsyncIterator[Engine]:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = Settings(
-            data_dir=Path(folder),
+            data_dir=data_dir or Path(folder),
             database_url=central_url,
             tenant_pools=pool_urls,
             max_active_jobs_per_user=1_000_000,

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from comfyrelay import __version__
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.reconcile import Report
-from comfyrelay.settings import Settings, load_settings
+from comfyrelay.settings import load_settings
 
 T = TypeVar("T")
 
@@ -57,8 +56,24 @@ def version() -> None:
 
 @app.command()
 def up() -> None:
-    """Run the engine here, on its embedded databases unless others are configured, until Ctrl-C."""
-    asyncio.run(_up(load_settings()))
+    """Run ComfyRelay here, on its embedded databases unless others are configured, until Ctrl-C."""
+    from comfyrelay.server.main import serve
+    from comfyrelay.server.secrets import load_secrets
+
+    settings = load_settings()
+    secrets = load_secrets(settings)
+
+    def ready(engine: Engine) -> None:
+        out.print(f"ComfyRelay {__version__} is up at {settings.base_url}", highlight=False)
+        out.print(f"  data        {settings.data_dir}", highlight=False)
+        for database in (engine.databases.central, *engine.databases.pools.values()):
+            out.print(f"  {database.name:<11} {database.dialect}", highlight=False)
+        if secrets.made_at is not None:
+            out.print(f"  secrets     made in {secrets.made_at}", highlight=False)
+        out.print(f"What can be asked of it: {settings.base_url}/docs. Press Ctrl-C to stop.", highlight=False)
+
+    _run_loop(serve(settings, secrets, log_level="warning", on_ready=ready))
+    out.print("Stopped.", highlight=False)
 
 
 @app.command()
@@ -216,22 +231,6 @@ def _run_loop(work: Coroutine[Any, Any, None]) -> None:
         asyncio.run(work)
     else:
         uvloop.run(work)
-
-
-async def _up(settings: Settings) -> None:
-    async with Engine(settings) as engine:
-        await engine.databases.upgrade()
-        await engine.start()
-        stop = asyncio.Event()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(each, stop.set)
-        out.print(f"ComfyRelay {__version__} is up.", highlight=False)
-        out.print(f"  data        {settings.data_dir}", highlight=False)
-        for database in (engine.databases.central, *engine.databases.pools.values()):
-            out.print(f"  {database.name:<11} {database.dialect}", highlight=False)
-        out.print("Reaping lost leases and relaying verdicts. Press Ctrl-C to stop.", highlight=False)
-        await stop.wait()
-        out.print("Stopping.", highlight=False)
 
 
 def _json_object(text: str) -> dict[str, object]:

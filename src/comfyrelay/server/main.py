@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import structlog
@@ -47,7 +47,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def serve(settings: Settings, secrets: Secrets, *, log_level: str = "info") -> None:
+async def serve(
+    settings: Settings,
+    secrets: Secrets,
+    *,
+    log_level: str = "info",
+    on_ready: Callable[[Engine], None] = lambda _engine: None,
+) -> None:
     """Bring the schemas up, listen, and return after SIGTERM or SIGINT once every answer is given."""
     log_as_json(log_level)
     engine = Engine(settings, signing_secrets=secrets.signing)
@@ -68,6 +74,7 @@ async def serve(settings: Settings, secrets: Secrets, *, log_level: str = "info"
         # longer than a parked poll, so that the server does not close a connection that a worker is about to use
         timeout_keep_alive=75,
     )
+    on_ready(engine)
     await _Server(config, app.state.context).serve(sockets=[listener])
 
 

@@ -1,0 +1,297 @@
+"""The control plane over HTTP: how soon a job is handed over, cycles a second, and what parked workers cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from asyncio.subprocess import DEVNULL
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import asyncpg
+import procrastinate
+
+from bench.engine import engine_on, postgres_urls
+from bench.figure import Figure
+from bench.postgres import Server
+from comfyrelay.services.accounts import hash_of
+from comfyrelay.services.engine import Engine
+from comfyrelay.store.tenants import User
+
+GRAPH = {"1": {"class_type": "SaveVideo", "inputs": {"text": "a cat"}}}
+FIRST_PORT = 8471
+OUTPUT = {"output": {"size": 1, "mime_type": "video/mp4"}}
+
+
+@dataclass
+class Site:
+    """Server processes over one database, an engine of our own to fill it, and a user."""
+
+    engine: Engine
+    urls: list[str]
+    pids: list[int]
+    central: str
+    user: User
+    token: str
+    effect_id: int
+
+    async def workers(self, count: int) -> list[tuple[str, str]]:
+        """Registered workers, with their tokens."""
+        made = [(f"worker-{number}", f"token-{number}") for number in range(count)]
+        for name, token in made:
+            await self.engine.workers.register(worker_id=name, fleet_slug="bench", token_hash=hash_of(token))
+        return made
+
+
+@asynccontextmanager
+async def site(server: Server, name: str, processes: int) -> AsyncIterator[Site]:
+    async with postgres_urls(server, name, ["main"]) as (central, pools), AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-http-"))
+        # in the servers' folder, because the graphs must be where they look for them
+        engine = await stack.enter_async_context(engine_on(central, pools, data_dir=Path(folder)))
+        user = await engine.tenancy.create_user(email="bench@example.org")
+        await engine.ledger.credit(user.tenant_id, 10**9, reference="bench")
+        token = (await engine.accounts.issue(user, name="bench")).secret
+        await engine.catalogue.create_workflow(slug="bench", graph=GRAPH)
+        effect = await engine.catalogue.create_effect(slug="bench", workflow_slug="bench", credits_cost=7)
+        await engine.catalogue.create_fleet(slug="bench", max_workers=1_000_000, workflow_slugs=["bench"])
+        ports = [FIRST_PORT + number for number in range(processes)]
+        pids = [await stack.enter_async_context(_process(folder, central, pools, port)) for port in ports]
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        yield Site(engine, urls, pids, central, user, token, effect.id)
+
+
+@asynccontextmanager
+async def _process(folder: str, central: str, pools: dict[str, str], port: int) -> AsyncIterator[int]:
+    settings = {
+        "DATA_DIR": folder,
+        "DATABASE_URL": central,
+        "TENANT_POOLS": json.dumps(pools),
+        "PORT": str(port),
+        "OUTPUT_VALIDATION": "warn",
+        "MAX_ACTIVE_JOBS_PER_USER": "1000000",
+    }
+    env = {**os.environ, **{f"COMFYRELAY_{key}": value for key, value in settings.items()}}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "comfyrelay", "server", "--log-level", "critical", env=env, stdout=DEVNULL, stderr=DEVNULL
+    )
+    try:
+        async with aiohttp.ClientSession() as session:
+            while True:
+                try:
+                    await session.get(f"http://127.0.0.1:{port}/healthz")
+                except aiohttp.ClientError:
+                    await asyncio.sleep(0.1)
+                else:
+                    break
+        yield process.pid
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+class Caller:
+    """Calls one server, as somebody."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, token: str) -> None:
+        self._session = session
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        async with self._session.post(f"{self._url}{path}", json=body, headers=self._headers) as answer:
+            if answer.status >= 400:
+                raise RuntimeError(f"{path}: {answer.status} {await answer.text()}")
+            return (await answer.json())["data"]
+
+
+async def handover_ms(server: Server, jobs: int) -> list[float]:
+    """From the submission until a parked worker has the job, one after the other."""
+    times = []
+    async with site(server, "handover", 1) as here, aiohttp.ClientSession() as session:
+        [(name, token)] = await here.workers(1)
+        user, worker = Caller(session, here.urls[0], here.token), Caller(session, here.urls[0], token)
+        for number in range(jobs):
+            waiting = asyncio.create_task(worker.post("/api/worker/poll", {"worker_id": name, "wait_seconds": 30}))
+            # long enough for the poll to be parked
+            await asyncio.sleep(0.02)
+            began = time.perf_counter()
+            asyncio.create_task(user.post("/api/ai-jobs", _job(here, number)))  # noqa: RUF006
+            job = (await waiting)["job"]
+            times.append(1000 * (time.perf_counter() - began))
+            await worker.post("/api/worker/complete", {**_lease(job), **OUTPUT})
+    return times
+
+
+async def procrastinate_ms(server: Server, jobs: int) -> list[float]:
+    """The same with procrastinate: from deferring until the worker has begun."""
+    url = await server.create_database("rival_latency")
+    app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
+    begun = asyncio.Event()
+
+    @app.task(name="empty")
+    async def empty() -> None:
+        begun.set()
+
+    times = []
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+        worker = asyncio.create_task(app.run_worker_async(install_signal_handlers=False))
+        for _ in range(jobs):
+            await asyncio.sleep(0.02)
+            begun.clear()
+            began = time.perf_counter()
+            await empty.defer_async()
+            await begun.wait()
+            times.append(1000 * (time.perf_counter() - began))
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+    return times
+
+
+async def cycles_per_second(server: Server, jobs: int, workers: int, processes: int) -> float:
+    """Poll and complete over HTTP, many workers at once, each one job at a time."""
+    async with site(server, "cycles", processes) as here:
+        await _fill(here, jobs)
+        made = await here.workers(workers)
+        done = 0
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def work(number: int) -> None:
+                nonlocal done
+                name, token = made[number]
+                caller = Caller(session, here.urls[number % processes], token)
+                while job := (await caller.post("/api/worker/poll", {"worker_id": name}))["job"]:
+                    await caller.post("/api/worker/complete", {**_lease(job), **OUTPUT})
+                    done += 1
+
+            began = time.perf_counter()
+            await asyncio.gather(*(work(number) for number in range(workers)))
+            seconds = time.perf_counter() - began
+    if done != jobs:
+        raise RuntimeError(f"{done} jobs done instead of {jobs}")
+    return done / seconds
+
+
+@dataclass(frozen=True)
+class Parked:
+    kib_each: float
+    queries_per_second: float
+    p99_ms: float
+
+
+async def parked(server: Server, workers: int, *, jobs: int, per_second: int) -> Parked:
+    """What workers cost that wait at one process, and how soon one of them has a job."""
+    async with site(server, "parked", 1) as here:
+        made = await here.workers(workers)
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+        ) as session:
+            before = _rss_kib(here.pids[0])
+            got: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+
+            async def wait(name: str, token: str) -> None:
+                caller = Caller(session, here.urls[0], token)
+                while True:
+                    job = (await caller.post("/api/worker/poll", {"worker_id": name, "wait_seconds": 30}))["job"]
+                    if job is not None:
+                        got.put_nowait((job["job_id"], time.perf_counter()))
+                        await caller.post("/api/worker/complete", {**_lease(job), **OUTPUT})
+
+            tasks = [asyncio.create_task(wait(name, token)) for name, token in made]
+            await asyncio.sleep(10 + workers / 500)
+            kib = (_rss_kib(here.pids[0]) - before) / workers
+            queries = await _queries(here.central, seconds=10)
+            user = Caller(session, here.urls[0], here.token)
+            sent: dict[str, float] = {}
+
+            async def submit(number: int) -> None:
+                began = time.perf_counter()
+                sent[(await user.post("/api/ai-jobs", _job(here, number)))["id"]] = began
+
+            submissions = []
+            for number in range(jobs):
+                submissions.append(asyncio.create_task(submit(number)))
+                await asyncio.sleep(1 / per_second)
+            await asyncio.gather(*submissions)
+            taken = dict([await got.get() for _ in range(jobs)])
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    times = sorted(1000 * (taken[job] - began) for job, began in sent.items())
+    return Parked(kib, queries, times[int(0.99 * len(times))])
+
+
+def _job(here: Site, number: int) -> dict[str, Any]:
+    return {"effect_id": here.effect_id, "idempotency_key": f"bench-{number}", "input_payload": {}}
+
+
+def _lease(job: dict[str, Any]) -> dict[str, Any]:
+    return {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
+
+
+async def _fill(here: Site, jobs: int) -> None:
+    async with aiohttp.ClientSession() as session:
+        user = Caller(session, here.urls[0], here.token)
+        for start in range(0, jobs, 1000):
+            items: list[dict[str, Any]] = [{"input_payload": {}}] * min(1000, jobs - start)
+            await user.post("/api/batches", {"effect_id": here.effect_id, "items": items})
+
+
+async def _queries(url: str, *, seconds: float) -> float:
+    """Transactions a second in the central database."""
+    connection = await asyncpg.connect(url)
+    try:
+        counted = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+        before = await connection.fetchval(counted)
+        await asyncio.sleep(seconds)
+        return float(await connection.fetchval(counted) - before) / seconds
+    finally:
+        await connection.close()
+
+
+def _rss_kib(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1])
+    raise RuntimeError("no memory is shown for the server")
+
+
+async def measure(server: Server, scale: float, empty_jobs_per_second: float) -> list[Figure]:
+    times = sorted(await handover_ms(server, int(200 * scale)))
+    theirs = sorted(await procrastinate_ms(server, int(200 * scale)))
+    p50, p99 = statistics.median(times), times[int(0.99 * len(times))]
+    rate = await cycles_per_second(server, int(6_000 * scale), workers=64, processes=2)
+    ratio = rate / empty_jobs_per_second
+    idle = await parked(server, int(5_000 * scale), jobs=500, per_second=50)
+    return [
+        Figure(
+            "submit → worker has it, p50",
+            p50,
+            "ms",
+            "procrastinate",
+            p50 / statistics.median(theirs),
+            "≤ 10 ms",
+            p50 <= 10,
+        ),
+        Figure("submit → worker has it, p99", p99, "ms", reach="≤ 50 ms", holds=p99 <= 50),
+        Figure("cycles over HTTP, 64 workers, 2 processes", rate, "/s", "procrastinate", ratio, "≥ 2 ×", ratio >= 2),
+        Figure("a parked worker", idle.kib_each, "KiB", reach="≤ 60 KiB", holds=idle.kib_each <= 60),
+        Figure(
+            "queries while all are parked",
+            idle.queries_per_second,
+            "/s",
+            reach="≤ 2 /s",
+            holds=idle.queries_per_second <= 2,
+        ),
+        Figure("handed over at 50 jobs a second, p99", idle.p99_ms, "ms", reach="≤ 250 ms", holds=idle.p99_ms <= 250),
+    ]
