@@ -1,5 +1,7 @@
 """The `comfyrelay` command."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import sys
@@ -7,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -15,9 +17,11 @@ from rich.table import Table
 
 from comfyrelay import __version__
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
-from comfyrelay.services.engine import Engine
-from comfyrelay.services.reconcile import Report
 from comfyrelay.settings import load_settings
+
+if TYPE_CHECKING:
+    from comfyrelay.services.engine import Engine
+    from comfyrelay.services.reconcile import Report
 
 T = TypeVar("T")
 
@@ -216,6 +220,8 @@ def db_status(as_json: Json = False) -> None:
 
 
 def _run(work: Callable[[Engine], Awaitable[T]]) -> T:
+    from comfyrelay.services.engine import Engine
+
     async def run() -> T:
         async with Engine(load_settings()) as engine:
             return await work(engine)

@@ -1,7 +1,6 @@
 """Comfy Cloud, with the face of a ComfyUI server."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from comfyrelay.comfy.events import Finished, RunEvent
 from comfyrelay.comfy.explain import explain_refusal
 from comfyrelay.comfy.graph import Graph, check_graph
 from comfyrelay.comfy.history import failure_in
-from comfyrelay.comfy.http import Http, body_of, save
+from comfyrelay.comfy.http import Http, body_of, object_in, save
 from comfyrelay.comfy.nodes import find_node, with_prefix
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfy.preflight import graph_problems
@@ -198,9 +197,9 @@ class CloudClient:
     ) -> tuple[str, dict[str, Any]]:
         body = {"prompt": graph, "prompt_id": prompt_id, "extra_data": dict(extra_data or {})}
         response = await self._posted(prompt_id, body)
-        answer = _object(response)
         if response is None:
             return prompt_id, {}
+        answer = object_in(response)
         if response.status_code == 400 or (response.is_success and answer.get("error")):
             raise explain_refusal(answer, raw=response.text)
         if not response.is_success:
@@ -288,13 +287,3 @@ class CloudClient:
         with suppress(ComfyError, TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await self.cancel(job_id)
-
-
-def _object(response: httpx.Response | None) -> dict[str, Any]:
-    if response is None:
-        return {}
-    try:
-        value = json.loads(response.content)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from comfyrelay.comfy.http import Http
+from comfyrelay.comfy.http import Http, object_in
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import (
     ComfyError,
@@ -94,21 +94,14 @@ def retry_after(response: httpx.Response) -> float | None:
 
 
 def error_type(response: httpx.Response) -> str | None:
-    match _json(response):
+    match object_in(response):
         case {"error": {"type": str() as kind}} | {"code": str() as kind}:
             return kind
     return None
 
 
 def error_message(response: httpx.Response) -> str | None:
-    match _json(response):
+    match object_in(response):
         case {"error": {"message": str() as text}} | {"message": str() as text} | {"error": str() as text}:
             return text
     return None
-
-
-def _json(response: httpx.Response) -> Any:
-    try:
-        return response.json()
-    except ValueError:
-        return None

@@ -134,6 +134,15 @@ async def save(pieces: AsyncIterator[bytes], to: Path) -> int:
     return size
 
 
+def object_in(response: httpx.Response) -> dict[str, Any]:
+    """The JSON object in an answer; empty when it holds none, as the page of a proxy does."""
+    try:
+        value = response.json()
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 async def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
     async for piece in response.aiter_bytes(_PIECE):
         yield piece

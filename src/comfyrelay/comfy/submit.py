@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Mapping, Set
 from typing import Any
 
-import orjson
-
 from comfyrelay.comfy.explain import explain_refusal, failure_of, node_problems
 from comfyrelay.comfy.graph import Graph, dump_json
 from comfyrelay.comfy.history import position_in
-from comfyrelay.comfy.http import Http, NotConnected
+from comfyrelay.comfy.http import Http, NotConnected, object_in
 from comfyrelay.comfy.patience import Patience
 from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, ServerRefused, ServerUnreachable
@@ -47,13 +45,13 @@ async def post_graph(
         raise
     except ServerUnreachable as error:
         return await _look(http, prompt_id, error, Patience(timeouts), again=_LOOK_AGAIN_SECONDS)
-    if response.status_code == 400 and (refusal := _json(response.content)):
+    if response.status_code == 400 and (refusal := object_in(response)):
         raise explain_refusal(refusal, raw=response.text)
     if response.is_server_error:
         return await _look(http, prompt_id, http.refused(response), Patience(timeouts))
     if not response.is_success:
         raise http.refused(response)
-    errors = _json(response.content).get("node_errors")
+    errors = object_in(response).get("node_errors")
     return errors if isinstance(errors, dict) else {}
 
 
@@ -95,11 +93,3 @@ async def _patiently_knows(http: Http, prompt_id: str, patience: Patience) -> bo
         except (ServerUnreachable, ServerRefused) as error:
             patience.failed(error)
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
-
-
-def _json(content: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(content)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

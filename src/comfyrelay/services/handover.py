@@ -81,11 +81,6 @@ class Handover:
         _remember(self._handed, lease_token, handed)
         return handed
 
-    def forget(self) -> None:
-        """Remember nothing, like another process."""
-        self._handed.clear()
-        self._signed_at.clear()
-
     async def _sign(self, lease_token: str, handed: Handed) -> Urls:
         ttl = self._ttl_seconds
         upload = await self._objects.sign_upload(
