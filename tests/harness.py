@@ -24,9 +24,10 @@ from comfyrelay.services.settle import Output
 from comfyrelay.services.submit import Item, JobRequest
 from comfyrelay.services.wakeup import LocalWakeup
 from comfyrelay.settings import Settings
-from comfyrelay.store import audit, central, dispatches, jobs, ledger, media, outbox
+from comfyrelay.store import audit, central, dispatches, history, jobs, ledger, media, outbox
 from comfyrelay.store.catalogue import Effect, Workflow
 from comfyrelay.store.database import Boundary, Database, Tx
+from comfyrelay.store.history import Seen
 from comfyrelay.store.jobs import Job
 from comfyrelay.store.tenants import User
 
@@ -341,7 +342,7 @@ class World:
 
     async def events(self, job: Job) -> list[str]:
         async with (await self.engine.databases.pool_of(job.tenant_id)).read() as tx:
-            return [each.type for each in await jobs.events_of(tx, job.tenant_id, job.id)]
+            return [each.type for each in await history.events_after(tx, [Seen(job.tenant_id, job.id, 0)])]
 
     async def video(self, user: User, video_id: str) -> media.Video:
         async with (await self.engine.databases.pool_of(user.tenant_id)).read() as tx:
@@ -351,7 +352,7 @@ class World:
 
     async def audit(self, worker: str) -> list[str]:
         async with self.engine.databases.central.read() as tx:
-            return [entry.event for entry, _ in reversed(await audit.of_worker(tx, worker))]
+            return [entry.event for entry in reversed((await audit.page(tx, worker_id=worker, limit=100))[0])]
 
     async def letters(self) -> list[Message]:
         async with self.engine.databases.central.read() as tx:

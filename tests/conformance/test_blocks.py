@@ -42,7 +42,7 @@ class TestTimeline:
 
     async def test_at_0_s_the_block_is_recorded_with_its_end(self, world: World, desk: Desk) -> None:
         async with world.engine.databases.central.read() as tx:
-            entries = {entry.event: entry for entry, _ in await audit.of_worker(tx, desk.worker)}
+            entries = {entry.event: entry for entry in (await audit.page(tx, worker_id=desk.worker))[0]}
         data = entries[BLOCKED_EVENT].data
         assert data is not None
         assert data["blocked_until"] == (START + timedelta(seconds=60)).isoformat()

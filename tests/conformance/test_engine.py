@@ -9,9 +9,10 @@ from comfyrelay.errors import ConfigurationError, Fault
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.settle import Report, Verb
 from comfyrelay.settings import Settings
-from comfyrelay.store import audit, jobs
+from comfyrelay.store import audit, history
 from comfyrelay.store.audit import AuditEntry
 from comfyrelay.store.database import Tx
+from comfyrelay.store.history import Seen
 from tests.harness import OUTPUT, World
 
 
@@ -48,7 +49,7 @@ async def test_no_event_tells_a_tenant_a_path_of_a_server(world: World) -> None:
     job, leased = await desk.leased()
     await world.fail(leased, "killed while writing /home/comfy/output/secret.png", fault=Fault.INTERRUPTED)
     async with (await world.engine.databases.pool_of(job.tenant_id)).read() as tx:
-        told = [str(each.data) for each in await jobs.events_of(tx, job.tenant_id, job.id)]
+        told = [str(each.data) for each in await history.events_after(tx, [Seen(job.tenant_id, job.id, 0)])]
     assert any("killed while writing" in each for each in told)
     assert not any("/home" in each for each in told)
 
@@ -64,6 +65,6 @@ async def test_what_a_failed_transaction_had_put_off_is_never_written(world: Wor
         await central.run("test", fail)
     # The reader gets the connection that the failed transaction gave back.
     async with central.read() as tx:
-        assert await audit.of_worker(tx, "ghost") == []
+        assert (await audit.page(tx, worker_id="ghost"))[0] == []
     async with central.read() as tx:
-        assert await audit.of_worker(tx, "ghost") == []
+        assert (await audit.page(tx, worker_id="ghost"))[0] == []

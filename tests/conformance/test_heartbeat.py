@@ -9,7 +9,7 @@ from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.heartbeats import LONGEST_LINE, Heartbeat, HeartbeatAnswer
 from comfyrelay.services.leasing import LeasedJob
-from comfyrelay.store import central, jobs
+from comfyrelay.store import central, history
 from comfyrelay.store.jobs import Job
 from tests.harness import START, Desk, World, execute, pool_down, submit_many
 
@@ -34,7 +34,7 @@ async def progress(world: World) -> Any:
 
 async def logs(world: World, job: Job) -> list[str]:
     async with (await world.engine.databases.pool_of(job.tenant_id)).read() as tx:
-        return await jobs.logs_of(tx, job.tenant_id, job.id)
+        return [each.line for each in await history.log_page(tx, job.tenant_id, job.id, after_id=0, limit=1000)]
 
 
 class TestExtension:

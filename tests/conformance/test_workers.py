@@ -209,6 +209,6 @@ async def test_the_audit_says_why_and_of_what(world: World, desk: Desk) -> None:
     _, leased = await desk.leased()
     await world.requeue(leased, "spot_rebalance")
     async with world.engine.databases.central.read() as tx:
-        entry, _ = (await audit.of_worker(tx, desk.worker))[0]
+        entry = (await audit.page(tx, worker_id=desk.worker))[0][0]
     assert (entry.event, entry.dispatch_id) == ("requeue", leased.dispatch_id)
     assert entry.data == {"status": "queued", "epoch": 1, "reason": "spot_rebalance"}

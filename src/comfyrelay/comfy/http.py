@@ -15,7 +15,7 @@ import httpx
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, ServerRefused, ServerUnreachable
 
-__all__ = ["Http", "PortClosed", "save"]
+__all__ = ["Http", "PortClosed", "is_loopback", "save"]
 
 # Reading is patient: a server that loads a model may not answer for a while.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=30.0, write=120.0, pool=None)
@@ -41,7 +41,7 @@ class Http:
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self.headers = {**_basic(parts), **(headers or {})}
         # a proxy is for other machines
-        self.use_proxy = not _is_loopback(parts.hostname or "")
+        self.use_proxy = not is_loopback(parts.hostname or "")
         try:
             self._client = httpx.AsyncClient(headers=self.headers, timeout=_TIMEOUT, trust_env=self.use_proxy)
         except (ImportError, ValueError) as error:
@@ -167,7 +167,7 @@ def _basic(parts: SplitResult) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(login).decode()}"}
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,12 +1,12 @@
 """What every request passes through, and the routes that set misbehaviour over HTTP."""
 
 import asyncio
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from comfyrelay.comfy.http import is_loopback
 from comfyrelay.errors import InvalidInput
 from comfyrelay.sim.engine import Engine
 from comfyrelay.sim.log import Received
@@ -71,17 +71,8 @@ class ControlRoutes:
 
 def _same_origin(host: str, origin: str) -> bool:
     ours, theirs = urlsplit(f"//{host}"), urlsplit(origin)
-    if not _is_this_machine(ours.hostname or ""):
+    if not is_loopback(ours.hostname or ""):
         return True
     if ours.hostname != theirs.hostname:
         return False
     return ours.port is None or theirs.port is None or ours.port == theirs.port
-
-
-def _is_this_machine(name: str) -> bool:
-    if name == "localhost":
-        return True
-    try:
-        return ip_address(name).is_loopback
-    except ValueError:
-        return False

@@ -60,18 +60,6 @@ def _record(dialect: str) -> Executable:
     return insert(worker_audit_logs).from_select(names, rows)
 
 
-async def of_worker(tx: Tx, worker_id: str, *, limit: int = 100) -> list[tuple[AuditEntry, datetime]]:
-    a = worker_audit_logs
-    query = select(a).where(a.c.worker_id == worker_id).order_by(a.c.id.desc()).limit(limit)
-    return [
-        (
-            AuditEntry(worker_id=r.worker_id, event=r.event, dispatch_id=r.dispatch_id, data=r.data),
-            r.created_at,
-        )
-        for r in await tx.execute(query)
-    ]
-
-
 async def page(
     tx: Tx, *, worker_id: str | None = None, event: str | None = None, before_id: int | None = None, limit: int = 50
 ) -> tuple[list[AuditRecord], int | None]:

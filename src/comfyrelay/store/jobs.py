@@ -285,16 +285,6 @@ async def attempts_of(tx: Tx, job_id: str) -> list[Attempt]:
     return [Attempt(**row._mapping) for row in await tx.execute(query)]
 
 
-async def events_of(tx: Tx, tenant_id: str, job_id: str, *, after_seq: int = 0) -> list[Event]:
-    """A job's events after `after_seq`, oldest first: what a stream replays."""
-    query = (
-        select(job_events)
-        .where(job_events.c.tenant_id == tenant_id, job_events.c.job_id == job_id, job_events.c.seq > after_seq)
-        .order_by(job_events.c.seq)
-    )
-    return [Event(**row._mapping) for row in await tx.execute(query)]
-
-
 async def add_logs(tx: Tx, lines: Sequence[Mapping[str, Any]]) -> None:
     rows = [{**line, "n": n} for n, line in enumerate(lines)]
     await tx.write(_add_logs, with_rows(rows))
@@ -307,16 +297,6 @@ def _add_logs(dialect: str) -> Executable:
     # Joined with its job: lines of a job that is gone are dropped.
     rows = select(*(r.c[name] for name in names), relay_now()).join(ai_jobs, ai_jobs.c.id == r.c.job_id).order_by(r.c.n)
     return insert(job_logs).from_select([*names, "created_at"], rows)
-
-
-async def logs_of(tx: Tx, tenant_id: str, job_id: str, *, limit: int = 1000) -> list[str]:
-    query = (
-        select(job_logs.c.line)
-        .where(job_logs.c.tenant_id == tenant_id, job_logs.c.job_id == job_id)
-        .order_by(job_logs.c.id)
-        .limit(limit)
-    )
-    return list((await tx.scalars(query)).all())
 
 
 async def page_after(tx: Tx, *, after_id: str, limit: int) -> list[Job]:
