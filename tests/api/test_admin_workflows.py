@@ -1,6 +1,7 @@
 """An administrator registers graphs, changes them without touching what was submitted, and sees who can run them."""
 
 import asyncio
+import hashlib
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from comfyrelay.errors import NotFound
 from comfyrelay.store import jobs
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate
+from tests.api.studio import png
 from tests.harness import GRAPH, PROMPT, graph_of
 
 
@@ -22,6 +24,20 @@ def new(slug: str = "swap", **more: Any) -> dict[str, Any]:
     return {"slug": slug, "graph": GRAPH, "properties": [PROMPT], "output_node_id": "3", **more}
 
 
+LOGO = {"key": "logo", "type": "image", "placeholder": "{{INPUT}}"}
+LOGO_HASH = hashlib.sha256(png()).hexdigest()
+
+
+async def asset(desk: Operating) -> str:
+    """The path of a file that has been uploaded for effects."""
+    body = {"mime_type": "image/png", "size": len(png()), "original_filename": "logo.png"}
+    begun = await desk.send("POST", "/assets", body)
+    sent = await desk.admin.http.put(begun["upload_url"], content=png(), headers=begun["upload_headers"])
+    assert sent.is_success, sent.text
+    path: str = begun["path"]
+    return path
+
+
 class TestRegistering:
     async def test_a_workflow_is_given_back_as_it_was_sent(self, desk: Operating) -> None:
         sent = new(name="Face swap", output_extension=".webm", output_mime_type="video/webm", provider="cloud")
@@ -32,6 +48,26 @@ class TestRegistering:
         assert made["output_extension"] == "webm"
         assert (made["name"], made["provider"], made["is_active"]) == ("Face swap", "cloud", True)
         assert made["warnings"] == []
+
+    async def test_the_hash_of_a_file_among_the_defaults_is_filled_in(self, desk: Operating) -> None:
+        made = await desk.send("POST", "/workflows", new(properties=[{**LOGO, "default_value": await asset(desk)}]))
+        assert made["properties"][0]["default_value_hash"] == LOGO_HASH
+
+    async def test_a_changed_default_gets_its_hash_too(self, desk: Operating) -> None:
+        await desk.send("POST", "/workflows", new(properties=[LOGO]))
+        changes = {"properties": [{**LOGO, "default_value": await asset(desk)}]}
+        made = await desk.send("PATCH", "/workflows/swap", changes)
+        assert made["properties"][0]["default_value_hash"] == LOGO_HASH
+
+    async def test_a_hash_that_is_not_the_files_is_refused(self, desk: Operating) -> None:
+        logo = {**LOGO, "default_value": await asset(desk), "default_value_hash": "0" * 64}
+        problem = problem_of(await desk.call("POST", "/workflows", new(properties=[logo])), 422)
+        assert LOGO_HASH in problem["errors"]["properties.0.default_value_hash"]
+
+    async def test_a_hash_is_believed_while_the_file_is_not_there(self, desk: Operating) -> None:
+        logo = {**LOGO, "default_value": "assets/later.png", "default_value_hash": "0" * 64}
+        made = await desk.send("POST", "/workflows", new(properties=[logo]))
+        assert made["properties"][0]["default_value_hash"] == "0" * 64
 
     async def test_a_placeholder_in_no_node_is_a_warning(self, desk: Operating) -> None:
         style = {"key": "style", "type": "text", "placeholder": "{{STYLE}}"}

@@ -11,6 +11,7 @@ from PIL import Image
 
 from comfyrelay.services.handover import Handover
 from comfyrelay.services.submit import JobRequest
+from comfyrelay.store import workers
 from comfyrelay.store.tenants import User
 from tests.api.harness import FLEET_SECRET, Api, Caller, data_of, problem_of
 from tests.harness import GRAPH, PROMPT
@@ -100,6 +101,51 @@ class TestRegister:
             "fleet_slug": "home-clip",
             "stage": "production",
         }
+
+    async def test_a_dry_run_says_what_would_happen_and_registers_nothing(self, api: Api) -> None:
+        await api.effect()
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "dry_run": True}
+        response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET)
+        assert response.status_code == 200
+        assert data_of(response) == {
+            "worker_id": "gpu-1",
+            "token": "",
+            "workflows_assigned": ["clip"],
+            "fleet_slug": "home-clip",
+            "stage": "production",
+            "lacking": {},
+        }
+        async with api.engine.databases.central.read() as tx:
+            assert await workers.get(tx, "gpu-1") is None
+
+    async def test_a_dry_run_tells_what_the_worker_lacks(self, api: Api) -> None:
+        await api.effect()
+        has = {"node_types": ["Prompt", "SaveVideo"], "models": {"checkpoints": []}}
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": has, "dry_run": True}
+        tried = await api.anybody.post("/api/worker/register", body, headers=SECRET)
+        assert tried["lacking"] == {"clip": ["CheckpointLoader", "model.safetensors"]}
+
+    async def test_a_registered_worker_may_try_though_its_fleet_is_full(self, api: Api) -> None:
+        await api.effect()
+        await api.engine.catalogue.create_fleet(slug="small", max_workers=1, workflow_slugs=["clip"])
+        await api.worker("gpu-1", fleet="small")
+        body = {"worker_id": "gpu-1", "fleet_slug": "small", "dry_run": True}
+        assert (await api.anybody.post("/api/worker/register", body, headers=SECRET))["workflows_assigned"] == ["clip"]
+        other = {**body, "worker_id": "gpu-2"}
+        problem_of(await api.anybody.call("POST", "/api/worker/register", other, headers=SECRET), 403)
+
+    @pytest.mark.parametrize(
+        ("wrong", "headers", "status"),
+        [({}, {}, 401), ({"fleet_slug": "none"}, SECRET, 404), ({"workflow_slugs": ["other"]}, SECRET, 422)],
+    )
+    async def test_a_dry_run_is_refused_like_a_registration(
+        self, api: Api, wrong: dict[str, Any], headers: dict[str, str], status: int
+    ) -> None:
+        await api.effect()
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **wrong}
+        tried = await api.anybody.call("POST", "/api/worker/register", {**body, "dry_run": True}, headers=headers)
+        real = await api.anybody.call("POST", "/api/worker/register", body, headers=headers)
+        assert problem_of(tried, status) == problem_of(real, status)
 
     @pytest.mark.parametrize(
         ("headers", "stage"),

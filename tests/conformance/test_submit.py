@@ -1,6 +1,7 @@
 """Submitting: what a job is made of, what is refused, and that an accepted job always reaches the queue."""
 
 import asyncio
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -206,7 +207,8 @@ async def test_the_primary_input_comes_by_its_file_id(world: World) -> None:
     asset = leased.snapshot.primary_input
     assert asset is not None
     assert (asset.key, asset.placeholder, asset.type) == ("clip", "{{INPUT}}", "video")
-    assert (asset.disk, asset.content_hash, asset.is_primary_input) == ("objects", "c0ffee", True)
+    # workers share what has a hash, and this is nobody else's
+    assert (asset.disk, asset.content_hash, asset.is_primary_input) == ("objects", None, True)
     assert asset.path.startswith("uploads/")
     assert leased.graph["3"]["inputs"]["video"] == "{{INPUT}}"
 
@@ -218,7 +220,7 @@ async def test_the_primary_input_comes_by_its_video_id(world: World) -> None:
     job, leased = await desk.leased(video_id=video_id)
     assert (job.video_id, job.input_file_id) == (video_id, file_id)
     assert leased.snapshot.primary_input is not None
-    assert leased.snapshot.primary_input.content_hash == "c0ffee"
+    assert leased.snapshot.primary_input.content_hash is None
 
 
 async def test_a_required_primary_input_cannot_be_left_out(world: World) -> None:
@@ -256,7 +258,7 @@ async def test_a_file_property_takes_a_file_of_the_users_own(world: World) -> No
     desk = await make_desk(world, PROMPT, LOGO)
     file_id = await file_of(world, desk.user, "image/png", content_hash="beef")
     (asset,) = (await run(desk, input_payload={"logo": file_id})).snapshot.assets
-    assert (asset.key, asset.content_hash, asset.mime_type) == ("logo", "beef", "image/png")
+    assert (asset.key, asset.content_hash, asset.mime_type) == ("logo", None, "image/png")
     assert not asset.is_primary_input
 
 
@@ -288,7 +290,15 @@ async def test_a_file_of_the_catalogue_comes_with_the_hash_of_its_default(world:
     assert (asset.path, asset.content_hash, asset.disk) == ("assets/logo.png", "feed", "objects")
 
 
-async def test_a_file_that_an_effect_puts_in_does_not_have_the_defaults_hash(world: World) -> None:
+async def test_a_file_that_an_effect_puts_in_comes_with_its_own_hash(world: World) -> None:
+    await world.engine.objects.put("assets/other.png", b"other")
+    logo = {**LOGO, "default_value": "assets/logo.png", "default_value_hash": "feed"}
+    desk = await make_desk(world, PROMPT, logo, overrides={"logo": "assets/other.png"})
+    (asset,) = (await run(desk)).snapshot.assets
+    assert (asset.path, asset.content_hash) == ("assets/other.png", hashlib.sha256(b"other").hexdigest())
+
+
+async def test_a_file_of_an_effect_that_is_not_there_yet_has_no_hash(world: World) -> None:
     logo = {**LOGO, "default_value": "assets/logo.png", "default_value_hash": "feed"}
     desk = await make_desk(world, PROMPT, logo, overrides={"logo": "assets/other.png"})
     (asset,) = (await run(desk)).snapshot.assets

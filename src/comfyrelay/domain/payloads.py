@@ -19,12 +19,13 @@ class StoredFile:
     disk: str
     path: str
     mime_type: str
-    content_hash: str | None
     name: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asset:
+    """A file that a worker fetches. It keeps and shares what has a hash, so a user's own file has none."""
+
     key: str
     placeholder: str
     type: str
@@ -71,6 +72,7 @@ def asset_list(
     primary: StoredFile | None,
     files: Mapping[str, StoredFile],
     catalogue_disk: str,
+    catalogue_hashes: Mapping[str, str],
 ) -> list[Asset]:
     """The files a worker must fetch. `files` are the user's own, by id; other values are paths of the catalogue."""
     errors: dict[str, str] = {}
@@ -86,7 +88,7 @@ def asset_list(
         if not prop.is_asset or (prop.is_primary_input and primary is not None):
             continue
         if not value.from_user:
-            assets.append(_catalogue_asset(value, catalogue_disk))
+            assets.append(_catalogue_asset(value, catalogue_disk, catalogue_hashes))
         elif value.value in files:
             assets.append(_user_asset(prop, files[value.value], errors))
         else:
@@ -105,14 +107,14 @@ def _user_asset(prop: Property, file: StoredFile, errors: dict[str, str]) -> Ass
         type=prop.type,
         disk=file.disk,
         path=file.path,
-        content_hash=file.content_hash,
+        content_hash=None,
         is_primary_input=prop.is_primary_input,
         mime_type=file.mime_type,
         name=file.name,
     )
 
 
-def _catalogue_asset(value: Value, disk: str) -> Asset:
+def _catalogue_asset(value: Value, disk: str, hashes: Mapping[str, str]) -> Asset:
     prop = value.property
     is_default = value.value == prop.default_value
     return Asset(
@@ -121,6 +123,6 @@ def _catalogue_asset(value: Value, disk: str) -> Asset:
         type=prop.type,
         disk=disk,
         path=value.value,
-        content_hash=prop.default_value_hash if is_default else None,
+        content_hash=prop.default_value_hash if is_default else hashes.get(value.value),
         is_primary_input=prop.is_primary_input,
     )

@@ -1,6 +1,7 @@
 """The admin API, all of it."""
 
 from comfyrelay.server import (
+    admin_assets,
     admin_dispatches,
     admin_effects,
     admin_fleets,
@@ -14,6 +15,7 @@ __all__ = ["ROUTERS"]
 ROUTERS = (
     admin_workflows.router,
     admin_effects.router,
+    admin_assets.router,
     admin_fleets.router,
     admin_workers.router,
     admin_dispatches.router,

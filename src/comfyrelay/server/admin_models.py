@@ -12,13 +12,14 @@ from comfyrelay.domain.states import DispatchStatus, Provider, Stage
 from comfyrelay.domain.waiting import Reason
 from comfyrelay.server.admin_types import Extension, MediaType, Patch, Slug, Unchanging
 from comfyrelay.server.answers import Body, Page
-from comfyrelay.server.fields import Json, JsonValue, Line
+from comfyrelay.server.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line
 
 Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 Cost = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
 WorkerLimit = Annotated[int, Field(ge=0, le=1_000_000)]
 Priority = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Scalar = str | bool | int | float
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -30,7 +31,7 @@ class PropertyBody(Body):
     type: PropertyType
     placeholder: Line
     default_value: JsonValue = None
-    default_value_hash: Line | None = None
+    default_value_hash: Sha256 | None = None
     required: bool = False
     user_configurable: bool = False
     is_primary_input: bool = False
@@ -108,6 +109,21 @@ class Validated(Body):
     models: list[str]
     assigned_workers: int
     workers: Page[WorkerCheck]
+
+
+class NewAsset(Body):
+    mime_type: MediaType
+    size: Annotated[int, Field(ge=1, le=LARGEST_ID)]
+    original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
+
+
+class AssetBody(Body):
+    """Send the bytes with PUT to `upload_url`, with exactly these headers; then name `path` where a file is wanted."""
+
+    path: str
+    upload_url: str
+    upload_headers: dict[str, str]
+    expires_at: datetime
 
 
 class NewEffect(Body):

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Header, Request, status
+from fastapi import APIRouter, Header, Request, Response, status
 
 from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.answers import Answer
@@ -30,6 +30,7 @@ from comfyrelay.server.worker_models import (
     Released,
     Requeue,
     Settled,
+    WouldRegister,
 )
 from comfyrelay.server.worker_urls import fresh_urls, leased_job
 from comfyrelay.services.accounts import hash_of
@@ -44,15 +45,26 @@ T = TypeVar("T")
 router = APIRouter(prefix="/api/worker", tags=["worker"])
 
 
-@router.post("/register", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 429))
+@router.post(
+    "/register",
+    status_code=status.HTTP_201_CREATED,
+    responses={200: {"model": Answer[WouldRegister]}, **may_answer(401, 403, 404, 409, 422, 429, 503)},
+)
 async def register(
-    body: Register, request: Request, context: ContextOf, x_fleet_secret: Annotated[str, Header()] = ""
-) -> Answer[Registered]:
-    """Join a fleet, with its secret. The token is shown this once."""
+    body: Register,
+    request: Request,
+    response: Response,
+    context: ContextOf,
+    x_fleet_secret: Annotated[str, Header()] = "",
+) -> Answer[WouldRegister] | Answer[Registered]:
+    """Join a fleet, with its secret. The token is shown this once. A dry run only says what would happen."""
     context.registrations.check(address_of(request))
     if not context.secrets.opens(body.stage, x_fleet_secret):
         raise Unauthorized("The fleet secret is wrong for this stage.")
     await context.engine.instances.check(body.worker_id)
+    if body.dry_run:
+        response.status_code = status.HTTP_200_OK
+        return Answer(data=await _tried(context, body), message="Nothing was registered.")
     token = secrets.token_hex(32)
     worker, assigned = await context.engine.workers.register(
         worker_id=body.worker_id,
@@ -173,6 +185,20 @@ async def deregister(body: Deregister, context: ContextOf, worker: CurrentWorker
     released = await context.engine.workers.deregister(worker.worker_id, reason=body.reason)
     context.worker_of.clear()
     return Answer(data=Released(released=released), message="Deregistered.")
+
+
+async def _tried(context: Context, body: Register) -> WouldRegister:
+    assigned = await context.engine.workers.try_to_register(
+        worker_id=body.worker_id, fleet_slug=body.fleet_slug, stage=body.stage, workflow_slugs=body.workflow_slugs
+    )
+    return WouldRegister(
+        worker_id=body.worker_id,
+        token="",
+        workflows_assigned=assigned,
+        fleet_slug=body.fleet_slug,
+        stage=body.stage,
+        lacking=await context.engine.workflows.lacking(assigned, body.capabilities),
+    )
 
 
 async def _leased(context: Context, wish: LeaseRequest, wait_seconds: float) -> LeasedJobBody | None:

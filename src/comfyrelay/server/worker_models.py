@@ -27,6 +27,8 @@ class Register(Body):
     instance_type: Annotated[str, Field(max_length=50)] | None = None
     # may only narrow what the fleet runs
     workflow_slugs: list[Name] | None = None
+    # check everything and register nothing
+    dry_run: bool = False
 
 
 class Registered(Body):
@@ -35,6 +37,12 @@ class Registered(Body):
     workflows_assigned: list[str]
     fleet_slug: str
     stage: Stage
+
+
+class WouldRegister(Registered):
+    """What a dry run found: by workflow, the nodes and models that the capabilities do not name."""
+
+    lacking: dict[str, list[str]]
 
 
 class Poll(Body):

@@ -9,6 +9,7 @@ from comfyrelay.domain.properties import Property, check_overrides, check_proper
 from comfyrelay.domain.states import Provider, Stage, WorkflowKind
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.effect_assets import EffectAssets
 from comfyrelay.services.graphs import Graphs
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.steps import Step
@@ -24,9 +25,10 @@ class EffectView:
 
 
 class Catalogue:
-    def __init__(self, databases: Databases, graphs: Graphs) -> None:
+    def __init__(self, databases: Databases, graphs: Graphs, assets: EffectAssets) -> None:
         self._databases = databases
         self._graphs = graphs
+        self._assets = assets
 
     async def create_workflow(
         self,
@@ -52,7 +54,7 @@ class Catalogue:
             "kind": WorkflowKind.GRAPH,
             "provider": provider,
             "graph_path": path,
-            "properties": [dict(each) for each in properties],
+            "properties": await self._assets.with_hashes(properties),
             "output_node_id": output_node_id,
             "output_extension": output_extension.lstrip("."),
             "output_mime_type": output_mime_type,
@@ -81,10 +83,11 @@ class Catalogue:
     ) -> Effect:
         if credits_cost < 0:
             raise InvalidInput(errors={"credits_cost": "This must not be negative."})
+        overrides = dict(property_overrides or {})
+        hashes = await self._hashes_for(workflow_slug, overrides)
 
         async def work(tx: Tx) -> Effect:
             workflow = await _to_publish(tx, workflow_slug)
-            overrides = dict(property_overrides or {})
             _check_overrides(workflow, overrides)
             return await catalogue.create_effect(
                 tx,
@@ -92,6 +95,7 @@ class Catalogue:
                 name=name or slug,
                 workflow_id=workflow.id,
                 property_overrides=overrides,
+                asset_hashes=hashes,
                 credits_cost=credits_cost,
                 is_active=is_active,
             )
@@ -100,12 +104,20 @@ class Catalogue:
 
     async def change_effect(self, slug: str, changes: Mapping[str, Any]) -> EffectView:
         """Change an effect; jobs that were submitted before keep what they were promised."""
+        more: dict[str, Any] = {}
+        if changes.keys() & {"workflow_slug", "property_overrides"}:
+            before = await self.effect(slug)
+            # by path, so they are right even if somebody changes the effect at the same moment
+            more["asset_hashes"] = await self._hashes_for(
+                changes.get("workflow_slug", before.workflow_slug),
+                changes.get("property_overrides", before.effect.property_overrides),
+            )
 
         async def work(tx: Tx) -> EffectView:
             effect = await catalogue.lock_effect(tx, slug)
             if effect is None:
                 raise NotFound(f"There is no effect {slug!r}.")
-            values = dict(changes)
+            values = {**changes, **more}
             if "workflow_slug" in values:
                 workflow = await _to_publish(tx, values.pop("workflow_slug"))
                 values["workflow_id"] = workflow.id
@@ -116,6 +128,15 @@ class Catalogue:
             return EffectView(effect=changed, workflow_slug=workflow.slug)
 
         return await self._databases.central.run(Step.CATALOGUE, work)
+
+    async def _hashes_for(self, workflow_slug: str, overrides: Mapping[str, Any]) -> dict[str, str]:
+        async with self._databases.central.read() as tx:
+            workflow = await catalogue.workflow(tx, slug=workflow_slug)
+        if workflow is None:
+            return {}
+        # before a path is looked at, it must be a value that the property takes
+        _check_overrides(workflow, overrides)
+        return await self._assets.of_overrides(workflow.properties, overrides)
 
     async def delete_effect(self, slug: str) -> None:
         """Nobody can pick it any more; its jobs go on."""

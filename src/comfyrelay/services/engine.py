@@ -19,6 +19,7 @@ from comfyrelay.services.control import Control
 from comfyrelay.services.courier import Courier
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.deliveries import Deliveries
+from comfyrelay.services.effect_assets import EffectAssets
 from comfyrelay.services.events import Events
 from comfyrelay.services.fleet_view import FleetViews
 from comfyrelay.services.graphs import Graphs
@@ -93,8 +94,11 @@ class Engine:
         self.tenancy = Tenancy(self.databases)
         self.accounts = Accounts(self.databases, self.tenancy)
         self.instances = Instances(is_on=settings.validate_asg_instance)
-        self.catalogue = Catalogue(self.databases, graphs)
-        self.workflows = Workflows(self.databases, graphs, self.catalogue)
+        self.effect_assets = EffectAssets(
+            self.objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds
+        )
+        self.catalogue = Catalogue(self.databases, graphs, self.effect_assets)
+        self.workflows = Workflows(self.databases, graphs, self.catalogue, self.effect_assets)
         self.fleets = FleetViews(self.databases, worker_stale_seconds=settings.worker_stale_seconds)
         self.ledger = Ledger(self.databases)
         self.submit = Submit(self.databases, self.relay, graphs, policy=_policy(settings))

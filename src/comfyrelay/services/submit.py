@@ -110,6 +110,10 @@ class Target:
     def overrides(self) -> Mapping[str, Any]:
         return self.effect.property_overrides if self.effect else {}
 
+    @property
+    def asset_hashes(self) -> Mapping[str, str]:
+        return self.effect.asset_hashes if self.effect else {}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Media:
@@ -244,6 +248,7 @@ class Submit:
                 primary=primary,
                 files=found.files,
                 catalogue_disk=self._policy.catalogue_disk,
+                catalogue_hashes=target.asset_hashes,
             ),
             output_node_id=target.workflow.output_node_id,
             output_extension=target.workflow.output_extension,

@@ -17,7 +17,7 @@ from comfyrelay.store.database import Database
 from comfyrelay.store.media import File, Video
 from comfyrelay.store.tenants import User
 
-__all__ = ["NewUpload", "Upload", "Uploads"]
+__all__ = ["NewUpload", "Upload", "Uploads", "check_upload", "extension_of"]
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
@@ -61,13 +61,10 @@ class Uploads:
 
     async def begin(self, user: User, new: NewUpload) -> Upload:
         """Make the file's row, then say where its bytes go. The type and the length are part of the signature."""
-        if not new.mime_type.startswith(MEDIA_TYPES):
-            raise InvalidInput(errors={"mime_type": "Only images, videos and audio can be uploaded."})
-        if new.size > self._max_bytes:
-            raise TooLarge(f"The file is too large: at most {self._max_bytes} bytes are allowed.")
+        check_upload(new, max_bytes=self._max_bytes)
         await self._check_effect(new)
         id_ = new_id()
-        path = f"tenants/{user.tenant_id}/uploads/{id_}{_extension(new)}"
+        path = f"tenants/{user.tenant_id}/uploads/{id_}{extension_of(new)}"
         signed = await self._objects.sign_upload(
             path, content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
         )
@@ -131,7 +128,14 @@ class Uploads:
             return list((await media.files_of(tx, user.tenant_id, ids)).values())
 
 
-def _extension(new: NewUpload) -> str:
+def check_upload(new: NewUpload, *, max_bytes: int) -> None:
+    if not new.mime_type.startswith(MEDIA_TYPES):
+        raise InvalidInput(errors={"mime_type": "Only images, videos and audio can be uploaded."})
+    if new.size > max_bytes:
+        raise TooLarge(f"The file is too large: at most {max_bytes} bytes are allowed.")
+
+
+def extension_of(new: NewUpload) -> str:
     """What the name ends in, if that can be in a path; ComfyUI looks at it."""
     given = PurePosixPath(new.original_filename).suffix.lower()
     if _EXTENSION.fullmatch(given):

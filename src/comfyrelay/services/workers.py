@@ -17,6 +17,7 @@ from comfyrelay.services.verdicts import Verdict
 from comfyrelay.services.wakeup import Wakeup
 from comfyrelay.store import audit, catalogue, dispatches, workers
 from comfyrelay.store.audit import AuditEntry
+from comfyrelay.store.catalogue import Fleet
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import Letter
 from comfyrelay.store.workers import Worker
@@ -58,12 +59,7 @@ class Workers:
 
         async def work(tx: Tx) -> tuple[Worker, list[str]]:
             # Locked, so that two workers cannot both be the last one allowed.
-            fleet = await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
-            if fleet is None:
-                raise NotFound(f"There is no {stage} fleet {fleet_slug!r}.")
-            most = fleet.max_workers if fleet.max_workers is not None else self._max_fleet_workers
-            if await workers.count_of_fleet(tx, fleet.id) >= most:
-                raise Forbidden(f"The fleet {fleet_slug!r} is full: it has {most} workers.")
+            fleet = await self._fleet_with_room(tx, stage, fleet_slug, lock=True)
             worker = await workers.create(
                 tx,
                 worker_id=worker_id,
@@ -79,14 +75,27 @@ class Workers:
             )
             assigned = await workers.assign(tx, worker)
             if not assigned:
-                raise InvalidInput(
-                    errors={"fleet_slug": f"The fleet {fleet_slug!r} has no active workflow for this worker."}
-                )
+                raise _nothing_to_run(fleet_slug)
             data = {"fleet": fleet_slug, "stage": stage, "workflows": assigned}
             await audit.record(tx, [AuditEntry(worker_id=worker_id, event="register", data=data)])
             return worker, assigned
 
         return await self._databases.central.run(Step.WORKER, work)
+
+    async def try_to_register(
+        self, *, worker_id: str, fleet_slug: str, stage: Stage, workflow_slugs: Sequence[str] | None = None
+    ) -> list[str]:
+        """What `register` would assign, or why it would refuse, with nothing written.
+
+        A worker that is registered already may ask: it wants to know whether all is well, and has its place.
+        """
+        async with self._databases.central.read() as tx:
+            known = await workers.get(tx, worker_id)
+            fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known)
+            rows = await workers.mapped_to(tx, fleet.id, narrowed_to=workflow_slugs)
+        if not (assigned := [row.slug for row in rows if row.is_active]):
+            raise _nothing_to_run(fleet_slug)
+        return assigned
 
     async def by_token(self, token_hash: str) -> Worker | None:
         async with self._databases.central.read() as tx:
@@ -151,6 +160,18 @@ class Workers:
         found = await self._databases.central.run(Step.RECALL, lambda tx: dispatches.recall_prefetched(tx, worker_id))
         return len(found)
 
+    async def _fleet_with_room(
+        self, tx: Tx, stage: Stage, slug: str, *, lock: bool = False, member: Worker | None = None
+    ) -> Fleet:
+        fleet = await catalogue.fleet(tx, stage=stage, slug=slug, lock=lock)
+        if fleet is None:
+            raise NotFound(f"There is no {stage} fleet {slug!r}.")
+        most = fleet.max_workers if fleet.max_workers is not None else self._max_fleet_workers
+        is_in = member is not None and member.fleet_id == fleet.id
+        if not is_in and await workers.count_of_fleet(tx, fleet.id) >= most:
+            raise Forbidden(f"The fleet {slug!r} is full: it has {most} workers.")
+        return fleet
+
     async def _release(self, tx: Tx, worker_id: str, reason: str) -> tuple[list[Letter], int]:
         found, now = await dispatches.lock_where(tx, dispatches.leased_by(worker_id))
         moves = [
@@ -174,3 +195,7 @@ class Workers:
             return worker
 
         return await self._databases.central.run(Step.WORKER, work)
+
+
+def _nothing_to_run(fleet_slug: str) -> InvalidInput:
+    return InvalidInput(errors={"fleet_slug": f"The fleet {fleet_slug!r} has no active workflow for this worker."})

@@ -11,6 +11,7 @@ from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.catalogue import Catalogue, check_output_node, read_properties
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.effect_assets import EffectAssets
 from comfyrelay.services.graphs import Graphs
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.steps import Step
@@ -57,9 +58,10 @@ class Inspected:
 
 
 class Workflows:
-    def __init__(self, databases: Databases, graphs: Graphs, catalogue_: Catalogue) -> None:
+    def __init__(self, databases: Databases, graphs: Graphs, catalogue_: Catalogue, assets: EffectAssets) -> None:
         self._databases = databases
         self._graphs = graphs
+        self._assets = assets
         self._catalogue = catalogue_
 
     async def page(
@@ -92,6 +94,7 @@ class Workflows:
         check_output_node(graph, values.get("output_node_id", before.output_node_id))
         if "properties" in values:
             read_properties(values["properties"])
+            values["properties"] = await self._assets.with_hashes(values["properties"])
         if "output_extension" in values:
             values["output_extension"] = values["output_extension"].lstrip(".")
         changed = await self._databases.central.run(Step.CATALOGUE, lambda tx: _change(tx, before, values))
@@ -120,6 +123,16 @@ class Workflows:
             found, after = await worker_list.capabilities_of(tx, workflow.id, after_id=cursor, limit=limit)
         judged = [WorkerFitness(worker=each, fitness=fitness(needs, each.capabilities)) for each in found]
         return Inspected(needs=needs, assigned_workers=count, workers=Listed(items=judged, next_cursor=after))
+
+    async def lacking(self, slugs: Sequence[str], capabilities: Mapping[str, Any]) -> dict[str, list[str]]:
+        """By workflow, the nodes and models that a worker of these capabilities does not have."""
+        found = {}
+        for slug in slugs:
+            workflow = await self._workflow(slug)
+            needs = _needs(await self._graphs.get(workflow.graph_path), read_properties(workflow.properties))
+            judged = fitness(needs, capabilities)
+            found[slug] = [*judged.missing_node_types, *judged.missing_models]
+        return {slug: names for slug, names in found.items() if names}
 
     async def _workflow(self, slug: str) -> Workflow:
         async with self._databases.central.read() as tx:

@@ -43,6 +43,7 @@ class Effect:
     name: str
     workflow_id: int
     property_overrides: Mapping[str, Any]
+    asset_hashes: Mapping[str, str]
     credits_cost: int
     is_active: bool
     last_processing_time_seconds: float | None

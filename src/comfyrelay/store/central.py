@@ -118,6 +118,8 @@ effects = Table(
     Column("name", Text, nullable=False),
     Column("workflow_id", BigInteger, ForeignKey("workflows.id"), nullable=False, index=True),
     Column("property_overrides", JsonText, nullable=False),
+    # path in object storage → SHA-256, of the files that the overrides name
+    Column("asset_hashes", JsonText, nullable=False),
     Column("credits_cost", BigInteger, nullable=False),
     Column("is_active", Boolean, nullable=False, server_default=true()),
     Column("last_processing_time_seconds", Float),

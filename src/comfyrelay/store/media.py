@@ -99,7 +99,6 @@ async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[
             disk=row.disk,
             path=row.path,
             mime_type=row.mime_type,
-            content_hash=row.content_hash,
             name=row.original_filename,
         )
         for row in result

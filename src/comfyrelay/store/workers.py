@@ -79,20 +79,25 @@ async def assign(tx: Tx, worker: Worker) -> list[str]:
 
     A workflow that is switched off is assigned too, so that it need only be switched on; it is not among the slugs.
     """
-    query = (
-        select(workflows.c.id, workflows.c.slug, workflows.c.is_active)
-        .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
-        .where(workflow_fleets.c.fleet_id == worker.fleet_id)
-        .order_by(workflows.c.slug)
-    )
-    if worker.narrowed_to is not None:
-        query = query.where(workflows.c.slug.in_(worker.narrowed_to))
-    found = (await tx.execute(query)).all()
+    found = await mapped_to(tx, worker.fleet_id, narrowed_to=worker.narrowed_to)
     await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id == worker.worker_id))
     if found:
         rows = [{"worker_id": worker.worker_id, "workflow_id": row.id} for row in found]
         await tx.execute(insert(worker_workflows).values(rows))
     return [row.slug for row in found if row.is_active]
+
+
+async def mapped_to(tx: Tx, fleet_id: int, *, narrowed_to: Sequence[str] | None) -> Sequence[Any]:
+    """Rows of `id`, `slug` and `is_active`: what a worker of the fleet would be assigned."""
+    query = (
+        select(workflows.c.id, workflows.c.slug, workflows.c.is_active)
+        .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
+        .where(workflow_fleets.c.fleet_id == fleet_id)
+        .order_by(workflows.c.slug)
+    )
+    if narrowed_to is not None:
+        query = query.where(workflows.c.slug.in_(narrowed_to))
+    return (await tx.execute(query)).all()
 
 
 async def assign_fleet(tx: Tx, fleet_id: int) -> None:

@@ -281,6 +281,7 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("workflow_id", sa.BigInteger(), nullable=False),
         sa.Column("property_overrides", JsonText(), nullable=False),
+        sa.Column("asset_hashes", JsonText(), nullable=False),
         sa.Column("credits_cost", sa.BigInteger(), nullable=False),
         sa.Column("is_active", sa.Boolean(), server_default=sa.true(), nullable=False),
         sa.Column("last_processing_time_seconds", sa.Float(), nullable=True),
