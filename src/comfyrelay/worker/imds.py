@@ -1,0 +1,105 @@
+"""EC2's instance metadata, version 2: what this machine is, and what is about to happen to it."""
+
+import asyncio
+import re
+import time
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+__all__ = ["Imds"]
+
+TOKEN = "X-aws-ec2-metadata-token"
+TOKEN_TTL = f"{TOKEN}-ttl-seconds"
+# The longest that EC2 gives.
+TTL_SECONDS = 21600
+CONNECT_SECONDS = 1.0
+ANSWER_SECONDS = 2.0
+# Something else may live at that address (another cloud, a captive portal): its answer is no token.
+A_TOKEN = re.compile(r"[!-~]{1,1024}")
+
+
+class Imds:
+    """Never raises, and never waits long. Who did not answer is not asked again for `pause_seconds`: off EC2 that would
+    cost a time-out for each question."""
+
+    def __init__(self, base_url: str, *, pause_seconds: float = 2.0) -> None:
+        # the address is link-local: a proxy would answer for another machine
+        self._http = httpx.AsyncClient(
+            base_url=base_url, timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS), trust_env=False
+        )
+        self._pause_seconds = pause_seconds
+        self._silent_until = 0.0
+        self._token = ""
+        self._token_until = 0.0
+        # whether EC2's metadata has ever been found here
+        self.is_there = False
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def get(self, path: str) -> tuple[str, datetime | None] | None:
+        """What stands at a path of `/latest/meta-data`, and the time by EC2's clock; `None` if nothing does."""
+        if time.monotonic() < self._silent_until:
+            return None
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS + ANSWER_SECONDS):
+                answer = await self._ask(path)
+        except (httpx.HTTPError, TimeoutError):
+            answer = None
+        if answer is None:
+            self._silent_until = time.monotonic() + self._pause_seconds
+            return None
+        return (answer.text.strip(), _date(answer)) if answer.status_code == httpx.codes.OK else None
+
+    async def instance_id(self) -> str | None:
+        return await self._text("instance-id")
+
+    async def region(self) -> str | None:
+        return await self._text("placement/region")
+
+    async def instance_type(self) -> str | None:
+        return await self._text("instance-type")
+
+    async def is_spot(self) -> bool:
+        return await self._text("instance-life-cycle") == "spot"
+
+    async def _text(self, path: str) -> str | None:
+        found = await self.get(path)
+        return found[0] if found else None
+
+    async def _ask(self, path: str) -> httpx.Response | None:
+        """The answer, whatever it is; `None` without a token."""
+        answer = None
+        for _ in range(2):
+            if not (token := await self._valid_token()):
+                return None
+            answer = await self._http.get(f"/latest/meta-data/{path}", headers={TOKEN: token})
+            if answer.status_code != httpx.codes.UNAUTHORIZED:
+                break
+            # it ended before its time: the machine was stopped and started, or its clock jumped
+            self._token = ""
+        return answer
+
+    async def _valid_token(self) -> str:
+        if self._token and time.monotonic() < self._token_until:
+            return self._token
+        asked_at = time.monotonic()
+        answer = await self._http.put("/latest/api/token", headers={TOKEN_TTL: str(TTL_SECONDS)})
+        if answer.status_code != httpx.codes.OK or not A_TOKEN.fullmatch(answer.text):
+            return ""
+        given = answer.headers.get(TOKEN_TTL, "")
+        # a little early, so that it does not end between here and there
+        self._token_until = asked_at + 0.9 * (int(given) if given.isdecimal() else TTL_SECONDS)
+        self._token = answer.text
+        self.is_there = True
+        return self._token
+
+
+def _date(answer: httpx.Response) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(answer.headers.get("Date", ""))
+    except ValueError:
+        return None
+    return found if found.tzinfo else None

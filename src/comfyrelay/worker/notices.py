@@ -1,0 +1,170 @@
+"""Why and when this worker must leave: it was told by a signal, or EC2 is about to take the machine."""
+
+import asyncio
+import json
+import math
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from comfyrelay.worker.imds import Imds
+
+__all__ = ["Notice", "Notices"]
+
+log = structlog.get_logger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# EC2 promises that much, and sometimes less.
+SPOT_SECONDS = 120.0
+# Off EC2 nothing answers: how many intervals to wait before each further try. Then nobody looks any more.
+LATER_TRIES = (1, 12, 60)
+ENDING = frozenset({"Terminated", "Warmed:Terminated"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """`seconds` are what was left when it came; `None` is no hurry: the present job may end, however long it takes.
+    `at_once` is for the impatient: nothing may be finished any more, only given back."""
+
+    reason: str
+    seconds: float | None
+    at_once: bool = False
+    came_at: float = field(default_factory=time.monotonic, compare=False)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What is left now."""
+        return None if self.seconds is None else max(self._ends_at - time.monotonic(), 0.0)
+
+    @property
+    def _ends_at(self) -> float:
+        return math.inf if self.seconds is None else self.came_at + self.seconds
+
+    def is_more_urgent(self, than: "Notice | None") -> bool:
+        if than is None or self.at_once != than.at_once:
+            return than is None or self.at_once
+        return self._ends_at < than._ends_at
+
+
+class Notices:
+    """The most urgent notice so far. A second signal is the most urgent of all."""
+
+    def __init__(
+        self, *, imds: Imds | None, interval_seconds: float = 5.0, shutdown_seconds: float, asg_seconds: float
+    ) -> None:
+        self._imds = imds
+        self._interval_seconds = interval_seconds
+        self._shutdown_seconds = shutdown_seconds
+        self._asg_seconds = asg_seconds
+        self._changed = asyncio.Event()
+        self._was_told = False
+        # what EC2 said, by reason: it goes on saying it
+        self._said: dict[str, str] = {}
+        self._watching: asyncio.Task[None] | None = None
+        self._undo: list[Callable[[], object]] = []
+        self.current: Notice | None = None
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether notices of EC2 would be seen."""
+        return self._watching is not None and not self._watching.done()
+
+    def start(self, *, signals: bool = True) -> None:
+        if signals:
+            for number in SIGNALS:
+                self._hear(number)
+        if self._imds is not None:
+            self._watching = asyncio.create_task(self._watch(self._imds))
+
+    async def close(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    def tell(self, notice: Notice) -> None:
+        """Whoever waits hears of it if it is more urgent than what they know."""
+        if notice.is_more_urgent(self.current):
+            self.current = notice
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+
+    async def wait_newer(self, than: Notice | None) -> Notice:
+        """Wait for a notice that is more urgent than this one, which was current once."""
+        while self.current is None or self.current is than:
+            await self._changed.wait()
+        return self.current
+
+    def _hear(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            loop.add_signal_handler(number, self._signalled)
+        except NotImplementedError:
+            # not on Windows; there a handler runs between two steps of the loop, and must wake it
+            before = signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._signalled))
+            self._undo.append(lambda: signal.signal(number, before))
+        else:
+            self._undo.append(lambda: loop.remove_signal_handler(number))
+
+    def _signalled(self) -> None:
+        at_once, self._was_told = self._was_told, True
+        self.tell(Notice(reason="shutdown", seconds=0.0 if at_once else self._shutdown_seconds, at_once=at_once))
+
+    async def _watch(self, imds: Imds) -> None:
+        tries = iter(LATER_TRIES)
+        while True:
+            await self._look(imds)
+            intervals = 1 if imds.is_there else next(tries, None)
+            if intervals is None:
+                log.debug("worker.no_metadata")
+                return
+            await asyncio.sleep(self._interval_seconds * intervals)
+
+    async def _look(self, imds: Imds) -> None:
+        for reason, path, read in (
+            ("spot_interruption", "spot/instance-action", _read_spot),
+            ("asg_termination", "autoscaling/target-lifecycle-state", self._read_state),
+            ("spot_rebalance", "events/recommendations/rebalance", _read_rebalance),
+        ):
+            found = await imds.get(path)
+            if found is None or found[0] == self._said.get(reason):
+                continue
+            self._said[reason] = found[0]
+            if (notice := read(reason, *found)) is not None:
+                self.tell(notice)
+
+    def _read_state(self, reason: str, text: str, _now: datetime | None) -> Notice | None:
+        return Notice(reason=reason, seconds=self._asg_seconds) if text in ENDING else None
+
+
+def _read_spot(reason: str, text: str, now: datetime | None) -> Notice | None:
+    """Both times are EC2's own where possible: the clock here may be wrong."""
+    said = _object_in(text)
+    if "action" not in said:
+        return None
+    try:
+        ends_at = datetime.fromisoformat(str(said.get("time")))
+        seconds = (ends_at - (now or datetime.now(UTC))).total_seconds()
+    except (ValueError, TypeError):
+        log.warning("worker.odd_spot_notice", said=text[:200])
+        # it is going; who does not know when, does not begin anything
+        seconds = 0.0
+    return Notice(reason=reason, seconds=min(max(seconds, 0.0), SPOT_SECONDS))
+
+
+def _read_rebalance(reason: str, text: str, _now: datetime | None) -> Notice | None:
+    return Notice(reason=reason, seconds=None) if "noticeTime" in _object_in(text) else None
+
+
+def _object_in(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,118 @@
+"""Keeps the Auto Scaling group from ending this instance while it works."""
+
+import asyncio
+from typing import Any
+
+import structlog
+
+__all__ = ["Protection"]
+
+log = structlog.get_logger(__name__)
+
+# The instance may not be in service yet, or AWS too busy: worth another try, but nothing waits for it.
+FIRST_PAUSE_SECONDS = 2.0
+LONGEST_PAUSE_SECONDS = 60.0
+# Between two jobs it stays on: each change is a call, and a fleet has a limit of those.
+OFF_AFTER_SECONDS = 5.0
+# What AWS takes longer for is not worth staying for.
+CLOSE_SECONDS = 6.0
+
+
+class Protection:
+    """Scale-in protection as it was last wanted. Whatever AWS says, the work goes on."""
+
+    def __init__(
+        self,
+        *,
+        asg_name: str,
+        instance_id: str,
+        region: str,
+        endpoint_url: str | None = None,
+        off_after_seconds: float = OFF_AFTER_SECONDS,
+        first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+    ) -> None:
+        self._asg_name = asg_name
+        self._instance_id = instance_id
+        self._region = region
+        self._endpoint_url = endpoint_url
+        self._off_after_seconds = off_after_seconds
+        self._first_pause_seconds = first_pause_seconds
+        self._client: Any = None
+        self._wanted: bool | None = None
+        # as AWS has it; unknown at first, since an earlier process may have left it on
+        self._is_on: bool | None = None
+        self._is_closing = False
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._follow())
+
+    def want(self, protected: bool) -> None:
+        """Soon it will be so. Of several wishes the last one counts."""
+        if protected != self._wanted:
+            self._wanted = protected
+            self._news.set()
+
+    async def close(self) -> None:
+        """Leave it as it was last wanted, if that works at once."""
+        if self._task is None:
+            return
+        self._is_closing = True
+        self._news.set()
+        await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        complained_of: bool | None = None
+        pause_seconds = self._first_pause_seconds
+        while True:
+            wanted = self._wanted
+            if wanted is None or wanted == self._is_on:
+                if self._is_closing:
+                    return
+                await self._hears_within(None)
+                continue
+            if self._is_on and not self._is_closing and await self._hears_within(self._off_after_seconds):
+                continue
+            try:
+                await asyncio.to_thread(self._set, wanted)
+            except Exception as error:
+                # it may have come through all the same
+                self._is_on = None
+                if complained_of is not wanted:
+                    complained_of = wanted
+                    pause_seconds = self._first_pause_seconds
+                    log.warning("worker.protection_failed", protected=wanted, error=f"{type(error).__name__}: {error}")
+                if self._is_closing:
+                    return
+                await self._hears_within(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+            else:
+                self._is_on, complained_of = wanted, None
+                log.debug("worker.protection_set", protected=wanted)
+
+    async def _hears_within(self, seconds: float | None) -> bool:
+        """Whether something else is wanted by then; does not wait any longer than until it is."""
+        try:
+            await asyncio.wait_for(self._news.wait(), seconds)
+        except TimeoutError:
+            return False
+        self._news.clear()
+        return True
+
+    def _set(self, protected: bool) -> None:
+        if self._client is None:
+            # imported here: it takes long, and few need it
+            import boto3  # noqa: PLC0415
+            from botocore.config import Config  # noqa: PLC0415
+
+            config = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
+            # a session of its own: the one that boto3 shares is not made for threads
+            self._client = boto3.session.Session().client(
+                "autoscaling", region_name=self._region, endpoint_url=self._endpoint_url, config=config
+            )
+        self._client.set_instance_protection(
+            InstanceIds=[self._instance_id], AutoScalingGroupName=self._asg_name, ProtectedFromScaleIn=protected
+        )

@@ -1,0 +1,95 @@
+"""How long a run still takes, and whether it may go on when the worker must leave."""
+
+import pytest
+
+from comfyrelay.worker.estimate import MOST_WORKFLOWS, Typical, fits, seconds_left
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "progress", "typical", "left"),
+    [
+        # nothing is known
+        (0, 0.0, None, None),
+        (500, 0.0, None, None),
+        # progress alone
+        (10, 0.5, None, 10),
+        (30, 0.25, None, 90),
+        (99, 0.99, None, 1),
+        (0, 0.5, None, 0),
+        # what is typical alone
+        (0, 0.0, 60, 60),
+        (20, 0.0, 60, 40),
+        (60, 0.0, 60, 0),
+        # later than is typical: as late again
+        (61, 0.0, 60, 1),
+        (200, 0.0, 60, 140),
+        # both: the larger
+        (1, 0.5, 60, 59),
+        (20, 0.1, 60, 180),
+        (20, 0.5, 40, 20),
+        # a longer one than usual, nearly done: only its progress counts
+        (297, 0.99, 60, 3),
+        (60, 0.5, 60, 60),
+        # done, earlier than usual, because much of it was cached
+        (1, 1.0, 60, 0),
+        (1, 1.01, 60, 0),
+    ],
+)
+def test_what_is_left_of_a_run(elapsed: float, progress: float, typical: float | None, left: float | None) -> None:
+    assert seconds_left(elapsed=elapsed, progress=progress, typical=typical) == (
+        None if left is None else pytest.approx(left)
+    )
+
+
+@pytest.mark.parametrize(
+    ("left", "notice", "margin", "may_go_on"),
+    [
+        (60, 120, 10, True),
+        (110, 120, 10, True),
+        (110.1, 120, 10, False),
+        (0, 0, 0, True),
+        (0, 5, 10, False),
+        # nobody knows when it ends
+        (None, 120, 0, False),
+        (None, 0, 0, False),
+        # no hurry
+        (None, None, 10, True),
+        (100_000, None, 10, True),
+    ],
+)
+def test_what_fits_into_a_notice(left: float | None, notice: float | None, margin: float, may_go_on: bool) -> None:
+    assert fits(left, notice, margin=margin) is may_go_on
+
+
+def test_what_is_typical_is_learned_for_each_workflow() -> None:
+    typical = Typical()
+    assert typical.run_seconds("a") is None
+    assert typical.store_seconds("a") is None
+    typical.ran("a", 100)
+    typical.ran("b", 5)
+    typical.stored("a", 2)
+    assert (typical.run_seconds("a"), typical.run_seconds("b")) == (100, 5)
+    assert (typical.store_seconds("a"), typical.store_seconds("b")) == (2, None)
+
+
+def test_what_is_typical_follows_the_latest_runs_and_forgets_a_cold_start() -> None:
+    typical = Typical()
+    typical.ran("a", 100)
+    typical.ran("a", 10)
+    after_one = typical.run_seconds("a")
+    assert after_one is not None
+    assert 50 < after_one < 100
+    for _ in range(10):
+        typical.ran("a", 10)
+    assert typical.run_seconds("a") == pytest.approx(10, rel=0.2)
+
+
+def test_of_very_many_workflows_the_one_that_ran_longest_ago_is_forgotten() -> None:
+    typical = Typical()
+    typical.ran("first", 1)
+    typical.ran("second", 1)
+    typical.ran("first", 1)
+    for number in range(MOST_WORKFLOWS - 1):
+        typical.ran(f"more-{number}", 1)
+    assert typical.run_seconds("first") is not None
+    assert typical.run_seconds("second") is None
