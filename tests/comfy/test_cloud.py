@@ -277,3 +277,35 @@ async def test_a_job_that_may_be_there_is_not_sent_again(sim: Sim, cloud: CloudC
     with pytest.raises(ServerRefused):
         await cloud.run(invert())
     assert sim.log.prompts_queued == 1
+
+
+async def test_closing_cancels_the_jobs_that_are_under_way(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+    listener = Listener()
+    run = asyncio.create_task(cloud.run(invert(), on_event=listener))
+    await listener.heard(Started)
+    await cloud.close()
+    with pytest.raises(RunInterrupted, match="The client was closed"):
+        await run
+    assert any(received.path.endswith("/cancel") for received in sim.log.requests)
+
+
+async def test_closing_waits_for_a_cancel_that_is_under_way(sim: Sim, cloud: CloudClient) -> None:
+    sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
+    listener = Listener()
+    run = asyncio.create_task(cloud.run(invert(), on_event=listener))
+    await listener.heard(Started)
+    late = sim.misbehave(SlowHttp(seconds=0.2, path="/api/jobs/"))
+    run.cancel()
+    while late.happened == 0:  # noqa: ASYNC110  (the stand-in tells nobody)
+        await asyncio.sleep(0.01)
+    await cloud.close()
+    assert sim.log.interrupts == 1
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+
+async def test_extra_data_goes_along(sim: Sim, cloud: CloudClient) -> None:
+    result = await cloud.run(invert(), extra_data={"note": "mine"})
+    history = await cloud._http.object(f"/api/history_v2/{result.prompt_id}")
+    assert history[result.prompt_id]["prompt"]["extra_data"]["note"] == "mine"

@@ -86,6 +86,22 @@ async def test_attachments_are_uploaded(pool: WorkflowPool, sim: Sim, tmp_path: 
     assert sim.log.uploads_written == 1
 
 
+async def test_placeholders_become_the_files_of_whichever_server_runs_it(pool: WorkflowPool, sim: Sim) -> None:
+    graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "__FILE__"}}}
+    attachment = Attachment(placeholder="__FILE__", source=b"own", name="a.png", folder="job-1")
+    result = await pool.run(graph, attachments=[attachment])
+    assert (sim.folder / "input" / result.texts["1"][0]).read_bytes() == b"own"
+    assert result.texts["1"][0].startswith("comfyrelay/job-1/")
+
+
+async def test_extra_data_goes_to_the_server(pool: WorkflowPool) -> None:
+    job = await pool.enqueue(invert(), extra_data={"note": "mine"})
+    result = await job
+    assert isinstance(job.server, ComfyClient)
+    history = await job.server._http.object(f"/history/{result.prompt_id}")
+    assert history[result.prompt_id]["prompt"][3]["note"] == "mine"
+
+
 async def test_many_may_await_a_job_and_leave_it_alone(pool: WorkflowPool, sim: Sim) -> None:
     stuck = sim.misbehave(Stuck(class_type="ImageInvert"))
     job = await pool.enqueue(invert())

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -47,7 +48,10 @@ async def test_waiting_jobs_survive_with_everything_they_had(path: Path, tmp_pat
         attachments=(
             Attachment(node="1", input="image", source=b"\x00bytes", name="a.png"),
             Attachment(node="2", input="video", source=tmp_path / "clip.mp4", content_hash="ff"),
+            Attachment(placeholder="__IMG__", source=b"own", folder="job-1"),
+            Attachment(placeholder="__LUT__", source=tmp_path / "lut.png", shared=True),
         ),
+        extra_data={"extra_pnginfo": {"workflow": {"ü": [1, None]}}},
         max_attempts=5,
         retry_delay=0.25,
         timeouts=RunTimeouts(queue_seconds=9, node_seconds=None),
@@ -60,6 +64,22 @@ async def test_waiting_jobs_survive_with_everything_they_had(path: Path, tmp_pat
         assert left == Leftover(waiting=(full, ticket(2)))
         assert queue.take(anywhere) == ticket(2)
         assert queue.take(anywhere) == full
+
+
+async def test_a_queue_of_an_earlier_version_is_read(path: Path) -> None:
+    """Tickets had no extra data then, and attachments neither placeholder nor folder."""
+    attachment = Attachment(node="1", input="image", source=b"bytes")
+    async with opened(path) as (queue, _):
+        await queue.put(ticket(1, attachments=(attachment,)))
+    with closing(sqlite3.connect(path)) as connection:
+        (text,) = connection.execute("SELECT ticket FROM jobs").fetchone()
+        older = json.loads(text)
+        del older["extra_data"]
+        for name in ("placeholder", "folder", "shared"):
+            del older["attachments"][0][name]
+        connection.execute("UPDATE jobs SET ticket = ?", (json.dumps(older).encode(),))
+        connection.commit()
+    assert (await leftover(path)).waiting == (ticket(1, attachments=(attachment,)),)
 
 
 async def test_a_path_is_kept_whole_wherever_the_next_process_starts(

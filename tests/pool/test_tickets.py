@@ -64,6 +64,32 @@ def test_nodes_that_are_not_there_are_refused() -> None:
         made(invert(), attachments=[Attachment(node="Photo", input="image", source=b"")])
 
 
+def test_an_attachment_must_say_where_it_goes() -> None:
+    with pytest.raises(InvalidInput, match="either a node and its input, or a placeholder"):
+        made(invert(), attachments=[Attachment(source=b"")])
+    with pytest.raises(InvalidInput, match="one name"):
+        made(invert(), attachments=[Attachment(placeholder="__IMG__", folder="../x", source=b"")])
+
+
+def test_an_attachment_with_a_placeholder_needs_no_node() -> None:
+    attachment = Attachment(placeholder="__IMG__", source=b"")
+    assert made(invert(), attachments=[attachment]).attachments == (attachment,)
+
+
+def test_a_ticket_keeps_extra_data_as_it_was() -> None:
+    extra_data = {"extra_pnginfo": {"workflow": [1]}}
+    ticket = made(invert(), extra_data=extra_data)
+    extra_data["extra_pnginfo"]["workflow"].append(2)
+    assert ticket.extra_data == {"extra_pnginfo": {"workflow": [1]}}
+    assert made(invert()).extra_data is None
+
+
+def test_extra_data_is_json() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        made(invert(), extra_data={"x": object()})
+    assert set(caught.value.errors) == {"extra_data"}
+
+
 @pytest.mark.parametrize(("field", "value"), [("max_attempts", 0), ("retry_delay", -1.0)])
 def test_options_out_of_range_are_refused(field: str, value: float) -> None:
     with pytest.raises(InvalidInput) as caught:

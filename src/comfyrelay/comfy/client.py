@@ -1,7 +1,7 @@
 """A ComfyUI server, spoken to over its HTTP routes and its WebSocket."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from comfyrelay.comfy.http import Http, PortClosed, body_of, save
 from comfyrelay.comfy.nodes import find_node, with_prefix
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfy.preflight import file_query, graph_problems, uploaded_files
+from comfyrelay.comfy.runs import Runs
 from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.streams import safely, stream_of
 from comfyrelay.comfy.submit import NotTaken, knows, post_graph, refused_outputs
@@ -31,7 +32,6 @@ from comfyrelay.errors import (
     NoOutput,
     NotInstalled,
     OutputGone,
-    RunInterrupted,
     RunLost,
     RunRemoved,
     RunTimedOut,
@@ -85,7 +85,7 @@ class ComfyClient:
         from the server's history once it has been read.
         """
         self._http = Http(url, headers=headers)
-        self._uploader = Uploader(self._http, path="/upload/image")
+        self._uploader = Uploader(self._http, path="/upload/image", view_path="/view")
         # a server that comes back may be another one, with empty folders
         self._board = Switchboard(self._http, on_lost=self._uploader.forget)
         self._timeouts = timeouts or RunTimeouts()
@@ -94,9 +94,7 @@ class ComfyClient:
         # workflow hash → the connection on which it ran: a server that restarted has unloaded its models
         self._loaded: dict[str, int] = {}
         self._object_info: dict[str, Any] = {}
-        self._runs: set[asyncio.Task[RunResult]] = set()
-        self._stops: set[asyncio.Task[None]] = set()
-        self._is_closing = False
+        self._runs = Runs()
         # runs that took too long and may not have stopped
         self._left_behind: set[str] = set()
 
@@ -117,11 +115,7 @@ class ComfyClient:
 
     async def close(self) -> None:
         """Stop the runs that are under way, on the server too, and close all connections."""
-        self._is_closing = True
-        for task in self._runs:
-            task.cancel()
-        await asyncio.gather(*self._runs, return_exceptions=True)
-        await asyncio.gather(*self._stops)
+        await self._runs.close()
         await self._board.socket.close()
         await self._http.close()
 
@@ -216,7 +210,7 @@ class ComfyClient:
             extra_data=extra_data,
             loading_factor=1 if is_loaded else loading_factor(graph),
         )
-        result = await self._kept(self._run_with(graph, tuple(attachments), order))
+        result = await self._runs.keep(self._run_with(graph, tuple(attachments), order))
         self._note_loaded(digest)
         order.on_event(Finished(prompt_id=result.prompt_id, result=result))
         return result
@@ -334,30 +328,14 @@ class ComfyClient:
         async with self._http.stream("GET", "/view", **wanted) as response:
             return response.is_success
 
-    async def _kept(self, work: Coroutine[Any, Any, RunResult]) -> RunResult:
-        """Wait for a run in a task of its own, so that closing the client can stop it and wait until it has stopped."""
-        task = asyncio.create_task(work)
-        self._runs.add(task)
-        task.add_done_callback(self._runs.discard)
-        try:
-            return await task
-        except asyncio.CancelledError:
-            me = asyncio.current_task()
-            if self._is_closing and me is not None and not me.cancelling():
-                raise RunInterrupted("The client was closed.") from None
-            raise
-
     def _note_loaded(self, digest: str) -> None:
         self._loaded[digest] = self._board.socket.connection
         if len(self._loaded) > MOST_LOADED:
             del self._loaded[next(iter(self._loaded))]
 
     async def _stop(self, prompt_id: str, *, may_be_coming: bool = False) -> None:
-        """Cancel as well as can be: the server may be the reason why. Goes on when the caller is cancelled again."""
-        task = asyncio.create_task(self._cancel_surely(prompt_id, may_be_coming=may_be_coming))
-        self._stops.add(task)
-        task.add_done_callback(self._stops.discard)
-        await asyncio.shield(task)
+        """Cancel as well as can be: the server may be the reason why."""
+        await self._runs.surely(self._cancel_surely(prompt_id, may_be_coming=may_be_coming))
 
     async def _cancel_surely(self, prompt_id: str, *, may_be_coming: bool) -> None:
         with suppress(ComfyRelayError, TimeoutError):

@@ -20,6 +20,7 @@ from comfyrelay.comfy.nodes import find_node, with_prefix
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfy.preflight import graph_problems
 from comfyrelay.comfy.progress import RunProgress
+from comfyrelay.comfy.runs import Runs
 from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.streams import safely, stream_of
 from comfyrelay.comfy.submit import refused_outputs
@@ -65,6 +66,7 @@ class CloudClient:
         self._timeouts = timeouts or RunTimeouts()
         self._poll_seconds = poll_seconds
         self._object_info: dict[str, Any] = {}
+        self._runs = Runs()
         self.slots = slots
 
     @property
@@ -78,6 +80,8 @@ class CloudClient:
         await self.close()
 
     async def close(self) -> None:
+        """Cancel the jobs that are under way, and close all connections."""
+        await self._runs.close()
         await self._http.close()
         await self._storage.close()
 
@@ -137,21 +141,17 @@ class CloudClient:
         """Run a graph to its end. Cancelling the call cancels this job, and no other."""
         nodes = [find_node(check_graph(graph), node) for node in wanted]
         listener = safely(on_event)
-        job_id = str(uuid4())
-        sent = with_prefix(await self._uploader.attach(graph, attachments), f"comfyrelay/{job_id}")
-        try:
-            job_id = await self.submit(sent, wanted=nodes, extra_data=extra_data, prompt_id=job_id)
-            progress = RunProgress(graph=sent, prompt_id=job_id, on_event=listener)
-            progress.accepted()
-            await self._wait(progress, timeouts or self._timeouts)
-        except (asyncio.CancelledError, RunTimedOut, ServerUnreachable, ServerRefused):
-            # it may be there and running, and would have to be paid for
-            await self._stop(job_id)
-            raise
-        result = result_of(await self._outputs(job_id), prompt_id=job_id, wanted=nodes)
-        if result.is_empty:
-            raise NoOutput
-        listener(Finished(prompt_id=job_id, result=result))
+        result = await self._runs.keep(
+            self._run(
+                graph,
+                wanted=nodes,
+                attachments=attachments,
+                timeouts=timeouts or self._timeouts,
+                listener=listener,
+                extra_data=extra_data,
+            )
+        )
+        listener(Finished(prompt_id=result.prompt_id, result=result))
         return result
 
     def stream(self, graph: Graph, **options: Any) -> AsyncIterator[RunEvent]:
@@ -184,6 +184,32 @@ class CloudClient:
     async def download(self, file: OutputFile, to: Path) -> int:
         """Save an output file; `to` appears only when it is complete. Returns its size."""
         return await save(self.read(file), to)
+
+    async def _run(
+        self,
+        graph: Graph,
+        *,
+        wanted: Sequence[str],
+        attachments: Iterable[Attachment],
+        timeouts: RunTimeouts,
+        listener: EventListener,
+        extra_data: Mapping[str, Any] | None,
+    ) -> RunResult:
+        job_id = str(uuid4())
+        sent = with_prefix(await self._uploader.attach(graph, attachments), f"comfyrelay/{job_id}")
+        try:
+            job_id = await self.submit(sent, wanted=wanted, extra_data=extra_data, prompt_id=job_id)
+            progress = RunProgress(graph=sent, prompt_id=job_id, on_event=listener)
+            progress.accepted()
+            await self._wait(progress, timeouts)
+        except (asyncio.CancelledError, RunTimedOut, ServerUnreachable, ServerRefused):
+            # it may be there and running, and would have to be paid for
+            await self._stop(job_id)
+            raise
+        result = result_of(await self._outputs(job_id), prompt_id=job_id, wanted=wanted)
+        if result.is_empty:
+            raise NoOutput
+        return result
 
     async def _pieces(self, response: httpx.Response, http: Http) -> AsyncIterator[bytes]:
         if not response.is_success:
@@ -284,6 +310,9 @@ class CloudClient:
 
     async def _stop(self, job_id: str) -> None:
         """Cancel as well as can be: the service may be the reason why."""
+        await self._runs.surely(self._cancel_surely(job_id))
+
+    async def _cancel_surely(self, job_id: str) -> None:
         with suppress(ComfyError, TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await self.cancel(job_id)

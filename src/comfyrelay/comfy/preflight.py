@@ -5,10 +5,11 @@ from typing import Any
 
 from comfyrelay.comfy.explain import Problem, is_model
 from comfyrelay.comfy.graph import Graph, is_link
+from comfyrelay.comfy.hash import MODEL_SUFFIXES
 from comfyrelay.comfy.nodes import FOLDER_MARKS, NamedFile, output_nodes
 from comfyrelay.errors import GraphRefused, NotInstalled
 
-__all__ = ["file_query", "graph_problems", "uploaded_files"]
+__all__ = ["file_query", "graph_problems", "installed_models", "uploaded_files"]
 
 # Inputs with these options name a file in the input folder; the node itself checks it, the list is incomplete.
 _UPLOAD_MARKS = ("image_upload", "video_upload", "audio_upload", "file_upload", "upload")
@@ -27,9 +28,16 @@ def uploaded_files(graph: Graph, object_info: Mapping[str, Any]) -> list[NamedFi
     return [
         NamedFile(node_id=node_id, class_type=node["class_type"], input=name, name=value)
         for node_id, node in graph.items()
-        for name, spec in _specs(object_info.get(node["class_type"]))
-        if _is_upload(spec) and isinstance(value := node["inputs"].get(name), str)
+        for name, spec in input_specs(object_info.get(node["class_type"]))
+        if is_upload(spec) and isinstance(value := node["inputs"].get(name), str)
     ]
+
+
+def installed_models(object_info: Mapping[str, Any]) -> set[str]:
+    """The model files that can be chosen in any node."""
+    specs = [spec for definition in object_info.values() for _, spec in input_specs(definition)]
+    choices = [each for spec in specs for each in choices_of(spec) or () if isinstance(each, str)]
+    return {each for each in choices if each.lower().endswith(MODEL_SUFFIXES)}
 
 
 def file_query(name: str) -> dict[str, str]:
@@ -50,7 +58,7 @@ def _of_node(node_id: str, node: dict[str, Any], graph: Graph, object_info: Mapp
     for name, spec in required.items():
         if name not in node["inputs"] and not _grows(spec):
             yield Problem(text=f"{where}: input '{name}' is not connected", node_id=node_id)
-    for name, spec in _specs(definition):
+    for name, spec in input_specs(definition):
         if (problem := _of_value(name, node["inputs"].get(name), spec, graph)) is not None:
             kind, text = problem
             yield Problem(text=f"{where}: {text}", kind=kind, node_id=node_id)
@@ -62,15 +70,15 @@ def _of_value(
     if is_link(value):
         known = value[0] in graph
         return None if known else (GraphRefused, f"input '{name}' is linked to node {value[0]}, which is not there")
-    options = _options(spec)
-    if value is None or options is None or _is_upload(spec) or value in options:
+    options = choices_of(spec)
+    if value is None or options is None or is_upload(spec) or value in options:
         return None
     if is_model(name, value):
         return NotInstalled, f"the model {value!r} is not installed on the server (input '{name}')"
     return GraphRefused, f"{value!r} is not a choice of input '{name}'"
 
 
-def _specs(definition: object) -> list[tuple[str, list[Any]]]:
+def input_specs(definition: object) -> list[tuple[str, list[Any]]]:
     inputs = definition.get("input") if isinstance(definition, dict) else None
     parts = [inputs.get(part) for part in ("required", "optional")] if isinstance(inputs, dict) else []
     return [
@@ -82,7 +90,7 @@ def _specs(definition: object) -> list[tuple[str, list[Any]]]:
     ]
 
 
-def _options(spec: list[Any]) -> list[Any] | None:
+def choices_of(spec: list[Any]) -> list[Any] | None:
     """The choices of an input, in the form of older nodes or of newer ones."""
     if isinstance(spec[0], list):
         return spec[0]
@@ -97,5 +105,5 @@ def _grows(spec: object) -> bool:
     return isinstance(spec, list) and bool(spec) and str(spec[0]).startswith("COMFY_AUTOGROW")
 
 
-def _is_upload(spec: list[Any]) -> bool:
+def is_upload(spec: list[Any]) -> bool:
     return len(spec) > 1 and isinstance(spec[1], dict) and any(spec[1].get(mark) for mark in _UPLOAD_MARKS)

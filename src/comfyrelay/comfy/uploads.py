@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graph import Graph, placeholders_in, replace_placeholders
 from comfyrelay.comfy.http import Http
 from comfyrelay.comfy.nodes import find_node
 from comfyrelay.errors import InvalidInput, ServerRefused
@@ -20,20 +20,35 @@ UPLOAD_FOLDER = "comfyrelay"
 MOST_KNOWN = 10_000
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
+_FOLDER = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
-    """A file for an input of a graph: it is uploaded before the run, and the input is set to its name there.
+    """A file for a graph: it is uploaded before the run, and the graph then names it as the server does.
 
-    `node` is a node's id or title. `content_hash` (SHA-256, hexadecimal), where it is known, saves reading the file.
+    Either an input is set, that of a node by id or title, or each occurrence of `placeholder` in the inputs' texts is
+    replaced. `content_hash` (SHA-256, hexadecimal), where it is known, saves reading the file. A file of one run only
+    may have a `folder` of its own. A `shared` file is used by many runs: a server that has it is not sent it again,
+    even if it was another process that uploaded it.
     """
 
-    node: str
-    input: str
     source: Path | bytes
+    node: str = ""
+    input: str = ""
+    placeholder: str | None = None
     name: str | None = None
     content_hash: str | None = None
+    folder: str | None = None
+    shared: bool = False
+
+    def check(self) -> None:
+        """Raise `InvalidInput` when it does not say clearly where the file goes."""
+        has_input = bool(self.node and self.input)
+        if has_input == bool(self.placeholder) or bool(self.node) != bool(self.input):
+            raise InvalidInput("An attachment needs either a node and its input, or a placeholder.")
+        if self.folder is not None and not _FOLDER.fullmatch(self.folder):
+            raise InvalidInput("The folder of an attachment is one name of letters, digits, - and _.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,54 +64,96 @@ class Uploaded:
 
 
 class Uploader:
-    """Uploads to one server, and remembers what is there."""
+    """Uploads to one server, and remembers what is there. `view_path` is where it can be asked for a shared file."""
 
-    def __init__(self, http: Http, *, path: str) -> None:
+    def __init__(self, http: Http, *, path: str, view_path: str | None = None) -> None:
         self._http = http
         self._path = path
+        self._view_path = view_path
         self._known: dict[str, Uploaded] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def upload(
-        self, source: Path | bytes, *, name: str | None = None, content_hash: str | None = None
+        self,
+        source: Path | bytes,
+        *,
+        name: str | None = None,
+        content_hash: str | None = None,
+        folder: str | None = None,
+        shared: bool = False,
     ) -> Uploaded:
         stored = await asyncio.to_thread(_stored_name, source, name, content_hash)
+        subfolder = f"{UPLOAD_FOLDER}/{folder}" if folder else UPLOAD_FOLDER
+        wanted = Uploaded(name=stored, subfolder=subfolder)
         # two runs with the same file: the second waits for the first one's upload
-        async with self._locks.setdefault(stored, asyncio.Lock()):
+        async with self._locks.setdefault(wanted.reference, asyncio.Lock()):
             try:
-                if stored not in self._known:
-                    self._note(stored, await self._send(source, stored))
-                return self._known[stored]
+                if (known := self._known.get(wanted.reference)) is not None:
+                    return known
+                is_there = shared and await self._has(wanted, size=await asyncio.to_thread(_size, source))
+                uploaded = wanted if is_there else await self._send(source, wanted)
+                if folder is None:
+                    self._note(wanted.reference, uploaded)
+                return uploaded
             finally:
-                self._locks.pop(stored, None)
+                self._locks.pop(wanted.reference, None)
 
     async def attach(self, graph: Graph, attachments: Iterable[Attachment]) -> Graph:
         """Upload what a run needs, and return the graph with those files in its inputs."""
-        filled = dict(graph)
-        for each in attachments:
-            node_id = find_node(filled, each.node)
-            uploaded = await self.upload(each.source, name=each.name, content_hash=each.content_hash)
+        wanted = tuple(attachments)
+        for each in wanted:
+            each.check()
+        used = placeholders_in(graph, (each.placeholder for each in wanted if each.placeholder))
+        references: dict[str, str] = {}
+        inputs: list[tuple[str, str, str]] = []
+        for each in wanted:
+            if each.placeholder is None:
+                inputs.append((find_node(graph, each.node), each.input, await self._reference(each)))
+            elif each.placeholder in used:
+                references[each.placeholder] = await self._reference(each)
+        filled = replace_placeholders(graph, references) if references else dict(graph)
+        for node_id, name, reference in inputs:
             node = filled[node_id]
-            filled[node_id] = {**node, "inputs": {**node["inputs"], each.input: uploaded.reference}}
+            filled[node_id] = {**node, "inputs": {**node["inputs"], name: reference}}
         return filled
 
     def forget(self) -> None:
         """Somebody may have emptied the server's folder."""
         self._known.clear()
 
-    def _note(self, stored: str, uploaded: Uploaded) -> None:
-        self._known[stored] = uploaded
+    async def _reference(self, attachment: Attachment) -> str:
+        uploaded = await self.upload(
+            attachment.source,
+            name=attachment.name,
+            content_hash=attachment.content_hash,
+            folder=attachment.folder,
+            shared=attachment.shared,
+        )
+        return uploaded.reference
+
+    def _note(self, reference: str, uploaded: Uploaded) -> None:
+        self._known[reference] = uploaded
         if len(self._known) > MOST_KNOWN:
             # the oldest: it is uploaded again if it is needed again
             del self._known[next(iter(self._known))]
 
-    async def _send(self, source: Path | bytes, name: str) -> Uploaded:
+    async def _has(self, wanted: Uploaded, *, size: int) -> bool:
+        """Whether the server has this file, and all of it: its name stands for the content, its size for the whole."""
+        if self._view_path is None:
+            return False
+        query = {"filename": wanted.name, "subfolder": wanted.subfolder, "type": "input"}
+        one_byte = {"Range": "bytes=0-0"}
+        async with self._http.stream("GET", self._view_path, params=query, headers=one_byte) as response:
+            total: str = response.headers.get("Content-Range", "").rpartition("/")[2]
+            return total == str(size)
+
+    async def _send(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
         with _opened(source) as file:
             answer = await self._http.json(
                 "POST",
                 self._path,
-                files={"image": (name, file, "application/octet-stream")},
-                data={"type": "input", "subfolder": UPLOAD_FOLDER},
+                files={"image": (wanted.name, file, "application/octet-stream")},
+                data={"type": "input", "subfolder": wanted.subfolder},
             )
         if not isinstance(answer, dict) or not isinstance(answer.get("name"), str):
             raise ServerRefused("The server took the file but did not say under which name.")
@@ -121,6 +178,11 @@ def _stored_name(source: Path | bytes, name: str | None, digest: str | None) -> 
         raise InvalidInput("A content hash is a SHA-256 in 64 hexadecimal digits.")
     named = name or (source.name if isinstance(source, Path) else "")
     return safe_name(digest or content_hash(source), named)
+
+
+def _size(source: Path | bytes) -> int:
+    with _opened(source) as file:
+        return file.seek(0, io.SEEK_END)
 
 
 def _opened(source: Path | bytes) -> io.BufferedReader | io.BytesIO:

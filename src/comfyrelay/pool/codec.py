@@ -1,6 +1,6 @@
 """Tickets and outcomes as JSON, for queues that outlive the process."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ def dump_ticket(ticket: Ticket) -> bytes:
             "max_attempts": ticket.max_attempts,
             "retry_delay": ticket.retry_delay,
             "timeouts": ticket.timeouts and asdict(ticket.timeouts),
+            "extra_data": ticket.extra_data,
         }
     )
 
@@ -63,6 +64,8 @@ def load_ticket(
         max_attempts=value["max_attempts"],
         retry_delay=value["retry_delay"],
         timeouts=RunTimeouts(**value["timeouts"]) if value["timeouts"] else None,
+        # a queue of an earlier version has none
+        extra_data=value.get("extra_data"),
         attempts=attempts,
     )
 
@@ -103,14 +106,9 @@ def _dump_metadata(ticket: Ticket) -> bytes:
 
 def _attachment(attachment: Attachment) -> dict[str, Any]:
     source = attachment.source
-    return {
-        "node": attachment.node,
-        "input": attachment.input,
-        # absolute: the process that runs it may have been started in another folder
-        "source": str(source.absolute()) if isinstance(source, Path) else None,
-        "name": attachment.name,
-        "content_hash": attachment.content_hash,
-    }
+    # absolute: the process that runs it may have been started in another folder
+    kept = str(source.absolute()) if isinstance(source, Path) else None
+    return {each.name: getattr(attachment, each.name) for each in fields(attachment)} | {"source": kept}
 
 
 def _dump_result(result: RunResult) -> dict[str, Any]:

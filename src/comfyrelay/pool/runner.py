@@ -114,6 +114,7 @@ class Runner:
                 wanted=ticket.include_outputs,
                 attachments=ticket.attachments,
                 timeouts=ticket.timeouts,
+                extra_data=ticket.extra_data,
                 on_event=Relay(record, graph, self._endings.emit).take,
             )
         except ComfyError as error:

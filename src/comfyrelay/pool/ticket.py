@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 from uuid import uuid4
 
+import orjson
+
 from comfyrelay.comfy.graph import Graph, check_graph, dump_json
 from comfyrelay.comfy.hash import workflow_hash
 from comfyrelay.comfy.nodes import find_node
@@ -39,6 +41,7 @@ class JobOptions(TypedDict, total=False):
     - `max_attempts`: 3 unless told.
     - `retry_delay`: seconds between a failed attempt and the next; 1 unless told.
     - `timeouts`: how long a run may take, and where.
+    - `extra_data`: JSON that goes to ComfyUI beside the graph, such as keys of partner nodes.
     """
 
     priority: int
@@ -50,6 +53,7 @@ class JobOptions(TypedDict, total=False):
     max_attempts: int
     retry_delay: float
     timeouts: RunTimeouts | None
+    extra_data: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +72,7 @@ class Ticket:
     max_attempts: int = 3
     retry_delay: float = 1.0
     timeouts: RunTimeouts | None = None
+    extra_data: Mapping[str, Any] | None = None
     attempts: int = 0
 
 
@@ -86,9 +91,12 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
         max_attempts=options.get("max_attempts", 3),
         retry_delay=options.get("retry_delay", 1.0),
         timeouts=options.get("timeouts"),
+        extra_data=_json_copy(extra_data) if (extra_data := options.get("extra_data")) is not None else None,
     )
     _check(ticket)
-    for node in (*ticket.include_outputs, *(each.node for each in ticket.attachments)):
+    for each in ticket.attachments:
+        each.check()
+    for node in (*ticket.include_outputs, *(each.node for each in ticket.attachments if each.node)):
         find_node(graph, node)
     return ticket
 
@@ -99,6 +107,14 @@ def _lane(graph: Graph, options: JobOptions) -> Lane:
         frozenset(options.get("preferred_clients", ())),
         frozenset(options.get("exclude_clients", ())),
     )
+
+
+def _json_copy(extra_data: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        copy: dict[str, Any] = orjson.loads(orjson.dumps(dict(extra_data)))
+    except TypeError as error:
+        raise InvalidInput(errors={"extra_data": f"must be JSON: {error}"}) from None
+    return copy
 
 
 def _check(ticket: Ticket) -> None:
