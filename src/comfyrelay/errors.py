@@ -14,9 +14,11 @@
     ├── TooManyActiveJobs        the user's limit is reached
     ├── PoolUnavailable          a database cannot be reached
     ├── StorageUnavailable       object storage cannot be reached
+    ├── ControlPlaneUnreachable  a worker's control plane does not answer, or not like one
     ├── NotReady                 the server cannot serve; says which parts are missing
     ├── JobCanceled              it was canceled before it was done
     ├── GraphError               not a graph that ComfyUI can run
+    ├── TransferFailed           a job's file could not be fetched or stored; `fault` says whose fault that is
     ├── ComfyError               a ComfyUI server could not do it; `fault` says whose fault that is
     │   ├── GraphRefused         job: the server found mistakes in the graph
     │   ├── NotInstalled         worker: nodes or models that this server does not have
@@ -49,6 +51,7 @@ __all__ = [
     "ComfyRelayError",
     "ConfigurationError",
     "Conflict",
+    "ControlPlaneUnreachable",
     "DeviceFault",
     "Forbidden",
     "GraphError",
@@ -80,6 +83,7 @@ __all__ = [
     "TooLarge",
     "TooManyActiveJobs",
     "TooManyRequests",
+    "TransferFailed",
     "Unauthorized",
 ]
 
@@ -195,6 +199,12 @@ class StorageUnavailable(ComfyRelayError):
     code = "storage_unavailable"
 
 
+class ControlPlaneUnreachable(ComfyRelayError):
+    """The control plane cannot be reached."""
+
+    code = "control_plane_unreachable"
+
+
 class NotReady(ComfyRelayError):
     """The server is not ready."""
 
@@ -223,6 +233,16 @@ class Fault(StrEnum):
     JOB = "job"
     WORKER = "worker"
     INTERRUPTED = "interrupted"
+
+
+class TransferFailed(ComfyRelayError):
+    """A file of the job could not be transferred."""
+
+    code = "transfer_failed"
+
+    def __init__(self, detail: str | None = None, *, fault: Fault = Fault.WORKER) -> None:
+        self.fault = fault
+        super().__init__(detail)
 
 
 class ComfyError(ComfyRelayError):

@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
@@ -22,7 +22,7 @@ from pydantic_settings import (
 
 from comfyrelay.errors import ConfigurationError
 
-__all__ = ["ENV_PREFIX", "Settings", "Stage", "load_settings"]
+__all__ = ["ENV_PREFIX", "ArgumentsOnly", "Settings", "Stage", "load", "load_settings"]
 
 ENV_PREFIX = "COMFYRELAY_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
@@ -47,8 +47,8 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Settings(BaseSettings):
-    """What one process needs to know. `load_settings` fills it; tests construct it directly."""
+class ArgumentsOnly(BaseSettings):
+    """Settings that look nowhere by themselves; `load` fills them, tests construct them directly."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
@@ -58,6 +58,23 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
         validate_default=True,
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments only. pydantic would merge `tenant_pools` of two sources; one must replace the other."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
+class Settings(ArgumentsOnly):
+    """What one process of the control plane needs to know."""
 
     data_dir: Path = Field(Path("~/.local/share/comfyrelay"), description="folder for everything local")
     database_url: DatabaseUrl | None = Field(
@@ -149,37 +166,38 @@ class Settings(BaseSettings):
         """The object storage."""
         return self.storage_url or (self.data_dir / "objects").as_uri()
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments only. pydantic would merge `tenant_pools` of two sources; one must replace the other."""
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
 
+S = TypeVar("S", bound=ArgumentsOnly)
 
+# Other parts have tables of their own in the file.
+TABLES = ("worker",)
 _JSON_EXAMPLES = {
     "tenant_pools": 'an object of pool names and database URLs: {"main": "postgresql://…"}',
     "fleet_secrets": 'an object of stages and lists of secrets: {"production": ["…"]}',
     "signing_secrets": 'a list of secrets: ["…"]',
     "allowed_origins": 'a list of origins: ["https://example.com"]',
+    "capabilities": 'an object of whatever the control plane should know: {"zone": "attic"}',
 }
 
 
 def load_settings() -> Settings:
     """Read the settings of this process; the environment beats the file."""
+    return load(Settings)
+
+
+def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, str] | None = None) -> S:
+    """Read settings from the environment and the file, or a table of the file; the environment beats the file.
+
+    `plain_names` are variables without our prefix, by setting; the one with the prefix beats the plain one.
+    """
     path = _config_path()
     in_file = _read_file(path) if path else {}
-    in_environment = _read_environment()
+    in_file = in_file.get(table, {}) if table else {key: value for key, value in in_file.items() if key not in TABLES}
+    in_environment = _read_environment(model, plain_names or {})
     try:
-        return Settings(**{**in_file, **in_environment})
+        return model(**{**in_file, **in_environment})
     except ValidationError as error:
-        complaints = [_complaint(each, in_environment, path) for each in error.errors()]
+        complaints = [_complaint(model, each, in_environment, path) for each in error.errors()]
         raise ConfigurationError("\n".join(complaints)) from None
 
 
@@ -205,31 +223,42 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not valid TOML: {error}.") from None
 
 
-def _read_environment() -> dict[str, Any]:
+def _read_environment(model: type[ArgumentsOnly], plain_names: Mapping[str, str]) -> dict[str, Any]:
+    prefix = _prefix(model)
+    # as if they had been given with the prefix
+    plain = {f"{prefix}{key}".lower(): value for key, name in plain_names.items() if (value := os.environ.get(name))}
+    source = EnvSettingsSource(model)
+    source.env_vars = {**plain, **source.env_vars}
     try:
-        return EnvSettingsSource(Settings)()
+        return source()
     except SettingsError as error:
         # pydantic names the field, and only the field
         key = next((name for name in _JSON_EXAMPLES if f'"{name}"' in str(error)), "tenant_pools")
-        raise ConfigurationError(f"{_variable(key)} is not valid JSON. Write {_JSON_EXAMPLES[key]}.") from None
+        raise ConfigurationError(f"{_variable(model, key)} is not valid JSON. Write {_JSON_EXAMPLES[key]}.") from None
 
 
-def _complaint(error: ErrorDetails, in_environment: Mapping[str, Any], path: Path | None) -> str:
+def _complaint(
+    model: type[ArgumentsOnly], error: ErrorDetails, in_environment: Mapping[str, Any], path: Path | None
+) -> str:
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if not error["loc"]:
         return f"{message}."
     key = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
-        return f"{path}: unknown setting {key!r}. {_advice(key)}"
+        return f"{path}: unknown setting {key!r}. {_advice(model, key)}"
     place = "in the environment" if key in in_environment else f"as {key} in {path}"
-    description = Settings.model_fields[key].description
-    return f"{_variable(key)} ({description}): {message}. Correct it {place}."
+    description = model.model_fields[key].description
+    return f"{_variable(model, key)} ({description}): {message}. Correct it {place}."
 
 
-def _advice(key: str) -> str:
-    close = difflib.get_close_matches(key.lower(), Settings.model_fields, n=1)
+def _advice(model: type[ArgumentsOnly], key: str) -> str:
+    close = difflib.get_close_matches(key.lower(), model.model_fields, n=1)
     return f"Did you mean {close[0]!r}?" if close else "Remove it, or correct its name."
 
 
-def _variable(key: str) -> str:
-    return f"{ENV_PREFIX}{key.upper()}"
+def _variable(model: type[ArgumentsOnly], key: str) -> str:
+    return f"{_prefix(model)}{key.upper()}"
+
+
+def _prefix(model: type[ArgumentsOnly]) -> str:
+    return str(model.model_config["env_prefix"])

@@ -18,6 +18,7 @@ from comfyrelay.pool.events import EVENT_CLASSES
 from comfyrelay.settings import ENV_PREFIX, Settings
 from comfyrelay.sim import misbehaviour
 from comfyrelay.store import central, tenant
+from comfyrelay.worker.settings import PLAIN_NAMES, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -72,6 +73,15 @@ def test_every_setting_is_documented_with_its_default(name: str) -> None:
     default = Settings.model_fields[name].default
     shown = "not set" if default is None else f"`{default}`"
     row = f"| `{ENV_PREFIX}{name.upper()}` | `{name}` | {shown} |"
+    assert row in read(REFERENCE / "settings.md")
+
+
+@pytest.mark.parametrize("name", WorkerSettings.model_fields)
+def test_every_setting_of_the_worker_is_documented_with_its_default_and_its_plain_name(name: str) -> None:
+    default = WorkerSettings.model_fields[name].default
+    shown = "not set" if default is None else f"`{default}`"
+    plain = f"`{PLAIN_NAMES[name]}`" if name in PLAIN_NAMES else ""
+    row = f"| `{ENV_PREFIX}WORKER_{name.upper()}` | {plain} | `{name}` | {shown} |"
     assert row in read(REFERENCE / "settings.md")
 
 

@@ -1,0 +1,274 @@
+"""The life of a worker: wait for ComfyUI, register, take jobs, and leave in order."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from comfyrelay.errors import ComfyRelayError
+from comfyrelay.worker.assets import AssetCache
+from comfyrelay.worker.capabilities import Capabilities
+from comfyrelay.worker.control import Control
+from comfyrelay.worker.enlisting import Enlisting
+from comfyrelay.worker.estimate import Typical
+from comfyrelay.worker.folders import ComfyFolders
+from comfyrelay.worker.imds import Imds
+from comfyrelay.worker.inputs import Inputs
+from comfyrelay.worker.job import Tools, Work
+from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.leaving import leave
+from comfyrelay.worker.machine import Machine, machine
+from comfyrelay.worker.metrics import Metrics
+from comfyrelay.worker.notices import Notice, Notices
+from comfyrelay.worker.poller import Poller
+from comfyrelay.worker.protection import Protection
+from comfyrelay.worker.room import Room, room_for
+from comfyrelay.worker.servers import Servers
+from comfyrelay.worker.settings import WorkerSettings
+from comfyrelay.worker.state import State
+from comfyrelay.worker.transfers import Transfers
+
+__all__ = ["Agent"]
+
+log = structlog.get_logger(__name__)
+
+CAPABILITIES_SECONDS = 300.0
+SIGN_OFF_SECONDS = 5.0
+
+
+class Agent:
+    """One worker in the running event loop. `run` returns when it has left."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        *,
+        metrics: Metrics | None = None,
+        on_status: Callable[[list[Lease]], None] | None = None,
+        signals: bool = True,
+    ) -> None:
+        """`signals` is whether SIGTERM and Ctrl-C are for this worker; else `stop` ends it."""
+        self._settings = settings
+        self._metrics = metrics or Metrics()
+        self._on_status = on_status
+        self._signals = signals
+        has_metadata = settings.metadata_url not in ("", "off")
+        self._imds = Imds(settings.metadata_url) if has_metadata else None
+        self._notices = Notices(
+            imds=self._imds,
+            interval_seconds=settings.metadata_interval_seconds,
+            shutdown_seconds=settings.shutdown_seconds,
+            asg_seconds=settings.termination_seconds,
+        )
+        self._works: dict[Work, asyncio.Task[None]] = {}
+        self._typical = Typical()
+        self._protection: Protection | None = None
+        self._poller: Poller | None = None
+        self._online = asyncio.Event()
+        self._capabilities_due = asyncio.Event()
+        self._servers = Servers(settings, on_change=self._on_servers_change)
+        self._capabilities = Capabilities(self._servers, settings.capabilities)
+
+    @property
+    def held(self) -> list[Lease]:
+        return [work.lease for work in self._works]
+
+    def stop(self, *, seconds: float | None = None) -> None:
+        """Leave, as if a signal had come."""
+        time_left = self._settings.shutdown_seconds if seconds is None else seconds
+        self._notices.tell(Notice(reason="shutdown", seconds=time_left))
+
+    async def run(self) -> None:
+        this = await machine(self._settings, self._imds)
+        state = State(self._settings.data_dir / this.folder_name)
+        state.open()
+        try:
+            self._notices.start(signals=self._signals)
+            await self._live(this, state)
+        finally:
+            await self._notices.close()
+            await self._servers.close()
+            if self._protection is not None:
+                await self._protection.close()
+            if self._imds is not None:
+                await self._imds.close()
+            state.close()
+
+    async def _live(self, this: Machine, state: State) -> None:
+        control = Control(self._settings.api_base_url, worker_id=this.worker_id)
+        transfers = Transfers(on_bytes=self._metrics.transferred)
+        enlisting = Enlisting(self._settings, control, state)
+        working = asyncio.create_task(self._work(this, state, control, transfers, enlisting))
+        told = asyncio.create_task(self._notices.wait_newer(None))
+        try:
+            await asyncio.wait({working, told}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                # it ends by itself only when it cannot go on
+                working.result()
+            else:
+                await self._leave(told.result(), working, control, enlisting)
+        finally:
+            for task in (told, working, *self._works.values()):
+                task.cancel()
+            await asyncio.gather(told, working, *self._works.values(), return_exceptions=True)
+            await transfers.close()
+            await control.close()
+
+    async def _work(
+        self, this: Machine, state: State, control: Control, transfers: Transfers, enlisting: Enlisting
+    ) -> None:
+        await self._servers.open()
+        await self._some_server()
+        await self._capabilities.refresh()
+        details = {
+            "max_concurrency": self._settings.max_concurrency or self._servers.total_slots,
+            "capacity_type": this.capacity_type,
+            "instance_type": this.instance_type,
+        }
+
+        async def enlist() -> None:
+            await enlisting.enlist({**details, "capabilities": self._capabilities.current})
+
+        async def enlist_again() -> None:
+            state.forget_token()
+            await enlist()
+
+        self._protect(this)
+        await enlist()
+        tools = self._tools(control, state, transfers)
+        for held in state.left_behind():
+            work = Work(held.lease, tools)
+            self._begin(work, work.settle_left_behind(held))
+        self._poller = Poller(
+            control,
+            room=self._room,
+            servers=self._servers,
+            capabilities=self._capabilities,
+            accept=lambda lease: self._accept(lease, tools),
+            enlist_again=enlist_again,
+            wait_seconds=self._settings.poll_wait_seconds,
+        )
+        keeping = asyncio.create_task(self._keep_capabilities())
+        try:
+            await self._poller.run()
+        finally:
+            self._poller = None
+            keeping.cancel()
+
+    async def _leave(self, notice: Notice, working: asyncio.Task[None], control: Control, enlisting: Enlisting) -> None:
+        log.info("worker.leaving", reason=notice.reason, seconds=notice.seconds, jobs=len(self._works))
+        working.cancel()
+        await asyncio.wait({working})
+        notice = await leave(notice, self._notices, self._works, typical=self._typical)
+        if not control.token:
+            return
+        try:
+            async with asyncio.timeout(SIGN_OFF_SECONDS):
+                await enlisting.leave(notice.reason)
+            log.info("worker.left", reason=notice.reason)
+        except (ComfyRelayError, TimeoutError) as error:
+            # its leases expire by themselves; the token is kept, so that this name can be used again
+            log.warning("worker.not_signed_off", why=str(error) or "the control plane does not answer")
+
+    def _tools(self, control: Control, state: State, transfers: Transfers) -> Tools:
+        cache = AssetCache(state.assets, max_bytes=self._settings.asset_cache_bytes)
+        self._metrics.watch(cache=cache, control=control, servers=self._servers, held=lambda: self.held)
+        folders = {
+            url: folder
+            for url in self._settings.comfyui_base_url
+            if (folder := self._settings.folder_of(url)) is not None
+        }
+        return Tools(
+            control=control,
+            servers=self._servers,
+            state=state,
+            transfers=transfers,
+            inputs=Inputs(transfers, cache, folder=state.work),
+            folders=ComfyFolders(folders),
+            typical=self._typical,
+            metrics=self._metrics,
+            heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
+            on_change=self._on_change,
+            on_progress=lambda _lease: self._show(),
+        )
+
+    def _accept(self, lease: Lease, tools: Tools) -> None:
+        log.info(
+            "worker.job_leased",
+            job_id=lease.job_id,
+            dispatch_id=lease.dispatch_id,
+            workflow=lease.workflow_hash,
+            attempt=lease.attempt,
+        )
+        work = Work(lease, tools)
+        self._begin(work, work.run())
+
+    def _begin(self, work: Work, doing: Any) -> None:
+        task = asyncio.create_task(doing)
+        self._works[work] = task
+        task.add_done_callback(lambda _: self._ended(work, task))
+        self._on_change()
+
+    def _ended(self, work: Work, task: "asyncio.Task[Any]") -> None:
+        self._works.pop(work, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("worker.job_broke", dispatch_id=work.lease.dispatch_id, exc_info=error)
+        self._on_change()
+
+    def _room(self) -> Room | None:
+        return room_for(
+            self.held,
+            slots={name: self._servers.slots(name) for name in self._settings.providers},
+            max_concurrency=self._settings.max_concurrency or self._servers.total_slots,
+            prefetch=self._settings.prefetch,
+            upload_behind=self._settings.upload_behind,
+        )
+
+    def _on_change(self) -> None:
+        if self._poller is not None:
+            self._poller.changed()
+        if self._protection is not None:
+            self._protection.want(bool(self._works))
+        self._metrics.changed()
+        self._show()
+
+    def _on_servers_change(self) -> None:
+        if any(self._servers.slots(name) for name in self._settings.providers):
+            self._online.set()
+        self._capabilities_due.set()
+        self._on_change()
+
+    def _show(self) -> None:
+        if self._on_status is not None:
+            self._on_status(self.held)
+
+    async def _some_server(self) -> None:
+        try:
+            async with asyncio.timeout(3.0):
+                await self._online.wait()
+        except TimeoutError:
+            where = [*(each.url for each in self._servers.own), *(each.url for each in self._servers.cloud)]
+            log.warning("worker.waiting_for_comfyui", servers=where)
+            await self._online.wait()
+
+    async def _keep_capabilities(self) -> None:
+        """Look again when a server came back, and now and then: models are added while ComfyUI runs."""
+        while True:
+            self._capabilities_due.clear()
+            try:
+                async with asyncio.timeout(CAPABILITIES_SECONDS):
+                    await self._capabilities_due.wait()
+            except TimeoutError:
+                pass
+            await self._capabilities.refresh()
+
+    def _protect(self, this: Machine) -> None:
+        if self._settings.asg_name and this.instance_id and this.region:
+            self._protection = Protection(
+                asg_name=self._settings.asg_name, instance_id=this.instance_id, region=this.region
+            )
+            self._protection.start()
+            self._protection.want(False)
+        elif self._settings.asg_name:
+            log.warning("worker.no_protection", why="ASG_NAME is set, but this is not an EC2 instance.")

@@ -1,0 +1,102 @@
+"""Files that many jobs use, kept on this machine by their content: fetched once, and the oldest go when it is full."""
+
+import asyncio
+import os
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+import structlog
+
+from comfyrelay.comfy.uploads import content_hash as hash_of
+from comfyrelay.errors import TransferFailed
+
+__all__ = ["AssetCache"]
+
+log = structlog.get_logger(__name__)
+
+
+class AssetCache:
+    """A folder that one process uses. When a file was last used is kept as its time, so restarts forget nothing."""
+
+    def __init__(self, folder: Path, *, max_bytes: int) -> None:
+        self.hits = 0
+        self.misses = 0
+        self.bytes = 0
+        self._folder = folder
+        self._max_bytes = max_bytes
+        # name → size, the one that was used last at the end
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._pins: Counter[str] = Counter()
+        # as long as somebody holds one, or waits for it
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._read()
+
+    async def get(self, content_hash: str, suffix: str, fetch: Callable[[Path], Awaitable[object]]) -> Path:
+        """The file with this content, which `fetch` writes if it is not here; it stays until it is released."""
+        name = f"{content_hash}{suffix}"
+        path = self._folder / name
+        # two jobs with the same file: the second waits for the first one's download
+        async with self._locks.setdefault(content_hash, asyncio.Lock()):
+            if name in self._sizes and path.is_file():
+                self.hits += 1
+            else:
+                self.misses += 1
+                await self._fetch(content_hash, path, fetch)
+            self._pins[name] += 1
+            self._sizes.move_to_end(name)
+            os.utime(path)
+        self._make_room()
+        return path
+
+    def release(self, path: Path) -> None:
+        """The job that got it is over."""
+        self._pins[path.name] -= 1
+        if self._pins[path.name] <= 0:
+            del self._pins[path.name]
+        self._make_room()
+
+    async def _fetch(self, content_hash: str, path: Path, fetch: Callable[[Path], Awaitable[object]]) -> None:
+        part = self._folder / f".{uuid4().hex}"
+        try:
+            await fetch(part)
+            if await asyncio.to_thread(hash_of, part) != content_hash:
+                raise TransferFailed("An input of the job has another content than it should have.")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        self._forget(path.name)
+        self._note(path)
+
+    def _read(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        found = []
+        for path in self._folder.iterdir():
+            if path.name.startswith("."):
+                # a download that was cut off
+                path.unlink(missing_ok=True)
+            elif path.is_file():
+                found.append((path.stat().st_mtime_ns, path))
+        for _, path in sorted(found):
+            self._note(path)
+        self._make_room()
+
+    def _note(self, path: Path) -> None:
+        self._sizes[path.name] = path.stat().st_size
+        self.bytes += self._sizes[path.name]
+
+    def _forget(self, name: str) -> None:
+        self.bytes -= self._sizes.pop(name, 0)
+
+    def _make_room(self) -> None:
+        for name in list(self._sizes):
+            if self.bytes <= self._max_bytes:
+                return
+            if name not in self._pins:
+                try:
+                    (self._folder / name).unlink(missing_ok=True)
+                except OSError as error:
+                    log.warning("assets.not_removed", why=error.strerror)
+                self._forget(name)

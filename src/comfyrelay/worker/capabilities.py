@@ -1,0 +1,105 @@
+"""What this worker is and has, for the control plane: GPUs, ComfyUI, nodes and models."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.comfy.preflight import installed_models
+from comfyrelay.errors import ComfyError
+from comfyrelay.worker.servers import Servers
+
+__all__ = ["Capabilities", "differ", "gather"]
+
+# Free memory moves all the time; less than this is not worth telling.
+MEMORY_STEP = 0.1
+
+
+class Capabilities:
+    """What this worker is, and what of that the control plane knows."""
+
+    def __init__(self, servers: Servers, more: Mapping[str, Any]) -> None:
+        self._servers = servers
+        self._more = more
+        self._told: Mapping[str, Any] | None = None
+        self.current: dict[str, Any] = dict(more)
+
+    async def refresh(self) -> None:
+        self.current = await gather(self._servers, self._more)
+
+    @property
+    def news(self) -> dict[str, Any] | None:
+        """What to tell with the next poll; `None` when nothing has changed."""
+        return self.current if differ(self._told, self.current) else None
+
+    def told(self, capabilities: Mapping[str, Any]) -> None:
+        self._told = capabilities
+
+
+async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask every server that answers. A job may come to any of them, so nodes and models are those that all have."""
+    described: list[dict[str, Any]] = []
+    nodes: list[set[str]] = []
+    models: list[set[str]] = []
+    for client in servers.own:
+        try:
+            stats = await client.system_stats()
+            info = await client.object_info(refresh=True)
+        except ComfyError:
+            continue
+        described.append(_described(client, stats))
+        nodes.append(set(info))
+        models.append(installed_models(info))
+    found: dict[str, Any] = {"providers": sorted({*(["self_hosted"] if servers.own else []), *_cloud(servers)})}
+    if described:
+        found |= {
+            "comfyui": described,
+            "node_types": sorted(set.intersection(*nodes)),
+            "models": sorted(set.intersection(*models)),
+        }
+    return {**found, **more}
+
+
+def differ(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> bool:
+    """Whether there is something new to tell."""
+    if old is None or _without_memory(old) != _without_memory(new):
+        return True
+    return any(
+        abs(one - other) > MEMORY_STEP * max(one, other, 1)
+        # the same GPUs, or the rest would differ
+        for one, other in zip(_free_memory(old), _free_memory(new), strict=True)
+    )
+
+
+def _cloud(servers: Servers) -> list[str]:
+    return ["cloud"] if servers.cloud else []
+
+
+def _described(client: ComfyClient, stats: Mapping[str, Any]) -> dict[str, Any]:
+    system = stats.get("system")
+    devices = stats.get("devices")
+    return {
+        "url": client.url,
+        "version": system.get("comfyui_version") if isinstance(system, dict) else None,
+        "gpus": [
+            {
+                "name": each.get("name"),
+                "type": each.get("type"),
+                "memory_total": each.get("vram_total"),
+                "memory_free": each.get("vram_free"),
+            }
+            for each in (devices if isinstance(devices, list) else [])
+            if isinstance(each, dict)
+        ],
+    }
+
+
+def _without_memory(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_memory(each) for key, each in value.items() if key != "memory_free"}
+    return [_without_memory(each) for each in value] if isinstance(value, list) else value
+
+
+def _free_memory(capabilities: Mapping[str, Any]) -> list[float]:
+    return [
+        float(gpu.get("memory_free") or 0) for comfyui in capabilities.get("comfyui", ()) for gpu in comfyui["gpus"]
+    ]

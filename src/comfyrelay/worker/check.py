@@ -1,0 +1,149 @@
+"""Says in words whether a worker with these settings could work: what is reachable, and what is missing."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.comfy.cloud import CloudClient
+from comfyrelay.errors import ComfyRelayError
+from comfyrelay.worker.capabilities import Capabilities
+from comfyrelay.worker.control import Control
+from comfyrelay.worker.enlisting import Enlisting, explain
+from comfyrelay.worker.imds import Imds
+from comfyrelay.worker.machine import Machine, machine
+from comfyrelay.worker.servers import Servers
+from comfyrelay.worker.settings import WorkerSettings
+from comfyrelay.worker.state import State
+
+__all__ = ["Finding", "Verdict", "check"]
+
+
+class Verdict(StrEnum):
+    FINE = "fine"
+    # it works, but less well than it could
+    LACKING = "lacking"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    verdict: Verdict
+    about: str
+    text: str
+
+
+async def check(settings: WorkerSettings) -> AsyncIterator[Finding]:
+    """Look at everything that a worker needs. Nothing is changed: it does not register."""
+    imds = Imds(settings.metadata_url) if settings.metadata_url not in ("", "off") else None
+    servers = Servers(settings, on_change=lambda: None)
+    try:
+        this = await machine(settings, imds)
+        yield _about_machine(this, settings)
+        yield _about_folder(settings, this)
+        for client in servers.own:
+            yield await _about_comfyui(client, settings)
+        for cloud in servers.cloud:
+            yield await _about_cloud(cloud)
+        async for finding in _about_control(settings, this, servers):
+            yield finding
+    finally:
+        await servers.close()
+        if imds is not None:
+            await imds.close()
+
+
+def _about_machine(this: Machine, settings: WorkerSettings) -> Finding:
+    name = f"This worker is called {this.worker_id}."
+    if this.instance_id is None:
+        if settings.asg_name:
+            text = f"{name} ASG_NAME is set, but this is not an EC2 instance: nothing will be protected."
+            return Finding(verdict=Verdict.LACKING, about="machine", text=text)
+        return Finding(
+            verdict=Verdict.FINE, about="machine", text=f"{name} It is not on EC2: there are no Spot notices."
+        )
+    kind = f"{this.capacity_type or 'EC2'} instance"
+    guarded = f" It is protected in {settings.asg_name} while it works." if settings.asg_name else ""
+    return Finding(
+        verdict=Verdict.FINE, about="machine", text=f"{name} It is a {kind}: Spot notices are heard.{guarded}"
+    )
+
+
+def _about_folder(settings: WorkerSettings, this: Machine) -> Finding:
+    state = State(settings.data_dir / this.folder_name)
+    try:
+        state.open()
+    except ComfyRelayError as error:
+        return Finding(verdict=Verdict.BROKEN, about="folder", text=error.detail)
+    state.close()
+    return Finding(verdict=Verdict.FINE, about="folder", text=f"Its files are in {state.folder}.")
+
+
+async def _about_comfyui(client: ComfyClient, settings: WorkerSettings) -> Finding:
+    about = f"ComfyUI {client.url}"
+    try:
+        await client.check()
+        stats = await client.system_stats()
+        info = await client.object_info()
+    except ComfyRelayError as error:
+        return Finding(verdict=Verdict.BROKEN, about=about, text=error.detail)
+    system, devices = stats.get("system") or {}, stats.get("devices") or []
+    gpus = ", ".join(_gpu(each) for each in devices if isinstance(each, dict)) or "no device told"
+    text = f"It answers: version {system.get('comfyui_version', 'unknown')}, {gpus}, {len(info)} kinds of nodes."
+    folder = settings.folder_of(next(url for url in settings.comfyui_base_url if client.url in url))
+    if folder is None:
+        more = "Its folders are not configured, so what jobs leave in them stays (COMFYRELAY_WORKER_COMFYUI_FOLDERS)."
+        return Finding(verdict=Verdict.LACKING, about=about, text=f"{text} {more}")
+    if not (folder / "output").is_dir():
+        more = f"But {folder} has no folder `output`: check COMFYRELAY_WORKER_COMFYUI_FOLDERS."
+        return Finding(verdict=Verdict.LACKING, about=about, text=f"{text} {more}")
+    return Finding(verdict=Verdict.FINE, about=about, text=text)
+
+
+async def _about_cloud(client: CloudClient) -> Finding:
+    about = f"Comfy Cloud {client.url}"
+    try:
+        await client.check()
+    except ComfyRelayError as error:
+        return Finding(verdict=Verdict.BROKEN, about=about, text=error.detail)
+    return Finding(verdict=Verdict.FINE, about=about, text=f"It takes the key. Runs at once: {client.slots}.")
+
+
+async def _about_control(settings: WorkerSettings, this: Machine, servers: Servers) -> AsyncIterator[Finding]:
+    control = Control(settings.api_base_url, worker_id=this.worker_id)
+    about = f"control plane {control.url}"
+    try:
+        await control.check()
+        yield Finding(verdict=Verdict.FINE, about=about, text="It answers.")
+        capabilities = Capabilities(servers, settings.capabilities)
+        await capabilities.refresh()
+        # a folder of its own is not needed to ask
+        enlisting = Enlisting(settings, control, State(settings.data_dir / this.folder_name))
+        details = {
+            "max_concurrency": settings.max_concurrency or servers.total_slots,
+            "capabilities": capabilities.current,
+        }
+        registered = await enlisting.try_out(details)
+    except ComfyRelayError as error:
+        yield Finding(verdict=Verdict.BROKEN, about=about, text=explain(error, settings, control))
+        return
+    finally:
+        await control.close()
+    for slug in registered.workflows_assigned:
+        yield _about_workflow(slug, registered.lacking.get(slug, []))
+
+
+def _about_workflow(slug: str, lacking: list[str]) -> Finding:
+    about = f"workflow {slug}"
+    if lacking:
+        text = f"It would be assigned, but its jobs would fail here. Missing: {', '.join(lacking)}."
+        return Finding(verdict=Verdict.LACKING, about=about, text=text)
+    return Finding(verdict=Verdict.FINE, about=about, text="It would be assigned.")
+
+
+def _gpu(device: dict[str, Any]) -> str:
+    total, free = device.get("vram_total"), device.get("vram_free")
+    if not isinstance(total, int | float) or not isinstance(free, int | float):
+        return str(device.get("name"))
+    return f"{device.get('name')} with {total / 1024**3:.1f} GiB ({free / 1024**3:.1f} free)"

@@ -1,0 +1,138 @@
+"""How a worker joins its fleet, and what to do when it is not let in."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from comfyrelay.errors import (
+    ComfyRelayError,
+    ConfigurationError,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    Unauthorized,
+)
+from comfyrelay.worker.control import Control, Registered, patiently
+from comfyrelay.worker.settings import WorkerSettings
+from comfyrelay.worker.state import State
+
+__all__ = ["Enlisting", "explain"]
+
+log = structlog.get_logger(__name__)
+
+# A full fleet, or a name that is taken, may be free again later.
+LATER_SECONDS = 30.0
+
+
+class Enlisting:
+    def __init__(self, settings: WorkerSettings, control: Control, state: State) -> None:
+        self._settings = settings
+        self._control = control
+        self._state = state
+
+    async def enlist(self, details: Mapping[str, Any]) -> None:
+        """Become a worker that may poll. A token that is kept from before is used until it is refused.
+
+        Waits as long as it takes where waiting can help; `ConfigurationError` where only somebody else can.
+        """
+        kept = self._state.kept_token()
+        if kept is not None:
+            self._control.token, given_for = kept
+            if given_for == self._given_for(details):
+                log.info("worker.known", worker_id=self._control.worker_id)
+                return
+            # registered for something else before: that ends
+            with suppress(ComfyRelayError):
+                await self._control.deregister(reason="changed")
+            self._state.forget_token()
+        registered = await patiently(lambda: self._register(details), on_pause=_told_once())
+        self._control.token = registered.token
+        self._state.keep_token(registered.token, self._given_for(details))
+        log.info(
+            "worker.registered",
+            worker_id=self._control.worker_id,
+            fleet=f"{self._settings.fleet_stage}/{self._settings.fleet_slug}",
+            workflows=registered.workflows_assigned,
+        )
+
+    async def leave(self, reason: str) -> None:
+        await self._control.deregister(reason=reason)
+        self._state.forget_token()
+
+    async def try_out(self, details: Mapping[str, Any]) -> Registered:
+        """What registering would bring, without registering."""
+        return await self._control.register(self._secret, {**self._body(details), "dry_run": True})
+
+    async def _register(self, details: Mapping[str, Any]) -> Registered:
+        told = None
+        while True:
+            try:
+                return await self._control.register(self._secret, self._body(details))
+            except (Unauthorized, NotFound) as error:
+                raise ConfigurationError(explain(error, self._settings, self._control)) from None
+            except (Forbidden, Conflict, InvalidInput) as error:
+                if error.detail != told:
+                    log.warning("worker.not_let_in", why=explain(error, self._settings, self._control))
+                told = error.detail
+            await asyncio.sleep(LATER_SECONDS)
+
+    @property
+    def _secret(self) -> str:
+        if not self._settings.fleet_secret:
+            raise ConfigurationError("FLEET_SECRET is not set: it is what a worker joins its fleet with.")
+        return self._settings.fleet_secret
+
+    def _body(self, details: Mapping[str, Any]) -> dict[str, Any]:
+        if not self._settings.fleet_slug:
+            raise ConfigurationError("FLEET_SLUG is not set: name the fleet that this worker joins.")
+        given = {
+            "fleet_slug": self._settings.fleet_slug,
+            "stage": self._settings.fleet_stage,
+            "display_name": self._settings.display_name,
+            "workflow_slugs": self._settings.workflow_slugs or None,
+            **details,
+        }
+        return {key: value for key, value in given.items() if value is not None}
+
+    def _given_for(self, details: Mapping[str, Any]) -> dict[str, Any]:
+        body = self._body(details)
+        return {"url": self._control.url, **{key: each for key, each in body.items() if key != "capabilities"}}
+
+
+def explain(error: ComfyRelayError, settings: WorkerSettings, control: Control) -> str:
+    """Why the control plane does not let us in, and what can be done."""
+    fleet = f"{settings.fleet_stage} fleet {settings.fleet_slug!r}"
+    match error:
+        case Unauthorized():
+            return (
+                f"{control.url} does not take the fleet secret: FLEET_SECRET must be one of its secrets for "
+                f"{settings.fleet_stage}."
+            )
+        case NotFound():
+            return f"{control.url} knows no {fleet}: check FLEET_SLUG and FLEET_STAGE, or make the fleet first."
+        case Forbidden():
+            return f"{error.detail} Raise its limit, or wait until a worker leaves."
+        case Conflict():
+            return (
+                f"{error.detail} Another worker has the name {control.worker_id!r}, or the token of this one was lost "
+                f"with its folder: set another WORKER_ID."
+            )
+        case InvalidInput():
+            return " ".join([error.detail, *error.errors.values()])
+        case _:
+            return error.detail
+
+
+def _told_once() -> Any:
+    told: set[str] = set()
+
+    def tell(error: ComfyRelayError, _seconds: float) -> None:
+        if error.detail not in told:
+            told.add(error.detail)
+            log.warning("worker.control_plane_away", why=error.detail)
+
+    return tell

@@ -1,0 +1,58 @@
+"""ComfyUI keeps what it was given and what it made. On a worker's own machine, a job's files are removed after it."""
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import structlog
+
+from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.comfy.uploads import UPLOAD_FOLDER
+from comfyrelay.worker.inputs import job_folder
+from comfyrelay.worker.lease import Lease
+
+__all__ = ["ComfyFolders"]
+
+log = structlog.get_logger(__name__)
+
+# Where runs save and preview; each run of ours has a folder of its own in them.
+_MADE = ("output", "temp")
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class ComfyFolders:
+    """The folders that hold the `input`, `output` and `temp` of each server; servers elsewhere have none here."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self._folders = dict(folders)
+
+    def remove(self, client_id: str, *, lease: Lease, result: RunResult | None, prompt_ids: Iterable[str]) -> None:
+        """Remove the files of a job, as far as that is possible; what cannot be removed is only logged."""
+        base = self._folders.get(client_id)
+        if base is None:
+            return
+        runs = {*prompt_ids, *([result.prompt_id] if result else ())}
+        _remove(base / "input", Path(UPLOAD_FOLDER, job_folder(lease)), is_folder=True)
+        for kind in _MADE:
+            for each in filter(_NAME.fullmatch, runs):
+                _remove(base / kind, Path(UPLOAD_FOLDER, each), is_folder=True)
+        for file in result.files if result else ():
+            if file.type in _MADE:
+                _remove(base / file.type, Path(file.subfolder, file.filename), is_folder=False)
+
+
+def _remove(root: Path, path: Path, *, is_folder: bool) -> None:
+    """Remove something below a folder, and never anything else; what a path leads through may be a link."""
+    place = root / path
+    try:
+        if not place.parent.resolve().is_relative_to(root.resolve()):
+            log.warning("comfy_folders.not_ours", path=str(path))
+        elif is_folder:
+            shutil.rmtree(place)
+        else:
+            place.unlink()
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        log.warning("comfy_folders.not_removed", path=str(path), why=str(error))

@@ -1,0 +1,92 @@
+"""The files of a job, fetched before it runs: effect assets from the cache, a user's own for this job alone."""
+
+import asyncio
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
+
+from comfyrelay.comfy.uploads import Attachment
+from comfyrelay.errors import Fault, TransferFailed
+from comfyrelay.worker.assets import AssetCache
+from comfyrelay.worker.lease import Asset, Lease
+from comfyrelay.worker.transfers import Transfers
+
+__all__ = ["Inputs", "job_folder"]
+
+AT_ONCE = 4
+_USUAL_SUFFIXES = {"image": ".png", "video": ".mp4", "audio": ".wav"}
+_SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+class Inputs:
+    """`folder` has a folder for each lease; the inputs are in `inputs` there."""
+
+    def __init__(self, transfers: Transfers, cache: AssetCache, *, folder: Path) -> None:
+        self._transfers = transfers
+        self._cache = cache
+        self._folder = folder
+        self._pinned: defaultdict[str, list[Path]] = defaultdict(list)
+
+    async def fetch(self, lease: Lease, *, refresh: Callable[[], Awaitable[None]]) -> list[Attachment]:
+        """Fetch everything; `TransferFailed` when something cannot be had, and then nothing is left here."""
+        turn = asyncio.Semaphore(AT_ONCE)
+
+        async def in_turn(number: int, asset: Asset) -> Attachment:
+            async with turn:
+                return await self._fetch_one(lease, number, asset, refresh)
+
+        tasks = [asyncio.create_task(in_turn(number, asset)) for number, asset in enumerate(lease.assets)]
+        try:
+            return await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.clean(lease)
+            raise
+
+    def clean(self, lease: Lease) -> None:
+        """Remove the user's files, and let go of the assets."""
+        for path in self._pinned.pop(lease.name, ()):
+            self._cache.release(path)
+        shutil.rmtree(self._folder_of(lease), ignore_errors=True)
+
+    async def _fetch_one(
+        self, lease: Lease, number: int, asset: Asset, refresh: Callable[[], Awaitable[None]]
+    ) -> Attachment:
+        digest, suffix = asset.content_hash, _suffix(lease, asset)
+
+        async def download(to: Path) -> None:
+            await self._transfers.download(lambda: lease.urls.assets[asset.key], to, refresh=refresh, sha256=digest)
+
+        if digest is None:
+            # nothing of the user's own name for the file but its suffix
+            path = self._folder_of(lease) / f"{number}{suffix}"
+            await download(path)
+            return Attachment(placeholder=asset.placeholder, source=path, name=path.name, folder=job_folder(lease))
+        if not _HASH.fullmatch(digest):
+            raise TransferFailed(f"The hash of the asset '{asset.key}' is not a SHA-256.", fault=Fault.JOB)
+        path = await self._cache.get(digest, suffix, download)
+        self._pinned[lease.name].append(path)
+        return Attachment(placeholder=asset.placeholder, source=path, name=path.name, content_hash=digest, shared=True)
+
+    def _folder_of(self, lease: Lease) -> Path:
+        return self._folder / lease.name / "inputs"
+
+
+def job_folder(lease: Lease) -> str:
+    """The folder on a server where the files of this job alone are."""
+    return f"job-{lease.name}"
+
+
+def _suffix(lease: Lease, asset: Asset) -> str:
+    own_name = (lease.input_name or "") if asset.is_primary_input else ""
+    for name in (own_name, unquote(urlsplit(lease.urls.assets[asset.key]).path)):
+        suffix = PurePosixPath(name).suffix.lower()
+        if _SUFFIX.fullmatch(suffix):
+            return suffix
+    return _USUAL_SUFFIXES.get(asset.type, ".bin")

@@ -1,0 +1,323 @@
+"""The work on one lease, from its inputs to its settlement. Whatever happens, nothing of it is left behind."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from comfyrelay.comfy.foreign import foreign_files
+from comfyrelay.comfy.graph import check_graph
+from comfyrelay.comfy.nodes import title_of
+from comfyrelay.error_text import user_sentence
+from comfyrelay.errors import (
+    ComfyError,
+    ComfyRelayError,
+    Fault,
+    Forbidden,
+    GraphError,
+    InvalidInput,
+    LeaseLost,
+    NotFound,
+    TransferFailed,
+    Unauthorized,
+)
+from comfyrelay.pool import JobAccepted, JobEvent, JobProgress, JobStarted
+from comfyrelay.worker.control import Control, patiently
+from comfyrelay.worker.estimate import Typical
+from comfyrelay.worker.folders import ComfyFolders
+from comfyrelay.worker.inputs import Inputs
+from comfyrelay.worker.lease import Lease, Stage, Stop
+from comfyrelay.worker.metrics import Metrics
+from comfyrelay.worker.outputs import Collected, collect
+from comfyrelay.worker.pulse import Pulse
+from comfyrelay.worker.servers import Ran, Servers
+from comfyrelay.worker.state import Held, State
+from comfyrelay.worker.transfers import Transfers
+
+__all__ = ["Tools", "Work"]
+
+log = structlog.get_logger(__name__)
+
+# An output that the control plane does not find readable is uploaded again this often.
+UPLOADS = 2
+# The lease is no longer ours to speak about.
+_NOT_OURS = (LeaseLost, NotFound, Unauthorized, Forbidden)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """What all jobs of a worker share."""
+
+    control: Control
+    servers: Servers
+    state: State
+    transfers: Transfers
+    inputs: Inputs
+    folders: ComfyFolders
+    typical: Typical
+    metrics: Metrics
+    heartbeat_interval_seconds: float
+    # a job went from one stage to the next
+    on_change: Callable[[], None]
+    on_progress: Callable[[Lease], None]
+
+
+class Work:
+    """One lease. `run` returns when it is settled, or lost, and everything is cleaned up."""
+
+    def __init__(self, lease: Lease, tools: Tools) -> None:
+        self.lease = lease
+        # why it is given back, if it is because this worker leaves
+        self.leaving_reason = "shutdown"
+        self._tools = tools
+        self._pulse = Pulse(tools.control, lease, interval_seconds=tools.heartbeat_interval_seconds)
+        self._ran = Ran()
+        self._began_at: float | None = None
+        self._ran_seconds: float | None = None
+        self._outcome = "lost"
+
+    @property
+    def running_seconds(self) -> float:
+        """How long it ran, or has been running up to now."""
+        if self._ran_seconds is not None or self._began_at is None:
+            return self._ran_seconds or 0.0
+        return asyncio.get_running_loop().time() - self._began_at
+
+    async def run(self) -> str:
+        """Do everything; returns how it ended here: completed, failed, requeued or lost."""
+        self._tools.state.note(self.lease)
+        return await self._settled(self._work_until_stopped())
+
+    async def settle_left_behind(self, held: Held) -> str:
+        """An earlier process of this worker was killed while it held this lease."""
+        self._ran.runs.extend(held.runs)
+        self._ran.client_ids.extend(server for server, _ in held.runs)
+        collected = _recalled(held.output)
+        if collected is not None:
+            return await self._settled(self._store(collected, prompt_id=self._prompt_id))
+        await self._tools.servers.stop(held.runs)
+        if held.runs:
+            # a job that takes the worker down with it must run out of attempts
+            return await self._settled(self._fail("The worker was killed while it ran this job.", Fault.WORKER))
+        return await self._settled(self._requeue("worker_restart"))
+
+    async def _settled(self, work: Coroutine[Any, Any, None]) -> str:
+        self._pulse.start()
+        try:
+            await work
+        except _NOT_OURS as error:
+            # nobody may be told: another worker has it, or will have it
+            log.warning("worker.job_lost", **self._names, why=error.detail)
+        except asyncio.CancelledError:
+            # this process leaves before the control plane could be told: the next one does it
+            await self._pulse.close()
+            self._clean_server()
+            self._tools.inputs.clean(self.lease)
+            raise
+        await self._pulse.close()
+        self._clean_server()
+        self._tools.inputs.clean(self.lease)
+        self._tools.state.forget(self.lease)
+        self._tools.metrics.ended(self._outcome)
+        return self._outcome
+
+    async def _work_until_stopped(self) -> None:
+        doing = asyncio.create_task(self._work())
+        stopped = asyncio.create_task(self.lease.stopped.wait())
+        try:
+            await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done() and self.lease.stage is Stage.SETTLING and self.lease.stop is not Stop.LEAVING:
+                # the verdict is on its way, and the control plane decides whether it still counts
+                await asyncio.wait({doing})
+        finally:
+            stopped.cancel()
+            if not doing.done():
+                doing.cancel()
+                await asyncio.wait({doing})
+        if not doing.cancelled():
+            # raises what went wrong
+            doing.result()
+        elif self.lease.stop is not None:
+            await self._stopped(self.lease.stop)
+
+    async def _work(self) -> None:
+        try:
+            collected = await self._made()
+        except ComfyError as error:
+            await self._failed(error)
+        except TransferFailed as error:
+            await self._fail(error.detail, error.fault)
+        except (GraphError, InvalidInput) as error:
+            await self._fail(error.detail, Fault.JOB)
+        except OSError as error:
+            # a full disk, most likely
+            await self._fail(f"The worker could not write its files: {error.strerror}.", Fault.WORKER)
+        else:
+            await self._store(collected, prompt_id=self._prompt_id)
+
+    async def _made(self) -> Collected:
+        """From inputs to an output on this machine's disk."""
+        lease, tools = self.lease, self._tools
+        graph = check_graph(lease.graph)
+        await self._refuse_foreign_files()
+        attachments = await tools.inputs.fetch(lease, refresh=self._pulse.refresh)
+        self._move(Stage.WAITING)
+        result = await tools.servers.run(lease, graph, attachments, ran=self._ran, on_event=self._on_event)
+        self._note_run()
+        self._move(Stage.STORING)
+        self._pulse.progress(1.0)
+        assert self._ran.server is not None
+        place = tools.state.folder_of(lease) / f"output.{lease.output_extension}"
+        collected = await collect(self._ran.server, result, lease, place)
+        tools.state.note(lease, runs=self._ran.runs, output=collected.to_json())
+        # it is here now: the server's disk is free for the next
+        self._clean_server()
+        return collected
+
+    async def _refuse_foreign_files(self) -> None:
+        lease = self.lease
+        server = self._tools.servers.server(lease.provider)
+        info: dict[str, Any] = {}
+        if server is not None:
+            with suppress(ComfyError):
+                info = await server.object_info()
+        own = [each.placeholder for each in lease.assets]
+        if problems := foreign_files(lease.graph, own=own, object_info=info):
+            raise GraphError("The graph names files that are not its own. " + " ".join(problems))
+
+    async def _store(self, collected: Collected, *, prompt_id: str) -> None:
+        """Upload the output and say so, however long the control plane is away."""
+        lease, tools = self.lease, self._tools
+        started_at = asyncio.get_running_loop().time()
+        for attempt in range(UPLOADS):
+            try:
+                await tools.transfers.upload(collected.path, lambda: lease.urls, refresh=self._pulse.refresh)
+            except TransferFailed as error:
+                await self._fail(f"The output could not be stored. {error.detail}", Fault.WORKER)
+                return
+            self._move(Stage.SETTLING)
+            await self._pulse.flush()
+            try:
+                await patiently(
+                    lambda: tools.control.complete(
+                        lease, output=collected.as_output, provider_job_id=prompt_id, seed=_seed_of(lease.graph)
+                    )
+                )
+            except InvalidInput as error:
+                if attempt + 1 == UPLOADS:
+                    await self._fail(_sentence(error), Fault.JOB)
+                    return
+                self._move(Stage.STORING)
+                await self._pulse.refresh()
+            else:
+                break
+        tools.typical.stored(lease.workflow_hash, asyncio.get_running_loop().time() - started_at)
+        self._end("completed")
+
+    async def _failed(self, error: ComfyError) -> None:
+        if error.fault is Fault.INTERRUPTED:
+            await self._requeue(error.detail)
+        else:
+            # a sentence for the user, and all there is for the operator
+            text = json.dumps({"error_message": error.detail, "raw": error.raw}) if error.raw else error.detail
+            await self._fail(text, error.fault, retry_after_seconds=error.retry_after_seconds or 0.0)
+
+    async def _stopped(self, why: Stop) -> None:
+        self._clean_server()
+        if why is Stop.LOST:
+            raise LeaseLost
+        reason = {Stop.RELEASE: "released", Stop.LEAVING: self.leaving_reason}.get(why, why.value)
+        await self._requeue(reason)
+
+    async def _fail(self, error: str, fault: Fault, *, retry_after_seconds: float = 0.0) -> None:
+        self._move(Stage.SETTLING)
+        self._pulse.log(f"Failed: {user_sentence(error)}")
+        await self._pulse.flush()
+        await patiently(
+            lambda: self._tools.control.fail(
+                self.lease, error=error, fault=fault, retry_after_seconds=retry_after_seconds
+            )
+        )
+        self._end("failed", fault=fault.value, error=user_sentence(error))
+
+    async def _requeue(self, reason: str) -> None:
+        self._move(Stage.SETTLING)
+        await self._pulse.flush()
+        await patiently(lambda: self._tools.control.requeue(self.lease, reason=reason[:500]))
+        self._end("requeued", reason=reason)
+
+    def _on_event(self, event: JobEvent) -> None:
+        lease = self.lease
+        if isinstance(event, JobAccepted):
+            self._tools.state.note(lease, runs=self._ran.runs)
+        if isinstance(event, JobAccepted | JobStarted) and lease.stage is Stage.WAITING:
+            self._move(Stage.RUNNING)
+            self._began_at = asyncio.get_running_loop().time()
+            self._pulse.log(f"Running on {event.client_id}.")
+            log.info("worker.job_runs", **self._names, server=event.client_id)
+        elif isinstance(event, JobProgress):
+            title = title_of(lease.graph, event.node_id) if event.node_id in lease.graph else event.class_type
+            if title != lease.node_title:
+                lease.node_title = title
+                self._pulse.log(f"{title} ({event.node_id})")
+            self._pulse.progress(
+                event.progress, node_id=event.node_id, node=title, step=event.value, steps=event.maximum
+            )
+            self._tools.on_progress(lease)
+
+    def _note_run(self) -> None:
+        seconds = self._ran_seconds = self.running_seconds
+        self._tools.typical.ran(self.lease.workflow_hash, seconds)
+        self._tools.metrics.ran(seconds)
+
+    def _move(self, stage: Stage) -> None:
+        self.lease.stage = stage
+        self._tools.on_change()
+
+    def _end(self, outcome: str, **more: Any) -> None:
+        self._outcome = outcome
+        log.info(f"worker.job_{outcome}", **self._names, seconds=round(self.running_seconds, 2), **more)
+
+    @property
+    def _prompt_id(self) -> str:
+        return self._ran.prompt_ids[-1] if self._ran.runs else ""
+
+    @property
+    def _names(self) -> dict[str, Any]:
+        return {
+            "job_id": self.lease.job_id,
+            "dispatch_id": self.lease.dispatch_id,
+            "workflow": self.lease.workflow_hash,
+            "attempt": self.lease.attempt,
+        }
+
+    def _clean_server(self) -> None:
+        for client_id in dict.fromkeys(self._ran.client_ids):
+            self._tools.folders.remove(
+                client_id, lease=self.lease, result=self._ran.result, prompt_ids=self._ran.prompt_ids
+            )
+
+
+def _recalled(output: Mapping[str, Any] | None) -> Collected | None:
+    collected = Collected.from_json(output) if output else None
+    return collected if collected is not None and Path(collected.path).is_file() else None
+
+
+def _sentence(error: ComfyRelayError) -> str:
+    told = " ".join(error.errors.values()) if isinstance(error, InvalidInput) else ""
+    return told or error.detail
+
+
+def _seed_of(graph: dict[str, Any]) -> int | None:
+    """The seed that a graph names, where it names one."""
+    for node in graph.values():
+        for name in ("seed", "noise_seed"):
+            value = node["inputs"].get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+                return value
+    return None

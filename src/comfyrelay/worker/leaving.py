@@ -1,0 +1,83 @@
+"""What becomes of the jobs of a worker that must leave: some are finished, the others are given back."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+
+import structlog
+
+from comfyrelay.worker.estimate import Typical, fits, seconds_left
+from comfyrelay.worker.job import Work
+from comfyrelay.worker.lease import Stage, Stop
+from comfyrelay.worker.notices import Notice, Notices
+
+__all__ = ["leave", "may_finish"]
+
+log = structlog.get_logger(__name__)
+
+# Kept of the notice for giving jobs back and signing off.
+MARGIN_SECONDS = 5.0
+# Giving back is a call or two; after this the leases are left to expire.
+GIVE_BACK_SECONDS = 8.0
+
+
+def may_finish(work: Work, notice: Notice, typical: Typical) -> bool:
+    """Whether a job may go on after a notice. Nothing is lost with one that has not begun."""
+    lease = work.lease
+    if notice.at_once or lease.stage in (Stage.FETCHING, Stage.WAITING):
+        return False
+    if notice.seconds is None or lease.stage is not Stage.RUNNING:
+        return True
+    left = seconds_left(
+        elapsed=work.running_seconds, progress=lease.progress, typical=typical.run_seconds(lease.workflow_hash)
+    )
+    if left is None:
+        return False
+    storing = typical.store_seconds(lease.workflow_hash) or 0.0
+    return fits(left + storing, notice.seconds_left or 0.0, margin=_margin(notice))
+
+
+async def leave(
+    notice: Notice, notices: Notices, works: Mapping[Work, asyncio.Task[None]], *, typical: Typical
+) -> Notice:
+    """Finish or give back every job; returns the last notice there was. What takes too long is cut off."""
+    while left := {work: task for work, task in works.items() if not task.done()}:
+        for work in left:
+            if not may_finish(work, notice, typical):
+                _give_back(work, notice)
+        newer = await _until(notice, notices, list(left.values()))
+        if newer is None:
+            break
+        notice = newer
+    for work in left:
+        _give_back(work, notice)
+    if left:
+        await asyncio.wait(left.values(), timeout=GIVE_BACK_SECONDS)
+    for task in left.values():
+        task.cancel()
+    await asyncio.gather(*left.values(), return_exceptions=True)
+    return notice
+
+
+async def _until(notice: Notice, notices: Notices, tasks: Collection[asyncio.Task[None]]) -> Notice | None:
+    """Wait until a job has ended or a newer notice has come; `None` when the time is up."""
+    seconds = notice.seconds_left
+    if notice.at_once or (seconds is not None and seconds <= _margin(notice)):
+        return None
+    newer = asyncio.create_task(notices.wait_newer(notice))
+    try:
+        timeout = None if seconds is None else seconds - _margin(notice)
+        done, _ = await asyncio.wait({newer, *tasks}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if newer in done:
+            return newer.result()
+        return notice if done else None
+    finally:
+        newer.cancel()
+
+
+def _give_back(work: Work, notice: Notice) -> None:
+    work.leaving_reason = notice.reason
+    work.lease.must_stop(Stop.LEAVING)
+
+
+def _margin(notice: Notice) -> float:
+    return min(MARGIN_SECONDS, 0.2 * (notice.seconds or 0.0))

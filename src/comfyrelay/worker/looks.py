@@ -1,0 +1,204 @@
+"""What a worker shows: on a terminal a line for each event and how far its jobs are, else lines of JSON."""
+
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import structlog
+from rich.console import Console, ConsoleRenderable, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from structlog.typing import EventDict, WrappedLogger
+
+from comfyrelay.error_text import SECRET
+from comfyrelay.logs import PROCESSORS, log_as_json, minimum
+from comfyrelay.worker.lease import Lease, Stage
+
+__all__ = ["Looks", "without_secrets"]
+
+log = structlog.get_logger(__name__)
+
+WIDE = 80
+MOST_SHOWN = 4
+SHORT = 8
+HIDDEN = "…"
+LONGEST_FIELD = 300
+
+_STYLES = {"warning": "yellow", "error": "red", "critical": "bold red"}
+_ENDINGS = {"completed": "green", "failed": "red", "requeued": "yellow", "lost": "yellow"}
+# Shown in this order, without their names: everybody knows what they are.
+_PLAIN = ("server", "state", "fault", "reason", "why", "error")
+_ELSEWHERE = frozenset({"event", "level", "timestamp", "exception", "job_id", "workflow", "seconds", *_PLAIN})
+
+# A graph holds somebody's words; the others open doors.
+_PRIVATE = re.compile(
+    r"(?:^|_)(?:token|secret|password|authorization|api_?key|headers?|urls|graph|prompt|extra_data|input_payload)$",
+    re.I,
+)
+_URL = re.compile(r"""[a-z][a-z0-9+.-]*://[^\s"'<>]+""", re.I)
+
+
+class Looks:
+    """Everything that is logged goes through here while it is open."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        # not as FORCE_COLOR has it: in a log file nobody wants a line that moves
+        self._console = console or Console(stderr=True, force_terminal=sys.stderr.isatty())
+        self._before: dict[str, Any] = {}
+        self._live: Live | None = None
+        self._held: tuple[Lease, ...] | None = None
+        # when each lease came to its stage
+        self._since: dict[Lease, tuple[Stage, float]] = {}
+
+    def __enter__(self) -> Self:
+        self._before = structlog.get_config()
+        if not self._console.is_terminal:
+            log_as_json("info", file=sys.stderr, more=(without_secrets,))
+            return self
+        structlog.configure(
+            processors=[*PROCESSORS, without_secrets, self._print],
+            wrapper_class=minimum("info"),
+            cache_logger_on_first_use=False,
+        )
+        if not self._console.is_dumb_terminal:
+            self._live = Live(
+                console=self._console,
+                get_renderable=self._render,
+                transient=True,
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        structlog.configure(**self._before)
+
+    def say(self, event: str, **fields: Any) -> None:
+        log.info(event, **fields)
+
+    def status(self, held: Sequence[Lease]) -> None:
+        """Show these jobs, until others are shown."""
+        now = time.monotonic()
+        known = self._since
+        self._since = {
+            lease: known[lease] if lease in known and known[lease][0] is lease.stage else (lease.stage, now)
+            for lease in held
+        }
+        self._held = tuple(held)
+
+    def _print(self, _logger: WrappedLogger, _method: str, event: EventDict) -> str:
+        line = _line(event, is_wide=self._console.width >= WIDE)
+        self._console.print(line, soft_wrap=True, highlight=False)
+        if "exception" in event and event["level"] in ("error", "critical"):
+            self._console.print(Text(event["exception"], style="dim"), soft_wrap=True, highlight=False)
+        raise structlog.DropEvent
+
+    def _render(self) -> ConsoleRenderable:
+        """In a thread of its own, a few times a second."""
+        if self._held is None:
+            return Text("starting", style="dim")
+        if not self._held:
+            return Text("waiting for a job", style="dim")
+        is_wide = self._console.width >= WIDE
+        grid = Table.grid(padding=(0, 1), expand=True)
+        for name in ("job", *(["workflow", "stage"] if is_wide else []), "bar", "percent"):
+            grid.add_column(name, no_wrap=True)
+        grid.add_column("node", no_wrap=True, overflow="ellipsis", ratio=1)
+        grid.add_column("seconds", no_wrap=True, justify="right")
+        for lease in self._held[:MOST_SHOWN]:
+            grid.add_row(*self._cells(lease, is_wide=is_wide))
+        more = len(self._held) - MOST_SHOWN
+        return Group(grid, Text(f"and {more} more", style="dim")) if more > 0 else grid
+
+    def _cells(self, lease: Lease, *, is_wide: bool) -> list[ConsoleRenderable]:
+        _, since = self._since.get(lease, (lease.stage, time.monotonic()))
+        about = [Text(lease.workflow_hash[:SHORT], style="dim"), Text(lease.stage.value)] if is_wide else []
+        return [
+            Text(lease.job_id[-SHORT:], style="bold"),
+            *about,
+            ProgressBar(total=1.0, completed=lease.progress, width=20 if is_wide else 8),
+            Text(f"{lease.progress:.0%}"),
+            Text(_printable(lease.node_title) if lease.stage is Stage.RUNNING else ""),
+            Text(f"{time.monotonic() - since:.0f} s"),
+        ]
+
+
+def without_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Nothing in a line may open a door, or is what somebody wrote into a graph."""
+    return {name: HIDDEN if _PRIVATE.search(name) else _clean(value) for name, value in event.items()}
+
+
+def _clean(value: Any) -> Any:
+    match value:
+        case str() if not isinstance(value, Enum):
+            return SECRET.sub(HIDDEN, _URL.sub(lambda found: _public(found[0]), value))
+        case bool() | int() | float() | None:
+            return value
+        case Mapping():
+            return {str(name): HIDDEN if _PRIVATE.search(str(name)) else _clean(each) for name, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_clean(each) for each in value]
+        case Path() | Enum() | datetime() | BaseException():
+            return _clean(str(value))
+        case _:
+            # its representation may show anything: a lease has a token, a graph and URLs
+            return type(value).__name__
+
+
+def _public(url: str) -> str:
+    """A URL without what makes it work: its signature, or a name and password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return HIDDEN
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}{f'?{HIDDEN}' if parts.query or parts.fragment else ''}"
+
+
+def _line(event: EventDict, *, is_wide: bool) -> Text:
+    name = str(event["event"]).removeprefix("worker.").replace("_", " ")
+    style = _STYLES.get(event["level"]) or _ENDINGS.get(name.rpartition(" ")[2], "")
+    # job ids begin with the time: those of one minute look alike there
+    job, workflow = str(event.get("job_id", ""))[-SHORT:], str(event.get("workflow", ""))[:SHORT]
+    line = Text(f"{datetime.now():%H:%M:%S} ", style="dim")
+    line.append(f"{name:<16}" if is_wide else name, style=f"not dim {style}".strip())
+    shown = [
+        (job, "not dim bold"),
+        *([(workflow, "")] if is_wide else []),
+        *((each, "not dim") for each in _rest(event)),
+    ]
+    for text, look in shown:
+        line.append(f" {text}" if text else "", style=look)
+    return line
+
+
+def _rest(event: EventDict) -> list[str]:
+    """Short things first, sentences last."""
+    shown = [f"{event['seconds']:.1f} s"] if isinstance(event.get("seconds"), int | float) else []
+    for name, value in event.items():
+        is_known = (name == "attempt" and value == 1) or (name == "dispatch_id" and "job_id" in event)
+        if name not in _ELSEWHERE and value is not None and not is_known:
+            shown.append(f"{name}={value}")
+    shown += [str(event[name]) for name in _PLAIN if event.get(name)]
+    if "exception" in event and not event.get("error"):
+        shown.append(str(event["exception"]).strip().rpartition("\n")[2])
+    return [_printable(each)[:LONGEST_FIELD] for each in shown]
+
+
+def _printable(text: str) -> str:
+    """One line, and nothing in it that a terminal would obey."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -1,0 +1,202 @@
+"""What a worker measures, as Prometheus reads it. Whoever reaches its port may read it: it names no tenant or job."""
+
+import asyncio
+import platform
+import time
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from comfyrelay import __version__
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.worker.lease import Lease, Stage
+from comfyrelay.worker.settings import Provider
+
+__all__ = ["OUTCOMES", "Metrics"]
+
+OUTCOMES = ("completed", "failed", "requeued", "lost")
+PROVIDERS: tuple[str, ...] = get_args(Provider)
+# From an upscale to a long video.
+BUCKETS = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0)
+# A worker that is too busy to say how it is gets no answer in its place.
+LOOK_SECONDS = 2.0
+
+
+class _Cache(Protocol):
+    hits: int
+    misses: int
+
+    @property
+    def bytes(self) -> int: ...
+
+
+class _ControlPlane(Protocol):
+    is_up: bool
+
+
+class _Servers(Protocol):
+    def online(self, provider: str) -> Sequence[str]: ...
+
+
+@dataclass
+class _Figures:
+    """How a worker was when it was last looked at."""
+
+    held: Counts[str] = field(default_factory=Counts)
+    online: dict[str, int] = field(default_factory=dict)
+    is_up: bool = False
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_bytes: int = 0
+    busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PROVIDERS, 0.0))
+
+
+class Metrics:
+    """The figures of one worker, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        # where `serve` listens
+        self.port: int | None = None
+        ProcessCollector(registry=self.registry)
+        info = Info("comfyrelay_build", "The version that is running.", registry=self.registry)
+        info.info({"version": __version__, "python": platform.python_version()})
+        self._jobs = Counter(
+            "comfyrelay_worker_jobs", "Jobs by what became of them here.", ["outcome"], registry=self.registry
+        )
+        for outcome in OUTCOMES:
+            # from the start, so that the first one is an increase
+            self._jobs.labels(outcome)
+        self._run_seconds = Histogram(
+            "comfyrelay_worker_run_seconds", "Time that runs took.", buckets=BUCKETS, registry=self.registry
+        )
+        self._bytes = Counter(
+            "comfyrelay_worker_transferred_bytes",
+            "Bytes to and from object storage.",
+            ["direction"],
+            registry=self.registry,
+        )
+        self._live = _Live()
+        self.registry.register(self._live)
+
+    def ended(self, outcome: str) -> None:
+        self._jobs.labels(outcome).inc()
+
+    def ran(self, seconds: float) -> None:
+        """A run came to its end."""
+        self._run_seconds.observe(seconds)
+
+    def transferred(self, direction: str, count: int) -> None:
+        self._bytes.labels(direction).inc(count)
+
+    def watch(
+        self, *, cache: _Cache, control: _ControlPlane, servers: _Servers, held: Callable[[], Sequence[Lease]]
+    ) -> None:
+        """Read these, in the loop that runs now, whenever somebody asks."""
+
+        def look(figures: _Figures) -> None:
+            figures.held = Counts(lease.stage.value for lease in held())
+            figures.online = {provider: len(servers.online(provider)) for provider in PROVIDERS}
+            figures.is_up = control.is_up
+            figures.cache_hits, figures.cache_misses, figures.cache_bytes = cache.hits, cache.misses, cache.bytes
+
+        self._live.watch(look, held)
+
+    def changed(self) -> None:
+        """A job has come or gone, or to another stage."""
+        self._live.changed()
+
+    def serve(self, port: int, host: str = "0.0.0.0") -> Callable[[], None]:
+        """Answer at a port, in a thread; returns what ends it."""
+        try:
+            server, thread = start_http_server(port, host, registry=self.registry)
+        except OSError as error:
+            raise ConfigurationError(
+                f"Cannot serve metrics at port {port} ({error.strerror}). Choose another with --metrics-port."
+            ) from None
+        self.port = server.server_port
+
+        def close() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return close
+
+
+class _Live(Collector):
+    """What is read when it is asked for. Who asks is another thread: the looking is done in the worker's loop."""
+
+    def __init__(self) -> None:
+        self._figures = _Figures()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._look: Callable[[_Figures], None] = lambda _figures: None
+        self._held: Callable[[], Sequence[Lease]] = tuple
+        self._running: Counts[str] = Counts()
+        self._changed_at = 0.0
+
+    def watch(self, look: Callable[[_Figures], None], held: Callable[[], Sequence[Lease]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._look, self._held = look, held
+        self.changed()
+
+    def changed(self) -> None:
+        now = time.monotonic()
+        for provider, runs in self._running.items():
+            self._figures.busy[provider] += runs * (now - self._changed_at)
+        self._running = Counts(lease.provider for lease in self._held() if lease.stage is Stage.RUNNING)
+        self._changed_at = now
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._look_now()
+        held = GaugeMetricFamily("comfyrelay_worker_held", "Jobs that are held, by stage.", labels=["stage"])
+        for stage in Stage:
+            held.add_metric([stage.value], figures.held[stage.value])
+        yield held
+        online = GaugeMetricFamily(
+            "comfyrelay_worker_comfyui_online", "Servers that can be given a job.", labels=["provider"]
+        )
+        for provider, count in figures.online.items():
+            online.add_metric([provider], count)
+        yield online
+        busy = CounterMetricFamily(
+            "comfyrelay_worker_busy_seconds", "Seconds that runs took, with those under way.", labels=["provider"]
+        )
+        for provider, seconds in figures.busy.items():
+            busy.add_metric([provider], seconds)
+        yield busy
+        name = "comfyrelay_worker_control_plane_up"
+        yield GaugeMetricFamily(name, "Whether the last call was answered.", value=figures.is_up)
+        name = "comfyrelay_worker_asset_cache"
+        yield CounterMetricFamily(f"{name}_hits", "Effect assets that were there.", value=figures.cache_hits)
+        yield CounterMetricFamily(f"{name}_misses", "Effect assets that had to be fetched.", value=figures.cache_misses)
+        yield GaugeMetricFamily(f"{name}_bytes", "Bytes of effect assets that are kept.", value=figures.cache_bytes)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: to be registered must not mean to be asked."""
+        return iter(())
+
+    def _look_now(self) -> _Figures:
+        done: Future[None] = Future()
+
+        def look() -> None:
+            try:
+                self.changed()
+                self._look(self._figures)
+            finally:
+                done.set_result(None)
+
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(look)
+                done.result(LOOK_SECONDS)
+            except (RuntimeError, TimeoutError):
+                # the loop is closed, or has no time: as it was before
+                pass
+        return self._figures

@@ -1,0 +1,123 @@
+"""What a job is asked for, out of everything that its run made."""
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from comfyrelay.comfy.http import save
+from comfyrelay.comfy.outputs import OutputFile, RunResult
+from comfyrelay.comfy.server import ComfyServer
+from comfyrelay.errors import NoOutput, ServerUnreachable
+from comfyrelay.worker.lease import Lease
+
+__all__ = ["Collected", "collect", "pick"]
+
+# The run was long and the reading is short: it is not given up at the first lost connection.
+READINGS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collected:
+    """An output on this machine's disk."""
+
+    path: Path
+    size: int
+    sha256: str
+    mime_type: str
+    metadata: Mapping[str, Any]
+
+    @property
+    def as_output(self) -> dict[str, Any]:
+        """As the control plane is told of it."""
+        return {
+            "size": self.size,
+            "mime_type": self.mime_type,
+            "sha256": self.sha256,
+            "metadata": dict(self.metadata),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"path": str(self.path)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Collected":
+        known = {name: value[name] for name in cls.__dataclass_fields__}
+        return cls(**known | {"path": Path(value["path"])})
+
+
+def pick(result: RunResult, lease: Lease) -> OutputFile | str:
+    """The file, or the text, that the job is for: of the target node, of the right kind, kept rather than a preview."""
+    best = min(result.files, key=lambda file: _rank(file, lease), default=None)
+    node_id = _text_node(result, lease)
+    if node_id is not None and (best is None or not _has_extension(best, lease)):
+        return "\n".join(result.texts[node_id])
+    if best is None:
+        raise NoOutput
+    return best
+
+
+async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path) -> Collected:
+    """Save the output as `to`, which appears only when it is whole."""
+    picked = pick(result, lease)
+    about: dict[str, Any] = {"prompt_id": result.prompt_id, "seconds": result.seconds}
+    mime_type = lease.output_mime_type
+    if isinstance(picked, str):
+        about["node_id"] = _text_node(result, lease)
+        size, sha256 = await _save_hashed(_once(picked.encode()), to)
+    else:
+        about |= {"node_id": picked.node_id, "filename": picked.filename}
+        size, sha256 = await _fetched(server, picked, to)
+        if not _has_extension(picked, lease) and picked.mime_type != "application/octet-stream":
+            # not what was expected, and that may be known
+            mime_type = picked.mime_type
+    return Collected(path=to, size=size, sha256=sha256, mime_type=mime_type, metadata=about)
+
+
+async def _fetched(server: ComfyServer, file: OutputFile, to: Path) -> tuple[int, str]:
+    for _ in range(READINGS - 1):
+        with suppress(ServerUnreachable):
+            return await _save_hashed(server.read(file), to)
+    return await _save_hashed(server.read(file), to)
+
+
+async def _save_hashed(content: AsyncIterator[bytes], to: Path) -> tuple[int, str]:
+    digest = hashlib.sha256()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        async for piece in content:
+            digest.update(piece)
+            yield piece
+
+    return await save(pieces(), to), digest.hexdigest()
+
+
+async def _once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+def _rank(file: OutputFile, lease: Lease) -> tuple[bool, bool, bool, bool]:
+    return (
+        lease.output_node_id is not None and file.node_id != lease.output_node_id,
+        not _has_extension(file, lease),
+        _family(file.mime_type) != _family(lease.output_mime_type),
+        file.type != "output",
+    )
+
+
+def _has_extension(file: OutputFile, lease: Lease) -> bool:
+    return PurePosixPath(file.filename).suffix.lower() == f".{lease.output_extension.lower().lstrip('.')}"
+
+
+def _family(mime_type: str) -> str:
+    return mime_type.partition("/")[0]
+
+
+def _text_node(result: RunResult, lease: Lease) -> str | None:
+    """The node whose text the job is for, where it is for a text."""
+    if not lease.output_mime_type.startswith("text/") and lease.output_mime_type != "application/json":
+        return None
+    wanted = lease.output_node_id
+    return wanted if wanted in result.texts else next(iter(result.texts), None)

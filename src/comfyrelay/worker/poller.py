@@ -1,0 +1,132 @@
+"""Asks for jobs, one long poll after the other, while there is room for one more."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, TooManyRequests, Unauthorized
+from comfyrelay.worker.capabilities import Capabilities
+from comfyrelay.worker.control import LONGEST_PAUSE_SECONDS, Control
+from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.room import Room
+from comfyrelay.worker.servers import Servers
+
+__all__ = ["Poller"]
+
+log = structlog.get_logger(__name__)
+
+# One that answers "nothing" at once (this worker is draining, or the server is being stopped) is not asked in a hurry.
+SOONEST_SECONDS = 1.0
+
+
+class Poller:
+    """`room` says what may be asked for now; `changed` wakes it when that may have changed."""
+
+    def __init__(
+        self,
+        control: Control,
+        *,
+        room: Callable[[], Room | None],
+        servers: Servers,
+        capabilities: Capabilities,
+        accept: Callable[[Lease], None],
+        enlist_again: Callable[[], Awaitable[None]],
+        wait_seconds: float,
+    ) -> None:
+        self._control = control
+        self._room = room
+        self._servers = servers
+        self._capabilities = capabilities
+        self._accept = accept
+        self._enlist_again = enlist_again
+        self._wait_seconds = wait_seconds
+        self._changed = asyncio.Event()
+        # kept until it is answered: an answer that was lost is given again
+        self._request_id = str(uuid4())
+        self._was_cut_off = False
+
+    def changed(self) -> None:
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        pause = 0.0
+        while True:
+            room = await self._some_room()
+            try:
+                pause = await self._ask(room, pause)
+            except Unauthorized:
+                log.warning("worker.token_refused")
+                await self._enlist_again()
+            except Forbidden as error:
+                # revoked, which may be taken back
+                log.warning("worker.forbidden", why=error.detail)
+                pause = LONGEST_PAUSE_SECONDS
+            except TooManyRequests as error:
+                pause = error.retry_after_seconds
+            except ControlPlaneUnreachable as error:
+                if pause < SOONEST_SECONDS:
+                    log.warning("worker.control_plane_away", why=error.detail)
+                pause = min(max(pause * 2, SOONEST_SECONDS / 2), LONGEST_PAUSE_SECONDS)
+            except ComfyRelayError as error:
+                log.error("worker.poll_refused", why=error.detail)
+                pause = LONGEST_PAUSE_SECONDS
+            await asyncio.sleep(pause)
+
+    async def _some_room(self) -> Room:
+        while True:
+            self._changed.clear()
+            if (room := self._room()) is not None:
+                return room
+            await self._changed.wait()
+
+    async def _ask(self, room: Room, pause: float) -> float:
+        """One poll; returns how long to wait before the next."""
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        wish: dict[str, Any] = {
+            "providers": room.providers,
+            "max_concurrency": room.max_concurrency,
+            "prefetch": room.prefetch,
+            "current_load": room.current_load,
+            "wait_seconds": self._wait_seconds,
+            "request_id": self._request_id,
+            "warm_workflow_hashes": self._servers.warm_hashes(),
+        }
+        if (news := self._capabilities.news) is not None:
+            wish["capabilities"] = news
+        polling = asyncio.create_task(self._control.poll(wish))
+        try:
+            if not await self._answered(polling, room):
+                self._was_cut_off = True
+                return 0.0
+        finally:
+            if not polling.done():
+                polling.cancel()
+                await asyncio.wait({polling})
+        lease = polling.result()
+        if news is not None:
+            self._capabilities.told(news)
+        self._request_id = str(uuid4())
+        was_cut_off, self._was_cut_off = self._was_cut_off, False
+        if lease is not None:
+            self._accept(lease)
+            return 0.0
+        if loop.time() - asked_at >= SOONEST_SECONDS or was_cut_off:
+            return 0.0
+        return min(max(pause * 2, SOONEST_SECONDS), LONGEST_PAUSE_SECONDS)
+
+    async def _answered(self, polling: "asyncio.Task[Lease | None]", room: Room) -> bool:
+        """Wait for the answer; false when it is no longer wanted, because what was asked for cannot be run now."""
+        while not polling.done():
+            waking = asyncio.create_task(self._changed.wait())
+            await asyncio.wait({polling, waking}, return_when=asyncio.FIRST_COMPLETED)
+            waking.cancel()
+            self._changed.clear()
+            now = self._room()
+            if not polling.done() and (now is None or now.providers != room.providers):
+                return False
+        return True

@@ -1,0 +1,123 @@
+"""The heartbeats of one lease, in tasks of their own: whatever the job does, they go on."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, LeaseLost, Unauthorized
+from comfyrelay.worker.control import Beaten, Control
+from comfyrelay.worker.lease import Lease, Stage, Stop
+
+__all__ = ["Pulse"]
+
+log = structlog.get_logger(__name__)
+
+# Progress and logs are sent at most this often.
+NEWS_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 30.0
+MOST_LOGS = 1000
+
+
+class Pulse:
+    """One task listens: its heartbeat waits at the control plane until there is something to hear, or it is time for
+    the next. Another sends news, when there is any."""
+
+    def __init__(self, control: Control, lease: Lease, *, interval_seconds: float) -> None:
+        self._control = control
+        self._lease = lease
+        self._wait_seconds = min(interval_seconds, LONGEST_WAIT_SECONDS)
+        self._progress: Mapping[str, Any] | None = None
+        self._logs: list[str] = []
+        self._news = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._tell())]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def progress(self, value: float, **more: Any) -> None:
+        """How far the job is, from 0 to 1; told soon, together with what else is new by then."""
+        self._lease.progress = value
+        self._progress = {"value": round(value, 4), "stage": self._lease.stage.value, **more}
+        self._news.set()
+
+    def log(self, line: str) -> None:
+        """A line for the job's log. When nobody can be told, the oldest are forgotten."""
+        self._logs.append(line)
+        del self._logs[:-MOST_LOGS]
+        self._news.set()
+
+    async def refresh(self) -> None:
+        """Beat now, for fresh URLs. What fails here is found out by whoever needs them."""
+        try:
+            self._heard(await self._control.heartbeat(self._lease))
+        except ComfyRelayError as error:
+            self._failed(error)
+
+    async def flush(self) -> None:
+        """Send what has not been sent, before the job is settled."""
+        if self._progress is not None or self._logs:
+            await self._send()
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._is_over():
+            asked_at = loop.time()
+            try:
+                beaten = await self._control.heartbeat(self._lease, wait_seconds=self._wait_seconds)
+            except ComfyRelayError as error:
+                self._failed(error)
+                # soon again: the lease goes on expiring
+                least = min(self._wait_seconds, 2.0)
+            else:
+                self._heard(beaten)
+                # a control plane that is being stopped does not let us wait, and one that said stop says so again
+                least = min(self._wait_seconds, 1.0)
+            rest = least - (loop.time() - asked_at)
+            if rest > 0:
+                await asyncio.sleep(rest * random.uniform(1.0, 1.2))
+
+    async def _tell(self) -> None:
+        while not self._is_over():
+            await self._news.wait()
+            self._news.clear()
+            await self._send()
+            await asyncio.sleep(NEWS_SECONDS)
+
+    async def _send(self) -> None:
+        progress, self._progress = self._progress, None
+        logs, self._logs = self._logs, []
+        try:
+            self._heard(await self._control.heartbeat(self._lease, progress=progress, logs=logs))
+        except ControlPlaneUnreachable:
+            # to be told with the next; something newer may have come meanwhile
+            if self._progress is None:
+                self._progress = progress
+            self._logs = [*logs, *self._logs][-MOST_LOGS:]
+            self._news.set()
+        except ComfyRelayError as error:
+            self._failed(error)
+
+    def _is_over(self) -> bool:
+        return self._lease.stop is Stop.LOST
+
+    def _heard(self, beaten: Beaten) -> None:
+        if beaten.stop is None:
+            return
+        if beaten.stop is Stop.RELEASE and self._lease.stage not in (Stage.FETCHING, Stage.WAITING):
+            # what runs here already would only be lost
+            return
+        self._lease.must_stop(beaten.stop)
+
+    def _failed(self, error: ComfyRelayError) -> None:
+        if isinstance(error, LeaseLost | Unauthorized | Forbidden):
+            self._lease.must_stop(Stop.LOST)
+        else:
+            log.debug("worker.heartbeat_failed", dispatch_id=self._lease.dispatch_id, error=error.detail)

@@ -1,0 +1,44 @@
+"""How many more jobs a worker may ask for. Pure: it looks at what is held and at what could run."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from comfyrelay.worker.lease import Lease, Stage
+
+__all__ = ["Room", "room_for"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """What a poll says. The control plane counts every lease that we hold against `max_concurrency` + `prefetch`, also
+    those whose output is only being uploaded, so those are added to `prefetch`."""
+
+    providers: tuple[str, ...]
+    max_concurrency: int
+    prefetch: int
+    current_load: int
+
+
+def room_for(
+    held: Iterable[Lease],
+    *,
+    slots: Mapping[str, int],
+    max_concurrency: int,
+    prefetch: int,
+    upload_behind: int,
+) -> Room | None:
+    """The room for one more job; `None` when there is none. `slots` are the runs that each provider takes at once."""
+    held = list(held)
+    behind = sum(each.stage in (Stage.STORING, Stage.SETTLING) for each in held)
+    ahead = [each for each in held if each.stage not in (Stage.STORING, Stage.SETTLING)]
+    at_once = min(max_concurrency, sum(slots.values()))
+    if at_once == 0 or len(ahead) >= at_once + prefetch or behind > upload_behind:
+        return None
+    providers = tuple(
+        name
+        for name, count in slots.items()
+        if count and sum(each.provider == name for each in ahead) < min(count, max_concurrency) + prefetch
+    )
+    if not providers:
+        return None
+    return Room(providers=providers, max_concurrency=at_once, prefetch=prefetch + behind, current_load=len(ahead))

@@ -1,0 +1,144 @@
+"""What a worker needs to know: `COMFYRELAY_WORKER_…`, the names that operators know, or `[worker]` in the file."""
+
+import socket
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from comfyrelay.settings import ArgumentsOnly, Count, CountOrZero, Seconds, SecondsOrZero, Stage, load
+
+__all__ = ["PLAIN_NAMES", "Provider", "WorkerSettings", "load_worker_settings"]
+
+ENV_PREFIX = "COMFYRELAY_WORKER_"
+# setting → the variable that other workers of this kind read
+PLAIN_NAMES = {
+    "api_base_url": "API_BASE_URL",
+    "fleet_secret": "FLEET_SECRET",
+    "fleet_slug": "FLEET_SLUG",
+    "fleet_stage": "FLEET_STAGE",
+    "worker_id": "WORKER_ID",
+    "comfy_providers": "COMFY_PROVIDERS",
+    "comfyui_base_url": "COMFYUI_BASE_URL",
+    "comfy_cloud_api_key": "COMFY_CLOUD_API_KEY",
+    "max_concurrency": "MAX_CONCURRENCY",
+    "heartbeat_interval_seconds": "HEARTBEAT_INTERVAL_SECONDS",
+    "capabilities": "CAPABILITIES",
+    "asg_name": "ASG_NAME",
+}
+
+Provider = Literal["self_hosted", "cloud"]
+
+
+def _split(value: Any) -> Any:
+    return [part for each in value.split(",") if (part := each.strip())] if isinstance(value, str) else value
+
+
+# `a, b` in the environment, a list in the file
+Words = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+
+
+class WorkerSettings(ArgumentsOnly):
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
+
+    api_base_url: str = Field("http://127.0.0.1:8420", description="address of the control plane")
+    fleet_secret: str | None = Field(None, repr=False, description="secret that the worker registers with")
+    fleet_slug: str | None = Field(None, description="fleet that the worker joins")
+    fleet_stage: Stage = Field("production", description="stage of that fleet")
+    worker_id: str | None = Field(
+        None, description="name of the worker, unique in all fleets; from the EC2 instance or the host name"
+    )
+    display_name: str | None = Field(None, description="how pages call the worker")
+    workflow_slugs: Words = Field([], description="comma-separated: only these of the fleet's workflows; all if empty")
+
+    comfy_providers: Annotated[list[Provider], NoDecode, BeforeValidator(_split)] = Field(
+        [], description="comma-separated: `self_hosted`, `cloud`; from what else is set if empty"
+    )
+    comfyui_base_url: Words = Field(
+        ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one for each GPU"
+    )
+    comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(_split)] = Field(
+        [],
+        description="comma-separated: the folders with ComfyUI's `input` and `output`, one for each address or one for "
+        "all; a job's files are removed from them",
+    )
+    comfyui_restart_command: str | None = Field(
+        None, description="command that restarts a ComfyUI; its address is in `COMFYUI_URL`"
+    )
+    comfy_cloud_api_key: str | None = Field(None, repr=False, description="key of Comfy Cloud")
+    comfy_cloud_base_url: str = Field("https://cloud.comfy.org", description="address of Comfy Cloud")
+    comfy_cloud_concurrency: Count = Field(1, description="runs that the plan at Comfy Cloud allows at once")
+
+    max_concurrency: Count | None = Field(None, description="jobs at once; as many as the servers take when not set")
+    prefetch: CountOrZero = Field(1, description="jobs whose inputs are fetched while others run")
+    upload_behind: CountOrZero = Field(1, description="jobs whose outputs are uploaded while others run")
+    poll_wait_seconds: Annotated[float, Field(ge=0, le=30)] = Field(30, description="how long a poll waits for a job")
+    heartbeat_interval_seconds: Seconds = Field(30, description="how often a lease is extended")
+    run_timeout_seconds: Seconds = Field(3600, description="longest that a run may take")
+    node_timeout_seconds: Seconds = Field(300, description="longest that a run may show no progress")
+    capabilities: dict[str, Any] = Field({}, description="JSON object: more to tell about this worker")
+
+    data_dir: Path = Field(
+        Path("~/.local/share/comfyrelay/worker"), description="folder for the token, files under way and kept assets"
+    )
+    asset_cache_bytes: CountOrZero = Field(10 * 1024**3, description="most bytes of effect assets that are kept")
+
+    shutdown_seconds: SecondsOrZero = Field(30, description="time to finish a job after SIGTERM or Ctrl-C")
+    termination_seconds: SecondsOrZero = Field(
+        110, description="time to finish a job when the Auto Scaling group ends the instance"
+    )
+    metadata_url: str = Field(
+        "http://169.254.169.254", description="EC2 instance metadata, where Spot notices are; `off`: do not look"
+    )
+    metadata_interval_seconds: Seconds = Field(5, description="how often notices are looked for")
+    asg_name: str | None = Field(None, description="Auto Scaling group in which a working instance is protected")
+    capacity_type: str | None = Field(None, description="`spot` or `on_demand`; from the EC2 instance")
+    instance_type: str | None = Field(None, description="kind of machine; from the EC2 instance")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, folder: Path) -> Path:
+        return folder.expanduser().absolute()
+
+    @field_validator("api_base_url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("write the address with http:// or https:// in front")
+        return url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Self:
+        if "self_hosted" in self.providers and not self.comfyui_base_url:
+            raise ValueError("COMFYUI_BASE_URL is empty: name a ComfyUI, or set COMFY_PROVIDERS=cloud")
+        if "cloud" in self.providers and not self.comfy_cloud_api_key:
+            raise ValueError("COMFY_CLOUD_API_KEY is not set, and COMFY_PROVIDERS names cloud")
+        if len(self.comfyui_folders) not in (0, 1, len(self.comfyui_base_url)):
+            raise ValueError(
+                f"{ENV_PREFIX}COMFYUI_FOLDERS must name one folder, or one for each address in COMFYUI_BASE_URL"
+            )
+        return self
+
+    @property
+    def providers(self) -> list[Provider]:
+        """Where jobs run. Somebody who sets a key alone has no ComfyUI of their own."""
+        if self.comfy_providers:
+            return self.comfy_providers
+        own_comfy = "comfyui_base_url" in self.model_fields_set or not self.comfy_cloud_api_key
+        return [*(["self_hosted"] if own_comfy else []), *(["cloud"] if self.comfy_cloud_api_key else [])]  # type: ignore[list-item]
+
+    @property
+    def host_name(self) -> str:
+        return socket.gethostname() or "worker"
+
+    def folder_of(self, url: str) -> Path | None:
+        """ComfyUI's own folders at this address, where they are known."""
+        if not self.comfyui_folders:
+            return None
+        place = self.comfyui_base_url.index(url) if len(self.comfyui_folders) > 1 else 0
+        return self.comfyui_folders[place].expanduser().absolute()
+
+
+def load_worker_settings() -> WorkerSettings:
+    return load(WorkerSettings, table="worker", plain_names=PLAIN_NAMES)

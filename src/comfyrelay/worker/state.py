@@ -1,0 +1,126 @@
+"""What a worker keeps on its disk: its token, and which jobs it holds, for the case that it is killed."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.worker.lease import Lease
+
+__all__ = ["Held", "State"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """A lease that an earlier process held, with its runs by server and prompt id, and its output if it has one."""
+
+    lease: Lease
+    runs: Sequence[tuple[str, str]]
+    output: Mapping[str, Any] | None
+
+
+class State:
+    """A folder that one process uses at a time.
+
+    token.json          how the control plane knows us
+    held/<lease>.json   a lease, where it runs, and its output if there is one
+    work/<lease>/       files under way
+    assets/             effect assets that are kept
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.work = folder / "work"
+        self.assets = folder / "assets"
+        self._held = folder / "held"
+        self._token = folder / "token.json"
+        self._lock: IO[str] | None = None
+
+    def open(self) -> None:
+        """Take the folder; `ConfigurationError` when another process has it."""
+        try:
+            for each in (self.work, self.assets, self._held):
+                each.mkdir(parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
+            lock = (self.folder / "lock").open("a")
+        except OSError as error:
+            raise ConfigurationError(
+                f"The worker's folder {self.folder} cannot be used: {error.strerror}. Choose another with "
+                "COMFYRELAY_WORKER_DATA_DIR."
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise ConfigurationError(
+                f"Another worker uses {self.folder}. Give each worker of this machine a WORKER_ID of its own."
+            ) from None
+        self._lock = lock
+        for each in self.work.iterdir():
+            if not self._entry(each.name).exists():
+                shutil.rmtree(each, ignore_errors=True)
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def kept_token(self) -> tuple[str, dict[str, Any]] | None:
+        """The token that we were given earlier, and what it was given for."""
+        try:
+            kept = json.loads(self._token.read_text())
+            return str(kept["token"]), dict(kept["given_for"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def keep_token(self, token: str, given_for: Mapping[str, Any]) -> None:
+        _write(self._token, {"token": token, "given_for": given_for})
+
+    def forget_token(self) -> None:
+        self._token.unlink(missing_ok=True)
+
+    def folder_of(self, lease: Lease) -> Path:
+        """Where the files of a job are while it is here."""
+        folder = self.work / lease.name
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def note(
+        self, lease: Lease, *, runs: Sequence[tuple[str, str]] = (), output: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write down that we hold a lease, and how far it has come."""
+        # a small file, into the page cache: shorter than handing it to a thread, and in order
+        _write(self._entry(lease.name), {"job": lease.to_json(), "runs": runs, "output": output})
+
+    def forget(self, lease: Lease) -> None:
+        """The lease has ended: nothing of it is kept."""
+        self._entry(lease.name).unlink(missing_ok=True)
+        shutil.rmtree(self.work / lease.name, ignore_errors=True)
+
+    def left_behind(self) -> list[Held]:
+        """The leases that an earlier process held."""
+        found = []
+        for path in sorted(self._held.glob("*.json")):
+            try:
+                kept = json.loads(path.read_text())
+                runs = [(str(server), str(prompt_id)) for server, prompt_id in kept["runs"]]
+                found.append(Held(lease=Lease.from_json(kept["job"]), runs=runs, output=kept["output"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                path.unlink(missing_ok=True)
+        return found
+
+    def _entry(self, name: str) -> Path:
+        return self._held / f"{name}.json"
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    """All or nothing, and for nobody else to read: it holds a token, or a graph with somebody's words."""
+    part = path.with_suffix(".part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(value, file)
+    part.replace(path)

@@ -1,0 +1,200 @@
+"""Files between this machine and object storage: in pieces, checked on the way, and tried again while that may help."""
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import structlog
+
+from comfyrelay.comfy.http import is_loopback, save
+from comfyrelay.errors import ConfigurationError, Fault, TransferFailed
+from comfyrelay.worker.lease import Urls
+
+__all__ = ["Transfers"]
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+# Storage may think for a while about a large file before it answers.
+_TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
+_PIECE = 256 * 1024
+_LONGEST_PAUSE_SECONDS = 30.0
+_BUSY = frozenset({408, 425, 429})
+
+
+class _MayWorkLater(Exception):
+    """One try failed. `is_refused`: new URLs may help."""
+
+    def __init__(self, detail: str, *, is_refused: bool = False, wait_seconds: float | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.is_refused = is_refused
+        self.wait_seconds = wait_seconds
+
+
+class Transfers:
+    """`on_bytes` is told of each piece: "download" or "upload", and how many bytes.
+
+    URLs are asked for anew before each try, because heartbeats replace them. When storage refuses one, `refresh` gets
+    new ones first. No message holds a URL: whoever has one may use it.
+    """
+
+    def __init__(
+        self,
+        *,
+        retries: int = 5,
+        first_pause_seconds: float = 0.5,
+        on_bytes: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self._retries = retries
+        self._first_pause_seconds = first_pause_seconds
+        self._on_bytes = on_bytes or (lambda _direction, _count: None)
+        try:
+            self._client = httpx.AsyncClient(timeout=_TIMEOUT)
+        except (ImportError, ValueError) as error:
+            raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
+        # a proxy is for other machines
+        self._here = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+        await self._here.aclose()
+
+    async def download(
+        self,
+        url: Callable[[], str],
+        to: Path,
+        *,
+        refresh: Callable[[], Awaitable[None]],
+        sha256: str | None = None,
+    ) -> int:
+        """Fetch a file; `to` appears only when it is whole and has this checksum. Returns its size."""
+
+        async def once() -> int:
+            # as it is stored, not packed on the way: its checksum is that of the stored bytes
+            request = self._request("GET", url(), headers={"Accept-Encoding": "identity"})
+            response = await self._client_for(request).send(request, stream=True, follow_redirects=True)
+            try:
+                if not response.is_success:
+                    raise await _failure(response, what="The input could not be fetched")
+                return await save(self._checked(response, sha256), to)
+            finally:
+                await response.aclose()
+
+        try:
+            await asyncio.to_thread(to.parent.mkdir, parents=True, exist_ok=True)
+            return await self._patiently(once, refresh, what="The input could not be fetched")
+        except OSError as error:
+            raise TransferFailed(f"The input cannot be written on the worker: {error.strerror or error}.") from error
+
+    async def upload(
+        self, source: Path, lease_urls: Callable[[], Urls], *, refresh: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Put a file where the lease says, with the headers that were signed."""
+
+        async def once() -> None:
+            urls = lease_urls()
+            # S3 takes no body of unknown length
+            size = (await asyncio.to_thread(source.stat)).st_size
+            headers = {**urls.output_headers, "Content-Length": str(size)}
+            request = self._request("PUT", urls.output_url, headers=headers, content=self._pieces(source))
+            # a redirect is not followed: the body is gone by then
+            response = await self._client_for(request).send(request)
+            if not response.is_success:
+                raise await _failure(response, what="The output could not be stored")
+
+        try:
+            await self._patiently(once, refresh, what="The output could not be stored", may_be_refused=True)
+        except OSError as error:
+            raise TransferFailed(f"The output cannot be read on the worker: {error.strerror or error}.") from error
+
+    async def _patiently(
+        self,
+        once: Callable[[], Awaitable[T]],
+        refresh: Callable[[], Awaitable[None]],
+        *,
+        what: str,
+        may_be_refused: bool = False,
+    ) -> T:
+        attempt = 0
+        while True:
+            try:
+                return await once()
+            except _MayWorkLater as error:
+                failure = error
+            except httpx.TransportError as error:
+                # storage that refuses a large upload may hang up before it was heard
+                is_refused = may_be_refused and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                failure = _MayWorkLater(f"{what}: {_connection_words(error)}.", is_refused=is_refused)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise TransferFailed(f"{what}: {type(error).__name__}.") from None
+            if attempt == self._retries:
+                raise TransferFailed(failure.detail)
+            log.info("transfer.again", why=failure.detail, attempt=attempt + 1)
+            if failure.is_refused:
+                await refresh()
+            await asyncio.sleep(self._pause(attempt, failure.wait_seconds))
+            attempt += 1
+
+    def _pause(self, attempt: int, wanted: float | None) -> float:
+        growing: float = self._first_pause_seconds * 2**attempt
+        # not all workers at once, after storage was away
+        return min(max(growing, wanted or 0.0), _LONGEST_PAUSE_SECONDS) * random.uniform(0.75, 1.25)
+
+    async def _checked(self, response: httpx.Response, sha256: str | None) -> AsyncIterator[bytes]:
+        digest = hashlib.sha256()
+        async for piece in response.aiter_raw(_PIECE):
+            digest.update(piece)
+            self._on_bytes("download", len(piece))
+            yield piece
+        # before the file appears
+        if sha256 is not None and digest.hexdigest() != sha256:
+            raise _MayWorkLater("The input could not be fetched: its checksum is not the one that it should have.")
+
+    async def _pieces(self, source: Path) -> AsyncIterator[bytes]:
+        with source.open("rb") as file:
+            # it was written a moment ago: reading it is shorter than handing it to a thread
+            while piece := file.read(_PIECE):
+                yield piece
+                self._on_bytes("upload", len(piece))
+
+    def _request(
+        self, method: str, url: str, *, headers: dict[str, str], content: AsyncIterator[bytes] | None = None
+    ) -> httpx.Request:
+        return self._here.build_request(method, url, headers=headers, content=content)
+
+    def _client_for(self, request: httpx.Request) -> httpx.AsyncClient:
+        return self._here if is_loopback(request.url.host) else self._client
+
+
+async def _failure(response: httpx.Response, *, what: str) -> Exception:
+    status = response.status_code
+    detail = f"{what}: storage answered with {status}."
+    if status in (401, 403) or (status == 400 and await _has_expired(response)):
+        return _MayWorkLater(detail, is_refused=True)
+    if status in _BUSY or response.is_server_error:
+        wait = response.headers.get("Retry-After", "")
+        return _MayWorkLater(detail, wait_seconds=float(wait) if wait.isdecimal() else None)
+    if status in (404, 410) and response.request.method == "GET":
+        return TransferFailed("An input of the job is no longer in storage.", fault=Fault.JOB)
+    return TransferFailed(detail)
+
+
+async def _has_expired(response: httpx.Response) -> bool:
+    """Some stores, and AWS where the key itself was a temporary one, say so with a 400."""
+    return b"xpired" in (await response.aread())[:10_000]
+
+
+def _connection_words(error: httpx.TransportError) -> str:
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout():
+            return "storage cannot be reached"
+        case httpx.TimeoutException():
+            return "storage does not answer"
+        case _:
+            return "the connection was lost"

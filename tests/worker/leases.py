@@ -1,0 +1,116 @@
+"""Leases as a control plane hands them over, and object storage on a real port that does what a test says."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from comfyrelay.worker.lease import Asset, Lease, Urls
+
+
+def make_lease(number: int = 17, **more: Any) -> Lease:
+    return Lease(
+        **{
+            "dispatch_id": number,
+            "lease_token": f"{number:08x}-the-rest-of-it",
+            "attempt": 1,
+            "provider": "self_hosted",
+            "job_id": f"job-{number}",
+            "tenant_id": "tenant",
+            "workflow_hash": "w",
+            "graph": {},
+            "assets": (),
+            "output_node_id": None,
+            "output_extension": "png",
+            "output_mime_type": "image/png",
+            "input_name": None,
+            "input_mime_type": None,
+            "extra_data": {},
+            "urls": Urls(output_url="http://127.0.0.1:9/none", output_headers={}, assets={}),
+            **more,
+        }
+    )
+
+
+def make_asset(key: str, *, content: bytes | None = None, **more: Any) -> Asset:
+    """With its content it is an effect asset, known by its hash; without, a user's own file."""
+    digest = None if content is None else hashlib.sha256(content).hexdigest()
+    fields = {"placeholder": f"__{key}__", "content_hash": digest, "type": "image", "is_primary_input": False}
+    return Asset(**{"key": key, **fields, **more})
+
+
+async def no_refresh() -> None:
+    raise AssertionError("No new URLs were needed.")
+
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def answering(status: int, **options: Any) -> Answer:
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(status=status, **options)
+
+    return answer
+
+
+async def hanging_up(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+@dataclass(kw_only=True)
+class Storage:
+    """Keeps what is put and gives what it has; `answers` go first, one for each request."""
+
+    server: TestServer
+    files: dict[str, bytes] = field(default_factory=dict)
+    answers: list[Answer] = field(default_factory=list)
+    requests: list[web.Request] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def url(self, name: str) -> str:
+        return str(self.server.make_url(f"/{name}"))
+
+    def urls(self, *names: str, headers: dict[str, str] | None = None) -> Urls:
+        """Each asset's key is its name here."""
+        return Urls(
+            output_url=self.url("output"),
+            output_headers={"Content-Type": "image/png"} if headers is None else headers,
+            assets={name: self.url(name) for name in names},
+        )
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.arrived.set()
+        try:
+            if self.answers:
+                return await self.answers.pop(0)(request)
+            name = request.path.lstrip("/")
+            if request.method == "PUT":
+                self.files[name] = await request.read()
+                return web.Response()
+            # the others get a chance to come at the same time
+            await asyncio.sleep(0.01)
+            return web.Response(body=self.files[name]) if name in self.files else web.Response(status=404)
+        finally:
+            self.at_once -= 1
+
+
+@asynccontextmanager
+async def open_storage() -> AsyncIterator[Storage]:
+    app = web.Application(client_max_size=1024**3)
+    storage = Storage(server=TestServer(app))
+    app.router.add_route("*", "/{path:.+}", storage.handle)
+    async with storage.server:
+        yield storage

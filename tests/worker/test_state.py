@@ -1,0 +1,84 @@
+"""What a worker keeps on its disk is there after a kill, belongs to one process, and is for nobody else to read."""
+
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.worker.state import State
+from tests.worker.leases import a_lease
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    state = State(tmp_path / "worker")
+    state.open()
+    return state
+
+
+def again(state: State) -> State:
+    """As after a kill: the same folder, another process."""
+    state.close()
+    newer = State(state.folder)
+    newer.open()
+    return newer
+
+
+def test_one_process_uses_a_folder(state: State) -> None:
+    with pytest.raises(ConfigurationError, match="WORKER_ID of its own"):
+        State(state.folder).open()
+
+
+def test_a_folder_that_cannot_be_made_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="COMFYRELAY_WORKER_DATA_DIR"):
+        State(tmp_path / "file" / "worker").open()
+
+
+def test_the_token_is_kept_with_what_it_was_given_for(state: State) -> None:
+    assert state.kept_token() is None
+    state.keep_token("secret", {"fleet_slug": "attic"})
+    assert again(state).kept_token() == ("secret", {"fleet_slug": "attic"})
+    assert (state.folder / "token.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_forgotten_or_broken_token_is_none(state: State) -> None:
+    state.keep_token("secret", {})
+    (state.folder / "token.json").write_text("{")
+    assert state.kept_token() is None
+    state.forget_token()
+    state.forget_token()
+    assert state.kept_token() is None
+
+
+def test_leases_are_found_again_with_their_runs_and_output(state: State) -> None:
+    lease = a_lease(input_name="a.mp4")
+    state.note(lease)
+    state.note(lease, runs=[("http://gpu", "prompt-1")], output={"path": "x"})
+    (held,) = again(state).left_behind()
+    assert held.lease.to_json() == lease.to_json()
+    assert list(held.runs) == [("http://gpu", "prompt-1")]
+    assert held.output == {"path": "x"}
+
+
+def test_nothing_is_left_of_a_lease_that_ended(state: State) -> None:
+    lease = a_lease()
+    state.note(lease)
+    (state.folder_of(lease) / "output.png").write_bytes(b"x")
+    state.forget(lease)
+    assert state.left_behind() == []
+    assert list(state.work.iterdir()) == []
+
+
+def test_files_of_leases_that_are_not_held_are_removed_at_the_start(state: State) -> None:
+    held, gone = a_lease(), a_lease()
+    state.note(held)
+    for lease in (held, gone):
+        (state.folder_of(lease) / "output.png").write_bytes(b"x")
+    assert [each.name for each in again(state).work.iterdir()] == [held.name]
+
+
+def test_a_broken_entry_does_not_keep_a_worker_from_starting(state: State) -> None:
+    (state.folder / "held" / "7-abc.json").write_text("{")
+    assert state.left_behind() == []
+    assert list((state.folder / "held").iterdir()) == []
