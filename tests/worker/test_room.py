@@ -6,11 +6,11 @@ import pytest
 
 from comfyrelay.worker.lease import Lease, Stage
 from comfyrelay.worker.room import Room, room_for
-from tests.worker.leases import a_lease
+from tests.worker.leases import make_lease
 
 
 def held(*stages: Stage, provider: str = "self_hosted") -> list[Lease]:
-    return [a_lease(provider=provider, stage=stage) for stage in stages]
+    return [make_lease(provider=provider, stage=stage) for stage in stages]
 
 
 def room(leases: list[Lease], **changes: Any) -> Room | None:
@@ -28,7 +28,7 @@ def test_while_one_runs_the_next_is_fetched_ahead_and_no_more() -> None:
     assert room(held(Stage.RUNNING, Stage.WAITING)) is None
 
 
-def test_a_job_that_is_only_being_uploaded_takes_no_slot_but_is_still_a_lease() -> None:
+def test_a_job_that_is_only_being_uploaded_takes_no_slot_but_is_still_make_lease() -> None:
     found = room(held(Stage.STORING, Stage.RUNNING))
     assert found is not None
     assert found.prefetch == 2

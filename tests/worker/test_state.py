@@ -6,7 +6,7 @@ import pytest
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.worker.state import State
-from tests.worker.leases import a_lease
+from tests.worker.leases import make_lease
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_forgotten_or_broken_token_is_none(state: State) -> None:
 
 
 def test_leases_are_found_again_with_their_runs_and_output(state: State) -> None:
-    lease = a_lease(input_name="a.mp4")
+    lease = make_lease(input_name="a.mp4")
     state.note(lease)
     state.note(lease, runs=[("http://gpu", "prompt-1")], output={"path": "x"})
     (held,) = again(state).left_behind()
@@ -62,7 +62,7 @@ def test_leases_are_found_again_with_their_runs_and_output(state: State) -> None
 
 
 def test_nothing_is_left_of_a_lease_that_ended(state: State) -> None:
-    lease = a_lease()
+    lease = make_lease()
     state.note(lease)
     (state.folder_of(lease) / "output.png").write_bytes(b"x")
     state.forget(lease)
@@ -71,7 +71,7 @@ def test_nothing_is_left_of_a_lease_that_ended(state: State) -> None:
 
 
 def test_files_of_leases_that_are_not_held_are_removed_at_the_start(state: State) -> None:
-    held, gone = a_lease(), a_lease()
+    held, gone = make_lease(1), make_lease(2)
     state.note(held)
     for lease in (held, gone):
         (state.folder_of(lease) / "output.png").write_bytes(b"x")

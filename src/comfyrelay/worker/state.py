@@ -1,15 +1,15 @@
 """What a worker keeps on its disk: its token, and which jobs it holds, for the case that it is killed."""
 
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.lock import FolderLock
 from comfyrelay.worker.lease import Lease
 
 __all__ = ["Held", "State"]
@@ -39,7 +39,7 @@ class State:
         self.assets = folder / "assets"
         self._held = folder / "held"
         self._token = folder / "token.json"
-        self._lock: IO[str] | None = None
+        self._lock = FolderLock(folder)
 
     def open(self) -> None:
         """Take the folder; `ConfigurationError` when another process has it."""
@@ -47,28 +47,18 @@ class State:
             for each in (self.work, self.assets, self._held):
                 each.mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)
-            lock = (self.folder / "lock").open("a")
         except OSError as error:
             raise ConfigurationError(
                 f"The worker's folder {self.folder} cannot be used: {error.strerror}. Choose another with "
                 "COMFYRELAY_WORKER_DATA_DIR."
             ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            raise ConfigurationError(
-                f"Another worker uses {self.folder}. Give each worker of this machine a WORKER_ID of its own."
-            ) from None
-        self._lock = lock
+        self._lock.take(advice="Give each worker of this machine a WORKER_ID of its own.")
         for each in self.work.iterdir():
             if not self._entry(each.name).exists():
                 shutil.rmtree(each, ignore_errors=True)
 
     def close(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.give_up()
 
     def kept_token(self) -> tuple[str, dict[str, Any]] | None:
         """The token that we were given earlier, and what it was given for."""

@@ -1,0 +1,51 @@
+"""A folder that one process uses at a time."""
+
+import os
+from pathlib import Path
+from typing import IO
+
+from comfyrelay.errors import ConfigurationError
+
+__all__ = ["FolderLock"]
+
+if os.name == "nt":
+    import msvcrt
+
+    def _take(file: IO[str]) -> None:
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+else:
+    import fcntl
+
+    def _take(file: IO[str]) -> None:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class FolderLock:
+    """Held until it is given up or the process ends, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "lock"
+        self._file: IO[str] | None = None
+
+    def take(self, *, advice: str) -> None:
+        """`ConfigurationError` with this advice when another process has it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # not emptied: who has the lock has written there who it is
+        file = self._path.open("a+")
+        try:
+            _take(file)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip()
+            file.close()
+            who = f" (process {holder})" if holder else ""
+            raise ConfigurationError(f"Another process{who} uses the folder {self._path.parent}. {advice}") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._file = file
+
+    def give_up(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
