@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,7 @@ T = TypeVar("T")
 _TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
 _PIECE = 256 * 1024
 _LONGEST_PAUSE_SECONDS = 30.0
+_EXPIRED = re.compile(rb"ExpiredToken|AccessDenied|RequestTimeTooSkewed|has expired")
 _BUSY = frozenset({408, 425, 429})
 
 
@@ -187,7 +189,7 @@ async def _failure(response: httpx.Response, *, what: str) -> Exception:
 
 async def _has_expired(response: httpx.Response) -> bool:
     """Some stores, and AWS where the key itself was a temporary one, say so with a 400."""
-    return b"xpired" in (await response.aread())[:10_000]
+    return _EXPIRED.search((await response.aread())[:10_000]) is not None
 
 
 def _connection_words(error: httpx.TransportError) -> str:

@@ -1,0 +1,173 @@
+"""The cache of effect assets: what is in use stays, what is old goes, and nothing wrong comes in."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.errors import TransferFailed
+from comfyrelay.worker.assets import AssetCache
+
+
+def content(number: int, *, size: int = 10) -> bytes:
+    return f"{number:0{size}}".encode()
+
+
+def digest(number: int) -> str:
+    return hashlib.sha256(content(number)).hexdigest()
+
+
+def writes(data: bytes) -> Callable[[Path], Awaitable[None]]:
+    async def fetch(to: Path) -> None:
+        to.write_bytes(data)
+
+    return fetch
+
+
+async def not_fetched(_to: Path) -> None:
+    raise AssertionError("It should have been here.")
+
+
+async def get(cache: AssetCache, number: int) -> Path:
+    return await cache.get(digest(number), ".png", writes(content(number)))
+
+
+async def used(cache: AssetCache, *numbers: int) -> None:
+    """As a job does that needs these, one after the other."""
+    for number in numbers:
+        cache.release(await get(cache, number))
+
+
+def kept(folder: Path) -> set[int]:
+    return {int(path.read_bytes()) for path in folder.iterdir()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "assets"
+
+
+async def test_a_file_is_fetched_once(folder: Path) -> None:
+    cache = AssetCache(folder, max_bytes=100)
+    path = await get(cache, 1)
+    assert (path.read_bytes(), path.suffix) == (content(1), ".png")
+    assert await cache.get(digest(1), ".png", not_fetched) == path
+    assert (cache.hits, cache.misses, cache.bytes) == (1, 1, 10)
+
+
+async def test_those_who_come_at_once_wait_for_one_download(folder: Path) -> None:
+    cache = AssetCache(folder, max_bytes=100)
+    begun, may_end, fetched = asyncio.Event(), asyncio.Event(), 0
+
+    async def fetch(to: Path) -> None:
+        nonlocal fetched
+        fetched += 1
+        begun.set()
+        await may_end.wait()
+        to.write_bytes(content(1))
+
+    tasks = [asyncio.create_task(cache.get(digest(1), ".png", fetch)) for _ in range(5)]
+    await begun.wait()
+    may_end.set()
+    assert len(set(await asyncio.gather(*tasks))) == 1
+    assert (fetched, cache.hits, cache.misses) == (1, 4, 1)
+
+
+async def test_when_the_first_is_cancelled_the_next_one_fetches(folder: Path) -> None:
+    cache = AssetCache(folder, max_bytes=100)
+    begun = asyncio.Event()
+
+    async def for_ever(to: Path) -> None:
+        to.write_bytes(b"a part")
+        begun.set()
+        await asyncio.Event().wait()
+
+    first = asyncio.create_task(cache.get(digest(1), ".png", for_ever))
+    await begun.wait()
+    second = asyncio.create_task(get(cache, 1))
+    first.cancel()
+    assert (await second).read_bytes() == content(1)
+    assert kept(folder) == {1}
+
+
+async def test_what_was_used_longest_ago_goes_first(folder: Path) -> None:
+    cache = AssetCache(folder, max_bytes=30)
+    await used(cache, 1, 2, 3, 1, 4)
+    assert kept(folder) == {1, 3, 4}
+    assert cache.bytes == 30
+
+
+async def test_what_is_in_use_stays_however_full_it_is(folder: Path) -> None:
+    cache = AssetCache(folder, max_bytes=20)
+    first, second = await get(cache, 1), await get(cache, 1)
+    await used(cache, 2, 3, 4)
+    assert kept(folder) == {1, 4}
+    cache.release(first)
+    await used(cache, 5, 6)
+    assert kept(folder) == {1, 6}
+    cache.release(second)
+    await used(cache, 7, 8)
+    assert kept(folder) == {7, 8}
+
+
+async def test_a_file_larger_than_the_cache_is_there_while_it_is_used(folder: Path) -> None:
+    cache = AssetCache(folder, max_bytes=5)
+    path = await get(cache, 1)
+    assert path.is_file()
+    cache.release(path)
+    assert (kept(folder), cache.bytes) == (set(), 0)
+
+
+async def test_a_restart_forgets_neither_the_files_nor_their_order(folder: Path) -> None:
+    before = AssetCache(folder, max_bytes=100)
+    await used(before, 1, 2, 3, 1)
+    (folder / ".0123").write_bytes(b"a download that was cut off")
+    after = AssetCache(folder, max_bytes=30)
+    assert after.bytes == 30
+    assert await after.get(digest(3), ".png", not_fetched) == folder / f"{digest(3)}.png"
+    await used(after, 4)
+    assert kept(folder) == {1, 3, 4}
+
+
+async def test_a_smaller_limit_holds_from_the_start(folder: Path) -> None:
+    await used(AssetCache(folder, max_bytes=100), 1, 2, 3)
+    assert AssetCache(folder, max_bytes=20).bytes == 20
+    assert kept(folder) == {2, 3}
+
+
+async def test_another_content_is_not_taken_in(folder: Path) -> None:
+    cache = AssetCache(folder, max_bytes=100)
+    with pytest.raises(TransferFailed, match="another content"):
+        await cache.get(digest(1), ".png", writes(content(2)))
+    assert (kept(folder), cache.bytes) == (set(), 0)
+    assert (await get(cache, 1)).read_bytes() == content(1)
+
+
+async def test_a_download_that_fails_leaves_nothing(folder: Path) -> None:
+    async def fail(to: Path) -> None:
+        to.write_bytes(b"a part")
+        raise TransferFailed("gone")
+
+    cache = AssetCache(folder, max_bytes=100)
+    with pytest.raises(TransferFailed, match="gone"):
+        await cache.get(digest(1), ".png", fail)
+    assert kept(folder) == set()
+
+
+async def test_a_file_that_somebody_removed_is_fetched_again(folder: Path) -> None:
+    cache = AssetCache(folder, max_bytes=100)
+    await used(cache, 1)
+    (folder / f"{digest(1)}.png").unlink()
+    await used(cache, 1)
+    assert (kept(folder), cache.bytes, cache.misses) == ({1}, 10, 2)
+
+
+async def test_the_time_of_use_is_kept_in_the_file(folder: Path) -> None:
+    cache = AssetCache(folder, max_bytes=100)
+    path = await get(cache, 1)
+    os.utime(path, (1, 1))
+    await used(cache, 1)
+    assert path.stat().st_mtime > 1_000

@@ -1,0 +1,142 @@
+"""Out of everything that a run made, the one thing that the job is for."""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfy import ComfyClient, OutputFile, RunResult
+from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable
+from comfyrelay.sim import LostFile, Sim
+from comfyrelay.worker.outputs import Collected, collect, pick
+from tests.comfy.graphs import clip, invert, words
+from tests.worker.leases import hanging_up, make_lease, open_storage
+
+VIDEO: dict[str, Any] = {"output_extension": "mp4", "output_mime_type": "video/mp4"}
+TEXT: dict[str, Any] = {"output_extension": "txt", "output_mime_type": "text/plain"}
+
+
+def made(*files: str, texts: dict[str, tuple[str, ...]] | None = None) -> RunResult:
+    """Files as `node/name`; previews begin with `temp-`."""
+    return RunResult(
+        prompt_id="p",
+        files=tuple(
+            OutputFile(node_id=node, filename=name, type="temp" if name.startswith("temp-") else "output")
+            for node, _, name in (each.partition("/") for each in files)
+        ),
+        texts=texts or {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "node", "expected"),
+    [
+        (["1/a.png"], None, "a.png"),
+        (["1/a.png", "2/b.png"], "2", "b.png"),
+        # of the right kind, also when another node has one of the very suffix
+        (["1/a.mp4", "2/b.png"], "2", "b.png"),
+        (["2/a.png", "2/b.mp4"], "2", "b.mp4"),
+        (["2/a.png", "2/b.webm"], "2", "b.webm"),
+        (["2/a.webm", "2/b.MP4"], "2", "b.MP4"),
+        # the target made nothing
+        (["1/a.png", "3/b.mp4"], "2", "b.mp4"),
+        (["1/temp-a.mp4", "1/b.mp4"], "1", "b.mp4"),
+        (["1/temp-a.mp4"], "1", "temp-a.mp4"),
+        (["1/a.mp4", "1/b.mp4"], None, "a.mp4"),
+    ],
+)
+def test_the_file_that_is_wanted(files: list[str], node: str | None, expected: str) -> None:
+    picked = pick(made(*files), make_lease(output_node_id=node, **VIDEO))
+    assert isinstance(picked, OutputFile)
+    assert picked.filename == expected
+
+
+def test_a_leading_dot_does_no_harm() -> None:
+    picked = pick(made("1/a.webm", "1/b.mp4"), make_lease(**{**VIDEO, "output_extension": ".mp4"}))
+    assert isinstance(picked, OutputFile)
+    assert picked.filename == "b.mp4"
+
+
+def test_texts_are_outputs_where_a_text_is_wanted() -> None:
+    texts = {"1": ("one",), "2": ("two", "three")}
+    assert pick(made(texts=texts), make_lease(**TEXT)) == "one"
+    assert pick(made(texts=texts), make_lease(output_node_id="2", **TEXT)) == "two\nthree"
+    assert pick(made(texts=texts), make_lease(output_extension="json", output_mime_type="application/json")) == "one"
+    # rather than a picture beside it
+    assert pick(made("3/a.png", texts=texts), make_lease(**TEXT)) == "one"
+    assert isinstance(pick(made("3/a.txt", texts=texts), make_lease(**TEXT)), OutputFile)
+
+
+def test_a_text_is_no_picture() -> None:
+    with pytest.raises(NoOutput):
+        pick(made(texts={"1": ("one",)}), make_lease())
+    with pytest.raises(NoOutput):
+        pick(made(), make_lease(**TEXT))
+
+
+@pytest.fixture
+async def sim() -> AsyncIterator[Sim]:
+    async with Sim() as sim:
+        yield sim
+
+
+@pytest.fixture
+async def comfy(sim: Sim) -> AsyncIterator[ComfyClient]:
+    async with ComfyClient(sim.url) as comfy:
+        yield comfy
+
+
+async def test_a_file_is_saved_with_all_that_is_known_of_it(comfy: ComfyClient, tmp_path: Path) -> None:
+    result = await comfy.run(clip())
+    to = tmp_path / "output.mp4"
+    collected = await collect(comfy, result, make_lease(output_node_id="5", **VIDEO), to)
+    content = to.read_bytes()
+    assert (collected.size, collected.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+    assert collected.as_output == {
+        "size": len(content),
+        "mime_type": "video/mp4",
+        "sha256": collected.sha256,
+        "metadata": {
+            "node_id": "5",
+            "filename": result.files_of("5")[0].filename,
+            "prompt_id": result.prompt_id,
+            "seconds": result.seconds,
+        },
+    }
+    assert Collected.from_json(json.loads(json.dumps(collected.to_json()))) == collected
+
+
+async def test_another_kind_than_expected_is_told_as_it_is(comfy: ComfyClient, tmp_path: Path) -> None:
+    collected = await collect(comfy, await comfy.run(invert()), make_lease(**VIDEO), tmp_path / "output.mp4")
+    assert collected.mime_type == "image/png"
+
+
+async def test_a_text_becomes_a_file(comfy: ComfyClient, tmp_path: Path) -> None:
+    result = await comfy.run(words("grüße"))
+    collected = await collect(comfy, result, make_lease(**TEXT), tmp_path / "output.txt")
+    assert (tmp_path / "output.txt").read_text("utf-8") == "grüße"
+    assert (collected.size, collected.mime_type) == (7, "text/plain")
+    assert collected.sha256 == hashlib.sha256("grüße".encode()).hexdigest()
+    assert collected.metadata == {"node_id": "1", "prompt_id": result.prompt_id, "seconds": result.seconds}
+
+
+async def test_a_file_that_is_gone_is_said_and_leaves_nothing(sim: Sim, comfy: ComfyClient, tmp_path: Path) -> None:
+    result = await comfy.run(invert())
+    sim.misbehave(LostFile())
+    with pytest.raises(OutputGone):
+        await collect(comfy, result, make_lease(), tmp_path / "output.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_connection_that_is_lost_costs_no_run(tmp_path: Path) -> None:
+    async with open_storage() as server, ComfyClient(server.url("")) as comfy:
+        server.files["view"] = b"made"
+        server.answers = [hanging_up, hanging_up]
+        collected = await collect(comfy, made("1/a.png"), make_lease(), tmp_path / "output.png")
+        assert (collected.size, len(server.requests)) == (4, 3)
+        server.answers = [hanging_up] * 9
+        with pytest.raises(ServerUnreachable):
+            await collect(comfy, made("1/a.png"), make_lease(), tmp_path / "output.png")
