@@ -61,24 +61,35 @@ def version() -> None:
 
 
 @app.command()
-def up() -> None:
-    """Run ComfyRelay here, on its embedded databases unless others are configured, until Ctrl-C."""
-    from comfyrelay.server.main import serve
-    from comfyrelay.server.secrets import load_secrets
+def up(
+    comfyui_url: Annotated[
+        list[str] | None, typer.Option(help="Where ComfyUI is, if not at http://127.0.0.1:8188. Repeat for more GPUs.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The folder for everything: queue, files, outputs.")] = None,
+) -> None:
+    """Run ComfyRelay here for yourself: the queue, its page, and a worker for this machine's ComfyUI, until Ctrl-C."""
+    from comfyrelay.desk.desk import Desk, Ready
+    from comfyrelay.desk.settings import DeskSettings, load_desk_settings
+    from comfyrelay.logs import log_as_json
 
-    settings = load_settings()
-    secrets = load_secrets(settings)
+    settings, desk = load_settings(), load_desk_settings()
+    if data_dir is not None:
+        settings = settings.model_copy(update={"data_dir": data_dir.expanduser().absolute()})
+    if comfyui_url:
+        desk = DeskSettings(**{**desk.model_dump(exclude_unset=True), "comfyui_url": comfyui_url})
 
-    def ready(engine: Engine) -> None:
-        out.print(f"ComfyRelay {__version__} is up at {settings.base_url}", highlight=False)
-        out.print(f"  data        {settings.data_dir}", highlight=False)
-        for database in (engine.databases.central, *engine.databases.pools.values()):
-            out.print(f"  {database.name:<11} {database.dialect}", highlight=False)
-        if secrets.made_at is not None:
-            out.print(f"  secrets     made in {secrets.made_at}", highlight=False)
-        out.print(f"What can be asked of it: {settings.base_url}/docs. Press Ctrl-C to stop.", highlight=False)
+    def ready(found: Ready) -> None:
+        out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]", highlight=False)
+        out.print(f"  data     {found.data_dir}", highlight=False)
+        if found.is_stand_in:
+            out.print("  ComfyUI  none at http://127.0.0.1:8188, so the built-in stand-in runs the jobs", highlight=False)
+            out.print("           start ComfyUI and then this again, or name it with --comfyui-url", highlight=False)
+        else:
+            out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
+        out.print("Press Ctrl-C to stop.", highlight=False)
 
-    _run_loop(serve(settings, secrets, log_level="warning", on_ready=ready))
+    log_as_json("warning")
+    _run_loop(Desk(settings=settings, desk=desk, on_ready=ready).run())
     out.print("Stopped.", highlight=False)
 
 

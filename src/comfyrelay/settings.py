@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -41,6 +42,14 @@ def _database_url(url: str) -> str:
 
 
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
+
+
+def split_words(value: Any) -> Any:
+    return [part for each in value.split(",") if (part := each.strip())] if isinstance(value, str) else value
+
+
+# `a, b` in the environment, a list in the file
+Words = Annotated[list[str], NoDecode, BeforeValidator(split_words)]
 Count = Annotated[int, Field(gt=0)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -119,6 +128,7 @@ class Settings(ArgumentsOnly):
     relay_interval_seconds: Seconds = Field(1, description="how often jobs without a dispatch are looked for")
 
     max_fleet_workers: Count = Field(50, description="workers that may register in one fleet")
+    default_fleet: str | None = Field(None, description="fleet that runs every new workflow, those of users too")
     worker_stale_seconds: Seconds = Field(300, description="silence after which a worker counts as gone")
     max_failures_before_block: Count = Field(1, description="failures after which a worker is blocked")
     block_cooldown_seconds: SecondsOrZero = Field(60, description="how long such a block lasts")
@@ -170,7 +180,7 @@ class Settings(ArgumentsOnly):
 S = TypeVar("S", bound=ArgumentsOnly)
 
 # Other parts have tables of their own in the file.
-TABLES = ("worker",)
+TABLES = ("worker", "desk")
 _JSON_EXAMPLES = {
     "tenant_pools": 'an object of pool names and database URLs: {"main": "postgresql://…"}',
     "fleet_secrets": 'an object of stages and lists of secrets: {"production": ["…"]}',

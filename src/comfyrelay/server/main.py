@@ -1,23 +1,24 @@
 """Serving the application until it is told to stop."""
 
 import asyncio
-import logging
+import gc
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
-import structlog
 import uvicorn
+from fastapi import FastAPI
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.logs import log_as_json
 from comfyrelay.server.app import create_app
 from comfyrelay.server.context import Context
 from comfyrelay.server.secrets import Secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 
-__all__ = ["serve"]
+__all__ = ["listen", "serve", "serving"]
 
 # How long answers that are under way may take once the server is told to stop.
 STOP_SECONDS = 10
@@ -26,20 +27,21 @@ STOP_SECONDS = 10
 class _Server(uvicorn.Server):
     """Answers those who wait before it waits for them to be answered."""
 
-    def __init__(self, config: uvicorn.Config, context: Context) -> None:
+    def __init__(self, config: uvicorn.Config, context: Context, *, hears_signals: bool = True) -> None:
         super().__init__(config)
         self._context = context
+        self._signals = (signal.SIGINT, signal.SIGTERM) if hears_signals else ()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Being told to stop is no failure: uvicorn would raise the signal again at the end."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._signals:
             loop.add_signal_handler(number, self.handle_exit, number, None)
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self._signals:
                 loop.remove_signal_handler(number)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -57,15 +59,33 @@ async def serve(
     """Bring the schemas up, listen, and return after SIGTERM or SIGINT once every answer is given."""
     log_as_json(log_level)
     engine = Engine(settings, signing_secrets=secrets.signing)
-    try:
-        listener = listen(settings.host, settings.port)
-    except OSError as error:
-        raise ConfigurationError(
-            f"Cannot listen at {settings.host}:{settings.port} ({error.strerror}). Set COMFYRELAY_PORT to another port."
-        ) from None
+    listener = listen(settings.host, settings.port)
     await engine.databases.upgrade()
     app = create_app(engine, secrets)
-    config = uvicorn.Config(
+    on_ready(engine)
+    _collect_garbage_seldom()
+    await _Server(_config(app), app.state.context).serve(sockets=[listener])
+
+
+@asynccontextmanager
+async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+    """Serve an application in the present loop, until it is left. Signals are somebody else's."""
+    server = _Server(_config(app), app.state.context, hears_signals=False)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not server.started:
+            # uvicorn tells nobody; it is a matter of milliseconds
+            await asyncio.wait({task}, timeout=0.01)
+            if task.done():
+                raise ConfigurationError("The server could not be started; its log says why.")
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+def _config(app: FastAPI) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
@@ -74,25 +94,20 @@ async def serve(
         # longer than a parked poll, so that the server does not close a connection that a worker is about to use
         timeout_keep_alive=75,
     )
-    on_ready(engine)
-    await _Server(config, app.state.context).serve(sockets=[listener])
+
+
+def _collect_garbage_seldom() -> None:
+    """Every parked poll is a few hundred objects; with Python's defaults the collector goes through all of them so
+    often that everybody waits for it. What was made to start with is there to stay and need not be looked at."""
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
 
 
 def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=4096)
-
-
-def log_as_json(level: str) -> None:
-    """One line of JSON for each event, with the ids of the request that it belongs to."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        cache_logger_on_first_use=True,
-    )
+    try:
+        return socket.create_server((host, port), family=family, backlog=4096)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Cannot listen at {host}:{port} ({error.strerror}). Set COMFYRELAY_PORT to another port."
+        ) from None

@@ -27,7 +27,7 @@ from comfyrelay.errors import (
     Unauthorized,
 )
 
-__all__ = ["Problem", "add_problem_handlers", "may_answer"]
+__all__ = ["Problem", "add_problem_handlers", "may_answer", "problem_response"]
 
 log = structlog.get_logger(__name__)
 
@@ -88,8 +88,13 @@ def _answer(
     return JSONResponse(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 
-async def _known(_request: Request, error: Exception) -> JSONResponse:
+async def _known(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ComfyRelayError)
+    return problem_response(error) or await _unknown(request, error)
+
+
+def problem_response(error: ComfyRelayError) -> JSONResponse | None:
+    """How one of our errors is answered; `None` for one that is nobody's fault but the server's."""
     for kind, status, title in STATUS:
         if isinstance(error, kind):
             return _answer(
@@ -101,7 +106,7 @@ async def _known(_request: Request, error: Exception) -> JSONResponse:
                 errors=error.errors if isinstance(error, InvalidInput | NotReady) else None,
                 required_tokens=error.required_tokens if isinstance(error, InsufficientTokens) else None,
             )
-    return await _unknown(_request, error)
+    return None
 
 
 def _headers(error: ComfyRelayError) -> dict[str, str]:

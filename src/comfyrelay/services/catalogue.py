@@ -25,10 +25,19 @@ class EffectView:
 
 
 class Catalogue:
-    def __init__(self, databases: Databases, graphs: Graphs, assets: EffectAssets) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        graphs: Graphs,
+        assets: EffectAssets,
+        *,
+        default_fleet: tuple[Stage, str] | None = None,
+    ) -> None:
+        """`default_fleet`, where there is one, runs every new workflow."""
         self._databases = databases
         self._graphs = graphs
         self._assets = assets
+        self._default_fleet = default_fleet
 
     async def create_workflow(
         self,
@@ -60,7 +69,18 @@ class Catalogue:
             "output_mime_type": output_mime_type,
             "is_active": is_active,
         }
-        return await self._databases.central.run(Step.CATALOGUE, lambda tx: catalogue.create_workflow(tx, **values))
+
+        async def work(tx: Tx) -> Workflow:
+            workflow = await catalogue.create_workflow(tx, **values)
+            if self._default_fleet is not None:
+                stage, fleet_slug = self._default_fleet
+                fleet = await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
+                if fleet is not None:
+                    await catalogue.map_also(tx, fleet.id, workflow.id)
+                    await workers.assign_fleet(tx, fleet.id)
+            return workflow
+
+        return await self._databases.central.run(Step.CATALOGUE, work)
 
     async def set_workflow_active(self, slug: str, *, is_active: bool) -> Workflow:
         async def work(tx: Tx) -> Workflow:

@@ -10,6 +10,7 @@ import structlog
 
 from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.routing import WarmPolicy
+from comfyrelay.domain.states import Stage
 from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.batches import Batches
 from comfyrelay.services.bulk import Bulk
@@ -97,7 +98,12 @@ class Engine:
         self.effect_assets = EffectAssets(
             self.objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds
         )
-        self.catalogue = Catalogue(self.databases, graphs, self.effect_assets)
+        self.catalogue = Catalogue(
+            self.databases,
+            graphs,
+            self.effect_assets,
+            default_fleet=(Stage(settings.stage), settings.default_fleet) if settings.default_fleet else None,
+        )
         self.workflows = Workflows(self.databases, graphs, self.catalogue, self.effect_assets)
         self.fleets = FleetViews(self.databases, worker_stale_seconds=settings.worker_stale_seconds)
         self.ledger = Ledger(self.databases)

@@ -48,6 +48,11 @@ class Tenancy:
         await database.run(Step.TENANT, lambda tx: ledger.open_wallets(tx, [user.tenant_id]))
         return user
 
+    async def user_of(self, email: str) -> User | None:
+        async with self._databases.central.read() as tx:
+            found = await tenants.password_hash(tx, email.lower())
+        return found[0] if found else None
+
     async def add_file(
         self,
         user: User,

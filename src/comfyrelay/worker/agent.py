@@ -189,6 +189,7 @@ class Agent:
             typical=self._typical,
             metrics=self._metrics,
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
+            killed_jobs=self._settings.killed_jobs,
             on_change=self._on_change,
             on_progress=lambda _lease: self._show(),
         )

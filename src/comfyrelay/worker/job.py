@@ -62,6 +62,7 @@ class Tools:
     typical: Typical
     metrics: Metrics
     heartbeat_interval_seconds: float
+    killed_jobs: str
     # a job went from one stage to the next
     on_change: Callable[[], None]
     on_progress: Callable[[Lease], None]
@@ -101,10 +102,11 @@ class Work:
         if collected is not None:
             return await self._settled(self._store(collected, prompt_id=self._prompt_id))
         await self._tools.servers.stop(held.runs)
-        if held.runs:
-            # a job that takes the worker down with it must run out of attempts
-            return await self._settled(self._fail("The worker was killed while it ran this job.", Fault.WORKER))
-        return await self._settled(self._requeue("worker_restart"))
+        if not held.runs or self._tools.killed_jobs == "requeue":
+            return await self._settled(self._requeue("worker_restart"))
+        # a job that takes the worker down with it must run out of attempts
+        fault = Fault.JOB if self._tools.killed_jobs == "fail" else Fault.WORKER
+        return await self._settled(self._fail("The worker was killed while it ran this job.", fault))
 
     async def _settled(self, work: Coroutine[Any, Any, None]) -> str:
         self._pulse.start()

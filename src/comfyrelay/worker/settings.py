@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from comfyrelay.settings import ArgumentsOnly, Count, CountOrZero, Seconds, SecondsOrZero, Stage, load
+from comfyrelay.settings import (
+    ArgumentsOnly,
+    Count,
+    CountOrZero,
+    Seconds,
+    SecondsOrZero,
+    Stage,
+    Words,
+    load,
+    split_words,
+)
 
 __all__ = ["PLAIN_NAMES", "Provider", "WorkerSettings", "load_worker_settings"]
 
@@ -31,14 +41,6 @@ PLAIN_NAMES = {
 Provider = Literal["self_hosted", "cloud"]
 
 
-def _split(value: Any) -> Any:
-    return [part for each in value.split(",") if (part := each.strip())] if isinstance(value, str) else value
-
-
-# `a, b` in the environment, a list in the file
-Words = Annotated[list[str], NoDecode, BeforeValidator(_split)]
-
-
 class WorkerSettings(ArgumentsOnly):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
 
@@ -52,13 +54,13 @@ class WorkerSettings(ArgumentsOnly):
     display_name: str | None = Field(None, description="how pages call the worker")
     workflow_slugs: Words = Field([], description="comma-separated: only these of the fleet's workflows; all if empty")
 
-    comfy_providers: Annotated[list[Provider], NoDecode, BeforeValidator(_split)] = Field(
+    comfy_providers: Annotated[list[Provider], NoDecode, BeforeValidator(split_words)] = Field(
         [], description="comma-separated: `self_hosted`, `cloud`; from what else is set if empty"
     )
     comfyui_base_url: Words = Field(
         ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one for each GPU"
     )
-    comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(_split)] = Field(
+    comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_words)] = Field(
         [],
         description="comma-separated: the folders with ComfyUI's `input` and `output`, one for each address or one for "
         "all; a job's files are removed from them",
@@ -79,6 +81,11 @@ class WorkerSettings(ArgumentsOnly):
     node_timeout_seconds: Seconds = Field(300, description="longest that a run may show no progress")
     capabilities: dict[str, Any] = Field({}, description="JSON object: more to tell about this worker")
 
+    killed_jobs: Literal["retry", "fail", "requeue"] = Field(
+        "retry",
+        description="what is reported of a job that ran when the worker was killed: `retry` (an attempt is used up), "
+        "`fail`, or `requeue`",
+    )
     data_dir: Path = Field(
         Path("~/.local/share/comfyrelay/worker"), description="folder for the token, files under way and kept assets"
     )

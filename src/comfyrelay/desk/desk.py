@@ -1,0 +1,190 @@
+"""The whole system in one process for one person: server, worker, and a ComfyUI or its stand-in."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.desk.examples import EXAMPLES, write_sample
+from comfyrelay.desk.guard import LocalOnly, own_names
+from comfyrelay.desk.place import take_folder
+from comfyrelay.desk.routes import DeskState, add_desk_routes
+from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.domain.states import Stage
+from comfyrelay.errors import ComfyError
+from comfyrelay.server.app import create_app
+from comfyrelay.server.main import listen, serving
+from comfyrelay.server.secrets import load_secrets
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
+from comfyrelay.sim import Sim
+from comfyrelay.store.tenants import User
+from comfyrelay.worker.agent import Agent
+from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.settings import WorkerSettings
+
+__all__ = ["Desk", "Ready"]
+
+FLEET = "desk"
+WORKER = "desk"
+LOCAL_EMAIL = "desk@localhost"
+# Nobody else's jobs wait on a desk.
+NO_LIMIT = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """A desk that is up."""
+
+    url: str
+    data_dir: Path
+    comfyui: list[str]
+    # nothing was found where ComfyUI usually is, so what answers is the stand-in
+    is_stand_in: bool
+    is_new: bool
+
+
+@dataclass(kw_only=True)
+class Desk:
+    settings: Settings
+    desk: DeskSettings = field(default_factory=DeskSettings)
+    on_ready: Callable[[Ready], None] = lambda _ready: None
+    on_status: Callable[[list[Lease]], None] | None = None
+
+    async def run(self) -> None:
+        """Until SIGTERM or Ctrl-C, and until the job that runs then is finished or put back."""
+        async with self.open(signals=True) as (agent, _ready):
+            await agent
+
+    @asynccontextmanager
+    async def open(self, *, signals: bool = False) -> AsyncIterator[tuple["asyncio.Task[None]", Ready]]:
+        """A desk that is up; the task is that of its worker, and ends when the worker has left."""
+        settings = _for_one_person(self.settings)
+        names = own_names(settings)
+        lock = take_folder(settings.data_dir)
+        try:
+            listener = listen(settings.host, settings.port)
+            secrets = load_secrets(settings)
+            engine = Engine(settings, signing_secrets=secrets.signing)
+            await engine.databases.upgrade()
+            user, is_new = await _furnish(engine, settings)
+            write_sample(self.input_folder)
+            async with _comfyui(self.desk, settings.data_dir) as (urls, folders, is_stand_in):
+                ready = Ready(
+                    url=settings.base_url,
+                    data_dir=settings.data_dir,
+                    comfyui=urls,
+                    is_stand_in=is_stand_in,
+                    is_new=is_new,
+                )
+                app = create_app(engine, secrets)
+                app.state.context.local_user = user
+                self._add_desk(app, ready, names)
+                async with serving(app, listener):
+                    agent = Agent(
+                        self._worker_settings(settings, secrets.fleet[settings.stage][0], urls, folders),
+                        on_status=self.on_status,
+                        signals=signals,
+                    )
+                    working = asyncio.create_task(agent.run())
+                    self.on_ready(ready)
+                    try:
+                        yield working, ready
+                    finally:
+                        agent.stop()
+                        await asyncio.gather(working, return_exceptions=True)
+        finally:
+            lock.give_up()
+
+    @property
+    def input_folder(self) -> Path:
+        return (self.desk.input_folder or self.settings.data_dir / "inputs").expanduser().absolute()
+
+    @property
+    def output_folder(self) -> Path:
+        return (self.desk.output_folder or self.settings.data_dir / "outputs").expanduser().absolute()
+
+    def _add_desk(self, app: FastAPI, ready: Ready, names: set[str]) -> None:
+        state = DeskState(
+            comfyui=ready.comfyui,
+            is_stand_in=ready.is_stand_in,
+            data_dir=ready.data_dir,
+            input_folder=self.input_folder,
+            output_folder=self.output_folder,
+        )
+        add_desk_routes(app, state)
+        # the outermost: nothing else is asked before it
+        app.add_middleware(LocalOnly, names=names)
+
+    def _worker_settings(self, settings: Settings, secret: str, urls: list[str], folders: list[Path]) -> WorkerSettings:
+        return WorkerSettings(
+            api_base_url=settings.base_url,
+            fleet_secret=secret,
+            fleet_slug=FLEET,
+            fleet_stage=settings.stage,
+            worker_id=WORKER,
+            display_name="This machine",
+            comfy_providers=["self_hosted"],
+            comfyui_base_url=urls,
+            comfyui_folders=folders,
+            max_concurrency=self.desk.at_once,
+            prefetch=self.desk.prefetch,
+            killed_jobs=self.desk.interrupted_jobs,
+            shutdown_seconds=self.desk.finish_seconds,
+            data_dir=settings.data_dir / "worker",
+            metadata_url="off",
+        )
+
+
+def _for_one_person(settings: Settings) -> Settings:
+    given = settings.model_fields_set
+    wanted = {"max_active_jobs_per_user": NO_LIMIT, "default_fleet": FLEET, "requests_per_minute": NO_LIMIT}
+    changes = {name: value for name, value in wanted.items() if name not in given or name == "default_fleet"}
+    return settings.model_copy(update=changes)
+
+
+async def _furnish(engine: Engine, settings: Settings) -> tuple[User, bool]:
+    """The one user, the one fleet, and the examples, at the first start."""
+    user = await engine.tenancy.user_of(LOCAL_EMAIL)
+    if user is not None:
+        return user, False
+    await engine.catalogue.create_fleet(slug=FLEET, stage=Stage(settings.stage), name="The desk")
+    for each in EXAMPLES:
+        await engine.catalogue.create_workflow(
+            slug=each.slug,
+            name=each.name,
+            graph=each.graph,
+            properties=each.properties,
+            output_node_id=each.output_node_id,
+            output_extension=each.output_extension,
+            output_mime_type=each.output_mime_type,
+        )
+        await engine.catalogue.create_effect(slug=each.slug, workflow_slug=each.slug, name=each.name, credits_cost=0)
+    # last, so that a first start that was cut off is begun again
+    return await engine.tenancy.create_user(email=LOCAL_EMAIL, name="You", is_admin=True), True
+
+
+@asynccontextmanager
+async def _comfyui(desk: DeskSettings, data_dir: Path) -> AsyncIterator[tuple[list[str], list[Path], bool]]:
+    """The servers that were named; or the one at the usual place, if it is there; or the stand-in."""
+    if "comfyui_url" in desk.model_fields_set or await _answers(desk.comfyui_url[0]):
+        yield desk.comfyui_url, desk.comfyui_folders, False
+        return
+    folder = data_dir / "stand-in"
+    folder.mkdir(exist_ok=True)
+    async with Sim(folder=folder) as sim:
+        yield [sim.url], [folder], True
+
+
+async def _answers(url: str) -> bool:
+    async with ComfyClient(url) as client:
+        try:
+            async with asyncio.timeout(3.0):
+                await client.check()
+        except (ComfyError, TimeoutError):
+            return False
+    return True

@@ -1,0 +1,79 @@
+"""The folder of the desk: on a disk where SQLite is safe, and used by one process."""
+
+import sqlite3
+from pathlib import Path
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.lock import FolderLock
+
+__all__ = ["filesystem_of", "take_folder"]
+
+# Other machines, or the other side of a virtual machine, do not see SQLite's shared memory.
+SHARED = frozenset(
+    {"9p", "drvfs", "virtiofs", "vboxsf", "prl_fs", "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "fuse.sshfs"}
+)
+ADVICE = "Choose a folder on a disk of this machine with --data-dir or COMFYRELAY_DATA_DIR."
+
+
+def take_folder(folder: Path) -> FolderLock:
+    """Make and lock the folder; `ConfigurationError` says what is wrong with it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise ConfigurationError(f"The folder {folder} cannot be used: {error.strerror}. {ADVICE}") from None
+    kind = filesystem_of(folder)
+    if kind in SHARED:
+        where = "a Windows drive" if kind in ("9p", "drvfs") else f"a network share ({kind})"
+        raise ConfigurationError(f"{folder} is on {where}, where the queue could be damaged. {ADVICE}")
+    lock = FolderLock(folder)
+    lock.take(advice="Stop it, or choose another folder with --data-dir.")
+    try:
+        _try_sqlite(folder)
+    except ConfigurationError:
+        lock.give_up()
+        raise
+    return lock
+
+
+def filesystem_of(folder: Path, *, mounts: str | None = None) -> str:
+    """The kind of file system that a folder is on; empty where that cannot be told."""
+    if mounts is None:
+        try:
+            mounts = Path("/proc/self/mounts").read_text("utf-8", "replace")
+        except OSError:
+            return ""
+    place = folder.resolve()
+    found = [
+        (Path(_plain(fields[1])), fields[2])
+        for line in mounts.splitlines()
+        if len(fields := line.split()) > 2 and place.is_relative_to(_plain(fields[1]))
+    ]
+    # of two at one place, the later one is on top
+    return max(enumerate(found), key=lambda each: (len(each[1][0].parts), each[0]))[1][1] if found else ""
+
+
+def _plain(name: str) -> str:
+    return name.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+
+
+def _try_sqlite(folder: Path) -> None:
+    """SQLite must be able to write ahead, and a second connection to see it."""
+    path = folder / ".try.db"
+    try:
+        with sqlite3.connect(path) as one:
+            mode = one.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            one.execute("CREATE TABLE IF NOT EXISTS t (n)")
+            one.execute("INSERT INTO t VALUES (1)")
+            one.commit()
+            with sqlite3.connect(path) as other:
+                seen = other.execute("SELECT count(*) FROM t").fetchone()[0]
+            other.close()
+        one.close()
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"SQLite does not work in {folder}: {error}. {ADVICE}") from None
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+    if mode != "wal" or not seen:
+        raise ConfigurationError(f"SQLite cannot write ahead in {folder}: the queue would not be safe. {ADVICE}")

@@ -1,0 +1,54 @@
+"""What only a desk serves: its page, and what the page must know about the machine."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI, Request
+
+from comfyrelay import __version__
+from comfyrelay.server.answers import Answer, Body
+from comfyrelay.server.auth import CurrentUser
+from comfyrelay.server.problems import may_answer
+
+__all__ = ["DeskState", "add_desk_routes"]
+
+router = APIRouter(prefix="/api/desk", tags=["desk"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeskState:
+    comfyui: list[str]
+    is_stand_in: bool
+    data_dir: Path
+    input_folder: Path
+    output_folder: Path
+
+
+class DeskBody(Body):
+    version: str
+    comfyui: list[str]
+    is_stand_in: bool
+    data_dir: str
+    input_folder: str
+    output_folder: str
+
+
+def add_desk_routes(app: FastAPI, state: DeskState) -> None:
+    app.state.desk = state
+    app.include_router(router)
+
+
+@router.get("", responses=may_answer(401))
+async def desk(request: Request, _user: CurrentUser) -> Answer[DeskBody]:
+    """What this desk is made of."""
+    state: DeskState = request.app.state.desk
+    return Answer(
+        data=DeskBody(
+            version=__version__,
+            comfyui=state.comfyui,
+            is_stand_in=state.is_stand_in,
+            data_dir=str(state.data_dir),
+            input_folder=str(state.input_folder),
+            output_folder=str(state.output_folder),
+        )
+    )

@@ -1,0 +1,42 @@
+"""What the desk needs to know beside the settings of the server: `COMFYRELAY_DESK_…`, or `[desk]` in the file."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from comfyrelay.settings import ArgumentsOnly, Count, CountOrZero, SecondsOrZero, Words, load, split_words
+
+__all__ = ["DeskSettings", "load_desk_settings"]
+
+ENV_PREFIX = "COMFYRELAY_DESK_"
+
+
+class DeskSettings(ArgumentsOnly):
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
+
+    comfyui_url: Words = Field(
+        ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one for each GPU"
+    )
+    comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_words)] = Field(
+        [], description="folders with ComfyUI's `input` and `output`, from which the files of a job are removed"
+    )
+    input_folder: Path | None = Field(
+        None, description="folder whose sub-folders batches take their inputs from; `inputs` in the data folder"
+    )
+    output_folder: Path | None = Field(
+        None, description="folder that outputs are copied to, one folder for each batch; `outputs` in the data folder"
+    )
+    interrupted_jobs: Literal["fail", "requeue"] = Field(
+        "fail", description="what becomes of a job that ran when the desk was killed"
+    )
+    at_once: Count | None = Field(None, description="jobs at once; one for each ComfyUI when not set")
+    prefetch: CountOrZero = Field(1, description="jobs whose inputs are fetched while others run")
+    finish_seconds: SecondsOrZero = Field(
+        10, description="how long Ctrl-C waits for the present job before it is put back"
+    )
+
+
+def load_desk_settings() -> DeskSettings:
+    return load(DeskSettings, table="desk")
