@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["FALLBACK", "MAX_LENGTH", "user_sentence"]
+__all__ = ["FALLBACK", "MAX_LENGTH", "SECRET", "user_sentence"]
 
 FALLBACK = "Processing failed."
 MAX_LENGTH = 300
@@ -26,7 +26,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _FRAME = re.compile(r"""\bFile\s+(["']).*?\1,\s*line\s+\d+(?:,\s*in\s+[\w.<>]+)?""")
 _FILE_URL = re.compile(r"\bfile:(?=//)", re.I)
 _URL = re.compile(r"""[a-z0-9+.-]{0,20}://[^\s"'<>]*""", re.I)
-_SECRET = re.compile(
+SECRET = re.compile(
     r"\bx-amz-[\w-]+[=:]\s*\S+|\b(?:signature|sig|token|secret|password|api[_-]?key)=\S+|\bbearer\s+\S+", re.I
 )
 # Between quotes, or with a drive letter, a path may hold spaces.
@@ -105,7 +105,7 @@ def _clean(line: str) -> str:
     text = _printable(_ANSI.sub("", line))
     text = _NO_NEWS.sub(" ", _FRAME.sub(" ", text))
     text = _URL.sub("[link]", _FILE_URL.sub("", text))
-    text = _SECRET.sub(" ", text)
+    text = SECRET.sub(" ", text)
     text = _QUOTED_PATH.sub(lambda m: f"{m[1]}{_base_name(m[2])}{m[1]}", text)
     text = _DRIVE_PATH.sub(lambda m: _base_name(m[0]), text)
     text = _SPACED_PATH.sub(lambda m: _base_name(m[0]), text)

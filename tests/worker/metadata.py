@@ -5,7 +5,6 @@ stands there from then on; `DELETE` takes it away)."""
 import asyncio
 import json
 import secrets
-import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -24,7 +23,8 @@ TIMEOUT_SECONDS = 20
 
 
 class Metadata:
-    """`clock_seconds` is how far its clock is ahead of ours. While it `refuses`, every connection is cut."""
+    """`clock_seconds` is how far its clock is ahead of ours, `token_seconds` what it says of a token's life if not what
+    was asked for; tokens live until `expire_tokens`. While it `refuses`, every connection is cut."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Metadata:
         instance_type: str = "g5.xlarge",
         life_cycle: str = "spot",
         clock_seconds: float = 0.0,
-        most_token_seconds: float = 21600.0,
+        token_seconds: int | None = None,
     ) -> None:
         self.url = ""
         self.clock_seconds = clock_seconds
-        self.most_token_seconds = most_token_seconds
+        self.token_seconds = token_seconds
         self.asked: Counter[str] = Counter()
         self.tokens_given = 0
         self.refuses = False
@@ -50,7 +50,7 @@ class Metadata:
             "instance-life-cycle": life_cycle,
             LIFECYCLE: "InService",
         }
-        self._tokens: dict[str, float] = {}
+        self._tokens: set[str] = set()
         self._news = asyncio.Condition()
         app = web.Application(middlewares=[self._guard])
         app.router.add_put("/latest/api/token", self._give_token)
@@ -117,13 +117,13 @@ class Metadata:
         if not wanted.isdecimal() or not 1 <= int(wanted) <= 21600:
             return web.Response(status=400)
         token = secrets.token_urlsafe(40)
-        seconds = min(float(wanted), self.most_token_seconds)
-        self._tokens[token] = time.monotonic() + seconds
+        self._tokens.add(token)
         self.tokens_given += 1
-        return web.Response(text=token, headers={f"{TOKEN}-ttl-seconds": f"{seconds:.0f}"})
+        seconds = wanted if self.token_seconds is None else str(self.token_seconds)
+        return web.Response(text=token, headers={f"{TOKEN}-ttl-seconds": seconds})
 
     async def _answer(self, request: web.Request) -> web.Response:
-        if self._tokens.get(request.headers.get(TOKEN, ""), 0.0) < time.monotonic():
+        if request.headers.get(TOKEN) not in self._tokens:
             return web.Response(status=401)
         path = request.match_info["path"]
         async with self._news:

@@ -119,6 +119,8 @@ async def test_a_notice_that_is_repeated_is_not_newer_and_a_more_urgent_one_is()
         metadata.interrupt(seconds=100)
         spot = await next_after(notices, rebalance)
         assert spot.reason == "spot_interruption"
+        # nor when a clock that jumps makes it seem sooner
+        metadata.clock_seconds += 60
         await metadata.until_asked(SPOT, 2)
         assert notices.current is spot
 

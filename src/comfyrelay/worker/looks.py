@@ -104,7 +104,7 @@ class Looks:
         line = _line(event, is_wide=self._console.width >= WIDE)
         self._console.print(line, soft_wrap=True, highlight=False)
         if "exception" in event and event["level"] in ("error", "critical"):
-            self._console.print(Text(event["exception"], style="dim"), soft_wrap=True, highlight=False)
+            self._console.print(Text(_visible(event["exception"]), style="dim"), soft_wrap=True, highlight=False)
         raise structlog.DropEvent
 
     def _render(self) -> ConsoleRenderable:
@@ -132,7 +132,7 @@ class Looks:
             *about,
             ProgressBar(total=1.0, completed=lease.progress, width=20 if is_wide else 8),
             Text(f"{lease.progress:.0%}"),
-            Text(_printable(lease.node_title) if lease.stage is Stage.RUNNING else ""),
+            Text(_one_line(lease.node_title) if lease.stage is Stage.RUNNING else ""),
             Text(f"{time.monotonic() - since:.0f} s"),
         ]
 
@@ -196,9 +196,13 @@ def _rest(event: EventDict) -> list[str]:
     shown += [str(event[name]) for name in _PLAIN if event.get(name)]
     if "exception" in event and not event.get("error"):
         shown.append(str(event["exception"]).strip().rpartition("\n")[2])
-    return [_printable(each)[:LONGEST_FIELD] for each in shown]
+    return [_one_line(each)[:LONGEST_FIELD] for each in shown]
 
 
-def _printable(text: str) -> str:
-    """One line, and nothing in it that a terminal would obey."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+def _one_line(text: str) -> str:
+    return " ".join(_visible(text).split())
+
+
+def _visible(text: str) -> str:
+    """Nothing that a terminal would obey."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)

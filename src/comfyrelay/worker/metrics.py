@@ -21,6 +21,7 @@ from comfyrelay.worker.settings import Provider
 __all__ = ["OUTCOMES", "Metrics"]
 
 OUTCOMES = ("completed", "failed", "requeued", "lost")
+DIRECTIONS = ("download", "upload")
 PROVIDERS: tuple[str, ...] = get_args(Provider)
 # From an upscale to a long video.
 BUCKETS = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0)
@@ -70,9 +71,6 @@ class Metrics:
         self._jobs = Counter(
             "comfyrelay_worker_jobs", "Jobs by what became of them here.", ["outcome"], registry=self.registry
         )
-        for outcome in OUTCOMES:
-            # from the start, so that the first one is an increase
-            self._jobs.labels(outcome)
         self._run_seconds = Histogram(
             "comfyrelay_worker_run_seconds", "Time that runs took.", buckets=BUCKETS, registry=self.registry
         )
@@ -82,6 +80,11 @@ class Metrics:
             ["direction"],
             registry=self.registry,
         )
+        # from the start, so that the first one is an increase
+        for outcome in OUTCOMES:
+            self._jobs.labels(outcome)
+        for direction in DIRECTIONS:
+            self._bytes.labels(direction)
         self._live = _Live()
         self.registry.register(self._live)
 
