@@ -201,6 +201,11 @@ class TestTexts:
         (sentence,) = problems(node("Text", text="/" + "x" * 3000))
         assert len(sentence) < 300
 
+    def test_a_placeholder_may_look_like_a_file(self) -> None:
+        text = node("Text", text="look at in/photo.png")
+        assert foreign_files(text, own=("in/photo.png",), object_info=INFO) == []
+        assert len(foreign_files(text, own=(), object_info=INFO)) == 1
+
     def test_without_files_of_its_own_a_graph_has_no_placeholders(self) -> None:
         assert foreign_files(node("Text", text="a cat"), own=(), object_info={}) == []
         assert len(foreign_files(node("LoadImage", image="__IMG__"), own=(), object_info=INFO)) == 1

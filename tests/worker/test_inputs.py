@@ -49,6 +49,11 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await transfers.close()
 
 
+async def never(_request: web.Request) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 async def test_everything_is_fetched_and_placed(bench: Bench) -> None:
     lease = bench.lease()
     photo, lut = await bench.inputs.fetch(lease, refresh=no_refresh)
@@ -141,20 +146,42 @@ async def test_several_come_at_once_but_not_all(bench: Bench) -> None:
     assert bench.storage.most_at_once == AT_ONCE
 
 
-async def test_when_one_is_gone_nothing_is_left(bench: Bench) -> None:
-    lease = bench.lease()
-    del bench.storage.files["photo.jpg"]
+async def test_when_one_is_gone_nothing_is_left(bench: Bench, tmp_path: Path) -> None:
+    cache = AssetCache(tmp_path / "small", max_bytes=0)
+    transfers = Transfers(retries=0)
+    inputs = Inputs(transfers, cache, folder=bench.work)
+    come = asyncio.Event()
+
+    async def late_if_gone(request: web.Request) -> web.StreamResponse:
+        if (content := bench.storage.files.get(request.path.lstrip("/"))) is not None:
+            return web.Response(body=content)
+        await come.wait()
+        return web.Response(status=404)
+
+    lease = make_lease(
+        assets=(make_asset("gone.png"), make_asset("photo.jpg"), make_asset("lut.png", content=LUT)),
+        urls=bench.storage.urls("gone.png", "photo.jpg", "lut.png"),
+    )
+    bench.storage.answers = [late_if_gone] * 3
+    task = asyncio.create_task(inputs.fetch(lease, refresh=no_refresh))
+    while cache.bytes == 0 or bench.files != [f"{lease.name}/inputs/1.jpg"]:  # noqa: ASYNC110  (files tell nobody)
+        await asyncio.sleep(0.01)
+    come.set()
     with pytest.raises(TransferFailed) as caught:
-        await bench.inputs.fetch(lease, refresh=no_refresh)
+        await task
     assert caught.value.fault is Fault.JOB
-    assert bench.files == []
+    assert (bench.files, cache.bytes) == ([], 0)
+    await transfers.close()
+
+
+async def test_when_one_is_gone_the_others_are_not_waited_for(bench: Bench) -> None:
+    bench.storage.answers = [answering(404), never]
+    async with asyncio.timeout(10):
+        with pytest.raises(TransferFailed):
+            await bench.inputs.fetch(bench.lease(), refresh=no_refresh)
 
 
 async def test_cancelling_leaves_nothing(bench: Bench) -> None:
-    async def never(_request: web.Request) -> web.StreamResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     bench.storage.answers = [never, never]
     task = asyncio.create_task(bench.inputs.fetch(bench.lease(), refresh=no_refresh))
     await bench.storage.arrived.wait()

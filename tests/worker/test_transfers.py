@@ -270,9 +270,11 @@ class TestUploads:
         assert len(storage.files["output"]) == LARGE
 
     async def test_a_connection_that_is_lost(self, storage: Storage, transfers: Transfers, source: Path) -> None:
+        """Storage may have refused it, and not have been heard."""
         storage.answers = [hanging_up]
-        await transfers.upload(source, storage.urls, refresh=Refreshed())
-        assert storage.files["output"] == b"the output"
+        refresh = Refreshed()
+        await transfers.upload(source, storage.urls, refresh=refresh)
+        assert (storage.files["output"], refresh.count) == (b"the output", 1)
 
     async def test_nobody_there(self, transfers: Transfers, source: Path) -> None:
         nowhere = Urls(output_url="http://127.0.0.1:9/", output_headers={}, assets={})
