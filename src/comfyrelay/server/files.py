@@ -33,7 +33,7 @@ CAREFUL = {
 router = APIRouter(prefix="/files", tags=["files"])
 
 
-def _local(context: ContextOf) -> LocalObjects:
+async def _local(context: ContextOf) -> LocalObjects:
     objects = context.engine.objects
     assert isinstance(objects, LocalObjects)
     return objects

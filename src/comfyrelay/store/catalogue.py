@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Float, delete, insert, select, update
+from sqlalchemy import BigInteger, Float, Text, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
@@ -14,8 +14,8 @@ from comfyrelay.errors import Conflict
 from comfyrelay.store.central import effects, fleets, worker_workflows, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
-from comfyrelay.store.rows import rows_table, with_rows
-from comfyrelay.store.types import relay_now
+from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.types import json_value, relay_now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,9 +82,18 @@ async def update_workflow(tx: Tx, workflow_id: int, **values: Any) -> Workflow:
 
 
 async def workflow(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Workflow | None:
-    condition = workflows.c.slug == slug if slug is not None else workflows.c.id == id_
-    row = (await tx.execute(select(*_WORKFLOW).where(condition, _PRESENT))).one_or_none()
-    return Workflow(**row._mapping) if row else None
+    rows = await tx.fetch(_workflow_by_slug if slug is not None else _workflow_by_id, {"slug": slug, "id": id_})
+    return Workflow(**{**rows[0]._mapping, "properties": json_value(rows[0].properties)}) if rows else None
+
+
+@cache
+def _workflow_by_slug(_dialect: str) -> Executable:
+    return select(*_WORKFLOW).where(workflows.c.slug == bindparam("slug", type_=Text()), _PRESENT)
+
+
+@cache
+def _workflow_by_id(_dialect: str) -> Executable:
+    return select(*_WORKFLOW).where(workflows.c.id == bindparam("id", type_=BigInteger()), _PRESENT)
 
 
 async def lock_workflow(tx: Tx, slug: str, *, to_delete: bool = False) -> Workflow | None:
@@ -104,8 +113,14 @@ async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = 
 
 async def existing_workflows(tx: Tx, ids: Iterable[int]) -> set[int]:
     """Those of the workflows that are there, and that cannot be deleted until the transaction ends."""
-    query = select(workflows.c.id).where(workflows.c.id.in_(list(ids)), _PRESENT).order_by(workflows.c.id)
-    return set((await tx.scalars(query.with_for_update(read=True, key_share=True))).all())
+    return {row.id for row in await tx.fetch(_existing_workflows, with_ids(sorted(ids)))}
+
+
+@cache
+def _existing_workflows(dialect: str) -> Executable:
+    r = ids_table(dialect)
+    query = select(workflows.c.id).join(r, workflows.c.id == r.c.id).where(_PRESENT).order_by(workflows.c.id)
+    return query.with_for_update(of=workflows, read=True, key_share=True)
 
 
 async def list_workflows(
@@ -151,9 +166,21 @@ async def update_effect(tx: Tx, effect_id: int, **values: Any) -> Effect:
 
 
 async def effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Effect | None:
-    condition = effects.c.slug == slug if slug is not None else effects.c.id == id_
-    row = (await tx.execute(select(*_EFFECT).where(condition))).one_or_none()
-    return Effect(**row._mapping) if row else None
+    rows = await tx.fetch(_effect_by_slug if slug is not None else _effect_by_id, {"slug": slug, "id": id_})
+    if not rows:
+        return None
+    decoded = {name: json_value(getattr(rows[0], name)) for name in ("property_overrides", "asset_hashes")}
+    return Effect(**{**rows[0]._mapping, **decoded})
+
+
+@cache
+def _effect_by_slug(_dialect: str) -> Executable:
+    return select(*_EFFECT).where(effects.c.slug == bindparam("slug", type_=Text()))
+
+
+@cache
+def _effect_by_id(_dialect: str) -> Executable:
+    return select(*_EFFECT).where(effects.c.id == bindparam("id", type_=BigInteger()))
 
 
 async def list_effects(
@@ -228,3 +255,8 @@ async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> N
     if workflow_ids:
         rows = [{"fleet_id": fleet_id, "workflow_id": each} for each in workflow_ids]
         await tx.execute(insert(workflow_fleets).values(rows))
+
+
+async def map_also(tx: Tx, fleet_id: int, workflow_id: int) -> None:
+    """Make this one more of the workflows of a fleet; it is none of them yet."""
+    await tx.execute(insert(workflow_fleets).values(fleet_id=fleet_id, workflow_id=workflow_id))

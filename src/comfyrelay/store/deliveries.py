@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Float, Text, case, func, select, update
+from sqlalchemy import BigInteger, Float, Text, bindparam, case, func, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.ids import new_id
@@ -93,21 +93,26 @@ def _write_due(dialect: str) -> Executable:
 
 async def claim(tx: Tx, *, limit: int, lease_seconds: float) -> list[Claimed]:
     """Take deliveries that are due, so that nobody else sends them for a while. The attempt is counted here."""
+    rows = await tx.fetch(_claim, {"limit": limit, "lease_seconds": lease_seconds})
+    return [Claimed(**row._mapping) for row in rows]
+
+
+@cache
+def _claim(_dialect: str) -> Executable:
     due = (
         select(d.c.id)
         .where(d.c.status == word(DeliveryStatus.PENDING), d.c.due_at <= relay_now())
         .order_by(d.c.due_at)
-        .limit(limit)
+        .limit(bindparam("limit", type_=BigInteger()))
         .with_for_update(skip_locked=True)
         .cte("due")
     )
-    query = (
+    return (
         update(d)
-        .values(attempts=d.c.attempts + 1, due_at=relay_now(lease_seconds))
+        .values(attempts=d.c.attempts + 1, due_at=relay_now(bindparam("lease_seconds", type_=Float())))
         .where(d.c.id == due.c.id)
         .returning(d.c.id, d.c.tenant_id, d.c.job_id, d.c.url, d.c.attempts, relay_now().label("at"))
     )
-    return [Claimed(**row._mapping) for row in await tx.execute(query)]
 
 
 async def ended_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, EndedJob]:

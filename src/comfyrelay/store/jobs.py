@@ -13,6 +13,7 @@ from sqlalchemy import (
     Integer,
     Select,
     Text,
+    bindparam,
     distinct,
     func,
     insert,
@@ -29,7 +30,7 @@ from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant import ai_jobs, job_attempts, job_events, job_logs
-from comfyrelay.store.types import json_value, relay_now
+from comfyrelay.store.types import json_value, relay_now, word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,9 +153,16 @@ async def get(tx: Tx, tenant_id: str, job_id: str) -> Job | None:
 
 
 async def by_key(tx: Tx, tenant_id: str, idempotency_key: str) -> Job | None:
-    query = select(*_JOB).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.idempotency_key == idempotency_key)
-    row = (await tx.execute(query)).one_or_none()
-    return Job(**row._mapping) if row else None
+    rows = await tx.fetch(_by_key, {"tenant_id": tenant_id, "key": idempotency_key})
+    return Job(**rows[0]._mapping) if rows else None
+
+
+@cache
+def _by_key(_dialect: str) -> Executable:
+    return select(*_JOB).where(
+        ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),
+        ai_jobs.c.idempotency_key == bindparam("key", type_=Text()),
+    )
 
 
 async def retry_of(tx: Tx, job_id: str) -> Job | None:
@@ -211,16 +219,21 @@ async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[Job]:
 
 async def count_active(tx: Tx, tenant_id: str, user_id: str, *, beside: str | None = None) -> int:
     """A user's active jobs, but for those of the batch `beside`; a batch counts as one."""
+    # No job is in a batch without a name.
+    (row,) = await tx.fetch(_count_active, {"tenant_id": tenant_id, "user_id": user_id, "beside": beside or ""})
+    return int(row.active)
+
+
+@cache
+def _count_active(_dialect: str) -> Executable:
     counted = func.coalesce(ai_jobs.c.batch_id, ai_jobs.c.id)
-    query = select(func.count(distinct(counted))).where(
-        ai_jobs.c.tenant_id == tenant_id,
-        ai_jobs.c.user_id == user_id,
+    return select(func.count(distinct(counted)).label("active")).where(
+        ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),
+        ai_jobs.c.user_id == bindparam("user_id", type_=Text()),
         ai_jobs.c.completed_at.is_(None),
-        ai_jobs.c.status.in_(ACTIVE_JOB),
+        ai_jobs.c.status.in_([word(each) for each in sorted(ACTIVE_JOB)]),
+        counted != bindparam("beside", type_=Text()),
     )
-    if beside is not None:
-        query = query.where(counted != beside)
-    return int(await tx.scalar(query) or 0)
 
 
 async def lock_states(tx: Tx, job_ids: Iterable[str]) -> dict[str, JobState]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-from sqlalchemy import BigInteger, Select, Text, func, literal, select, update
+from sqlalchemy import BigInteger, Text, bindparam, func, literal, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.states import TransactionType
@@ -56,16 +56,17 @@ def _open_wallets(dialect: str) -> Executable:
 
 async def lock_wallet(tx: Tx, tenant_id: str) -> int:
     """The balance, with the wallet locked until the transaction ends; a first wallet is opened."""
-    balance: int | None = (await tx.execute(lock_query(tenant_id))).scalar_one_or_none()
-    if balance is None:
+    rows = await tx.fetch(_lock_wallet, {"tenant_id": tenant_id})
+    if not rows:
         await open_wallets(tx, [tenant_id])
-        balance = (await tx.execute(lock_query(tenant_id))).scalar_one()
-    return balance
+        rows = await tx.fetch(_lock_wallet, {"tenant_id": tenant_id})
+    return int(rows[0].balance)
 
 
-def lock_query(tenant_id: str) -> Select[int]:
-    wallet = select(token_wallets.c.balance).where(token_wallets.c.tenant_id == tenant_id)
-    return wallet.with_for_update()
+@cache
+def _lock_wallet(_dialect: str) -> Executable:
+    own = token_wallets.c.tenant_id == bindparam("tenant_id", type_=Text())
+    return select(token_wallets.c.balance).where(own).with_for_update()
 
 
 async def lock_wallets(tx: Tx, tenant_ids: Iterable[str]) -> None:

@@ -65,9 +65,15 @@ async def letters(
 
 
 async def submit(tx: Tx, job_ids: Sequence[str]) -> Submission:
-    query = insert(tenant.outbox).values(job_ids=list(job_ids), created_at=relay_now())
-    id_ = (await tx.execute(query.returning(tenant.outbox.c.id))).scalar_one()
-    return Submission(id=id_, job_ids=job_ids)
+    (row,) = await tx.fetch(_submit, with_rows([{"job_ids": list(job_ids)}]))
+    return Submission(id=row.id, job_ids=job_ids)
+
+
+@cache
+def _submit(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(tenant.outbox, "job_ids"))
+    query = insert(tenant.outbox).from_select(["job_ids", "created_at"], select(r.c.job_ids, relay_now()))
+    return query.returning(tenant.outbox.c.id)
 
 
 async def submissions(tx: Tx, *, limit: int, older_than_seconds: float = 0) -> list[Submission]:
@@ -92,7 +98,13 @@ def _remove_letters(dialect: str) -> Executable:
 
 
 async def remove_submissions(tx: Tx, ids: Iterable[int]) -> None:
-    await tx.execute(delete(tenant.outbox).where(tenant.outbox.c.id.in_(list(ids))))
+    await tx.write(_remove_submissions, with_ids(ids))
+
+
+@cache
+def _remove_submissions(dialect: str) -> Executable:
+    r = ids_table(dialect)
+    return delete(tenant.outbox).where(tenant.outbox.c.id.in_(select(r.c.id)))
 
 
 async def stuck(tx: Tx, box: Table, *, older_than_seconds: float, db_pool: str | None = None) -> int:
