@@ -89,7 +89,7 @@ async def people(api: Api) -> People:
         "revoked worker": revoked,
     }
     await api.engine.workers.set_approved("revoked", is_approved=False)
-    api.context.worker_of.clear()
+    api.context.forget_worker("revoked")
     file_id = await api.engine.tenancy.add_file(owner.user, path="t/in.png", mime_type="image/png", size=3)
     video_id = await api.engine.tenancy.add_video(owner.user, original_file_id=file_id)
     made.ids = {

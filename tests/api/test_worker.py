@@ -10,8 +10,10 @@ import pytest
 from PIL import Image
 
 from comfyrelay.services.handover import Handover
+from comfyrelay.services.steps import Step
 from comfyrelay.services.submit import JobRequest
 from comfyrelay.store import workers
+from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenants import User
 from tests.api.harness import FLEET_SECRET, Api, Caller, data_of, problem_of
 from tests.harness import GRAPH, PROMPT
@@ -255,6 +257,16 @@ class TestPoll:
         assert second is not None
         assert lease_of(first) == lease_of(second)
 
+    async def test_a_request_whose_lease_has_ended_is_answered_at_once(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker, request_id="r1")
+        assert job is not None
+        await worker.post("/api/worker/requeue", {**lease_of(job), "reason": "spot_interruption"})
+        async with asyncio.timeout(10):
+            assert await poll(worker, request_id="r1", wait_seconds=30) is None
+        assert await poll(worker, request_id="r2") is not None
+
     async def test_parked_polls_are_answered_when_the_server_stops(self, api: Api) -> None:
         await api.effect()
         worker = await api.worker()
@@ -277,8 +289,49 @@ class TestPoll:
         await api.effect()
         worker = await api.worker()
         await api.engine.workers.set_approved("gpu-1", is_approved=False)
-        api.context.worker_of.clear()
+        api.context.forget_worker("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 403)
+
+    async def test_a_poll_parked_with_a_token_that_is_rotated_meanwhile_gets_no_job(self, api: Api) -> None:
+        effect_id = await api.effect()
+        user, admin = await api.user(tokens=100), await api.user("admin@example.com", is_admin=True)
+        assert user.user is not None
+        worker = await api.worker()
+        body = {"worker_id": "gpu-1", "wait_seconds": 30}
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(worker.call("POST", "/api/worker/poll", body))
+            await until(lambda: api.engine.claimer.parked)
+            await admin.post("/api/admin/workers/gpu-1/rotate-token")
+            await submit(api, user.user, effect_id, "one")
+        problem_of(waiting.result(), 401)
+
+    async def test_capabilities_are_written_when_they_change_and_only_then(self, api: Api) -> None:
+        await api.effect()
+        worker = await api.worker(capabilities={"gpus": 1})
+        await api.stop_loops()
+        written: list[str] = []
+
+        async def note(step: str, at: Boundary) -> None:
+            if step == Step.WORKER and at is Boundary.AFTER_COMMIT:
+                written.append(step)
+
+        api.engine.databases.central.crash = note
+        for gpus, writes in ((1, 0), (2, 1), (2, 1), (1, 2)):
+            await poll(worker, capabilities={"gpus": gpus})
+            assert len(written) == writes
+        async with api.engine.databases.central.read() as tx:
+            known = await workers.get(tx, "gpu-1")
+        assert known is not None
+        assert known.capabilities == {"gpus": 1}
+
+    async def test_one_that_leaves_does_not_make_the_others_unknown(self, api: Api) -> None:
+        await api.effect()
+        leaving, staying = await api.worker("gpu-1"), await api.worker("gpu-2")
+        await poll(staying, "gpu-2")
+        known = dict(api.context.worker_of._known)
+        await leaving.post("/api/worker/deregister")
+        assert dict(api.context.worker_of._known) == known
+        problem_of(await leaving.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
 
     async def test_a_draining_worker_gets_nothing(self, api: Api) -> None:
         await submitted(api)

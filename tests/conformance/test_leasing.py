@@ -34,7 +34,7 @@ def request(worker: str, **values: object) -> LeaseRequest:
     return replace(LeaseRequest(worker_id=worker, providers=[Provider.SELF_HOSTED]), **values)  # type: ignore[arg-type]
 
 
-def job_ids(leased: list[LeasedJob] | ComfyRelayError) -> list[str]:
+def job_ids(leased: list[LeasedJob] | ComfyRelayError | None) -> list[str]:
     assert isinstance(leased, list)
     return [each.dispatch.tenant_job_id for each in leased]
 

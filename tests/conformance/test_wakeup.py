@@ -119,7 +119,7 @@ class TestParkedPolls:
         other = await world.workflow()
         busy = await world.worker(await world.fleet(other))
         steps.clear()
-        assert await poll(claimer, busy, wait_seconds=0.01) == []
+        assert await poll(claimer, busy, wait_seconds=0) == []
         assert steps == [Step.LEASE] * 2
         assert not idle.done()
 

@@ -57,7 +57,7 @@ async def get_worker(worker_id: WorkerId, context: ContextOf) -> Answer[WorkerBo
 async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[WorkerBody]:
     """Let a worker that was revoked work again."""
     await context.engine.workers.set_approved(worker_id, is_approved=True, by=admin.id)
-    context.worker_of.clear()
+    context.forget_worker(worker_id)
     return Answer(data=await _worker(context, worker_id), message="Approved.")
 
 
@@ -65,7 +65,7 @@ async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) 
 async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[WorkerBody]:
     """Shut a worker out. Its leases are requeued without penalty, and what it still says of them is not heard."""
     await context.engine.workers.set_approved(worker_id, is_approved=False, by=admin.id)
-    context.worker_of.clear()
+    context.forget_worker(worker_id)
     context.engine.stops.hint()
     return Answer(data=await _worker(context, worker_id), message="Revoked.")
 
@@ -88,7 +88,7 @@ async def undrain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) 
 async def rotate_worker_token(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[RotatedToken]:
     """Give a worker another token, shown this once. The old one works nowhere any more after 5 seconds."""
     token = await context.engine.workers.rotate_token(worker_id, by=admin.id)
-    context.worker_of.clear()
+    context.forget_worker(worker_id)
     return Answer(data=RotatedToken(worker_id=worker_id, token=token), message="The old token is no longer valid.")
 
 

@@ -9,12 +9,15 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.server.remembered import REMEMBER_SECONDS
 from comfyrelay.store.tenants import User
 from comfyrelay.store.workers import Worker
 
-__all__ = ["SESSION_COOKIE", "Admin", "CurrentUser", "CurrentWorker"]
+__all__ = ["SESSION_COOKIE", "Admin", "CurrentUser", "CurrentWorker", "PollingWorker"]
 
 SESSION_COOKIE = "comfyrelay_session"
+# Longer than a poll may be parked.
+POLL_REMEMBER_SECONDS = 60.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 Bearer = Annotated[
     HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, description="An API token"))
@@ -24,7 +27,9 @@ Bearer = Annotated[
 async def current_user(request: Request, context: ContextOf, bearer: Bearer) -> User:
     secret = bearer.credentials if bearer else request.cookies.get(SESSION_COOKIE)
     if not secret:
-        raise Unauthorized
+        if context.local_user is None:
+            raise Unauthorized
+        return context.local_user
     if bearer is None and request.method not in SAFE_METHODS:
         _refuse_other_sites(request, context)
     user = await context.user_of(secret)
@@ -41,9 +46,21 @@ async def current_admin(user: Annotated[User, Depends(current_user)]) -> User:
 
 
 async def current_worker(context: ContextOf, bearer: Bearer) -> Worker:
+    return await _worker(context, bearer, oldest_seconds=REMEMBER_SECONDS)
+
+
+async def polling_worker(context: ContextOf, bearer: Bearer) -> Worker:
+    """Who polls may be remembered from its last poll: leasing looks at the token and the approval itself."""
+    try:
+        return await _worker(context, bearer, oldest_seconds=POLL_REMEMBER_SECONDS)
+    except (Unauthorized, Forbidden):
+        return await current_worker(context, bearer)
+
+
+async def _worker(context: Context, bearer: HTTPAuthorizationCredentials | None, *, oldest_seconds: float) -> Worker:
     if bearer is None:
         raise Unauthorized("Send the worker's token as a bearer token.")
-    worker = await context.worker_of(bearer.credentials)
+    worker = await context.worker_of(bearer.credentials, oldest_seconds=oldest_seconds)
     if worker is None:
         raise Unauthorized("This worker token is not valid, or no longer: register again.")
     if not worker.is_approved:
@@ -71,3 +88,4 @@ def _is_ours(origin: str, request: Request, context: Context) -> bool:
 CurrentUser = Annotated[User, Depends(current_user)]
 Admin = Annotated[User, Depends(current_admin)]
 CurrentWorker = Annotated[Worker, Depends(current_worker)]
+PollingWorker = Annotated[Worker, Depends(polling_worker)]

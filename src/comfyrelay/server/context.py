@@ -23,6 +23,8 @@ __all__ = ["Context", "ContextOf"]
 class Context:
     engine: Engine
     secrets: Secrets
+    # who calls when nobody says who calls; only where no other machine can call
+    local_user: User | None = None
     registrations: RateLimit = field(init=False)
     sign_ins: RateLimit = field(init=False)
     # set when the server is told to stop: whoever waits is answered at once
@@ -46,11 +48,20 @@ class Context:
         self.engine.events.close()
         await self.engine.claimer.stop()
 
+    def forget_worker(self, worker_id: str) -> None:
+        """Something about the worker has changed that its next call must know."""
+        self.worker_of.forget(lambda worker: worker.worker_id == worker_id)
+
+    def forget_user(self, user: User) -> None:
+        """One of the user's tokens works no longer."""
+        self.user_of.forget(lambda other: other.id == user.id)
+
     async def _worker(self, secret: str) -> Worker | None:
         return await self.engine.workers.by_token(hash_of(secret))
 
 
-def _context(request: Request) -> Context:
+# A dependency that is no coroutine is run in a thread of its own, which costs more than most of our answers.
+async def _context(request: Request) -> Context:
     context: Context = request.app.state.context
     return context
 

@@ -1,11 +1,11 @@
-"""Answers that are remembered for a few seconds, so that a busy caller does not cost a query for each call."""
+"""Answers that are remembered for a while, so that a busy caller does not cost a query for each call."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Remembered"]
+__all__ = ["REMEMBER_SECONDS", "Remembered"]
 
 # A token that is revoked works for this much longer.
 REMEMBER_SECONDS = 5.0
@@ -15,26 +15,35 @@ T = TypeVar("T")
 
 
 class Remembered(Generic[T]):
-    """Answers of a slow question, remembered for a few seconds. Those who ask at once share one answer."""
+    """Answers of a slow question, remembered for a while. Those who ask at once share one answer."""
 
     def __init__(self, ask: Callable[[str], Awaitable[T | None]]) -> None:
         self._ask = ask
+        # with the time at which each was asked
         self._known: OrderedDict[str, tuple[float, asyncio.Future[T | None]]] = OrderedDict()
 
-    async def __call__(self, key: str) -> T | None:
+    async def __call__(self, key: str, *, oldest_seconds: float = REMEMBER_SECONDS) -> T | None:
+        """The answer, which may be as old as that."""
         now = asyncio.get_running_loop().time()
         known = self._known.get(key)
-        if known is None or known[0] <= now or _failed(known[1]):
-            known = (now + REMEMBER_SECONDS, asyncio.ensure_future(self._ask(key)))
+        if known is None or known[0] + oldest_seconds <= now or _failed(known[1]):
+            known = (now, asyncio.ensure_future(self._ask(key)))
             self._known[key] = known
             self._known.move_to_end(key)
             if len(self._known) > MOST_REMEMBERED:
                 self._known.popitem(last=False)
         return await asyncio.shield(known[1])
 
-    def clear(self) -> None:
-        """Something was taken away: ask again."""
-        self._known.clear()
+    def forget(self, is_it: Callable[[T], bool]) -> None:
+        """Something was taken away: ask again for this, and for what is being asked this moment."""
+        self._known = OrderedDict((key, known) for key, known in self._known.items() if _stays(known[1], is_it))
+
+
+def _stays(answer: "asyncio.Future[T | None]", is_it: Callable[[T], bool]) -> bool:
+    if not answer.done() or _failed(answer):
+        return False
+    known = answer.result()
+    return known is None or not is_it(known)
 
 
 def _failed(answer: "asyncio.Future[T | None]") -> bool:

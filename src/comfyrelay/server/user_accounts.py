@@ -57,7 +57,7 @@ async def logout(
     """Sign out: the token, or the session, that this request was made with works no longer."""
     secret = bearer.credentials if bearer else request.cookies[SESSION_COOKIE]
     await context.engine.accounts.sign_out(user, secret)
-    context.user_of.clear()
+    context.forget_user(user)
     response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="lax", secure=_is_secure(context))
     return Answer(data=None, message="Signed out.")
 
@@ -112,7 +112,7 @@ async def create_token(body: NewTokenBody, context: ContextOf, user: CurrentUser
 async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
     """Revoke a token or a session. It may work for five more seconds."""
     await context.engine.accounts.revoke(user, token_id)
-    context.user_of.clear()
+    context.forget_user(user)
     return Answer(data=Deleted(id=token_id), message="Revoked.")
 
 

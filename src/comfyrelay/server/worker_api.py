@@ -1,16 +1,17 @@
 """The worker protocol: seven calls, by workers that can only reach out."""
 
 import asyncio
+import random
 import secrets
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Header, Request, Response, status
+from fastapi import APIRouter, Header, HTTPException, Request, Response, status
 
 from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.answers import Answer
-from comfyrelay.server.auth import CurrentWorker
+from comfyrelay.server.auth import CurrentWorker, PollingWorker
 from comfyrelay.server.context import Context, ContextOf
 from comfyrelay.server.fields import LARGEST_ID
 from comfyrelay.server.problems import may_answer
@@ -42,6 +43,10 @@ from comfyrelay.store.workers import Worker
 __all__ = ["address_of", "router"]
 
 T = TypeVar("T")
+# As proxies log it.
+CLIENT_CLOSED_REQUEST = 499
+# A poll that waits is answered with nothing after this share of its time at the earliest.
+SHORTEST_SHARE = 0.5
 router = APIRouter(prefix="/api/worker", tags=["worker"])
 
 
@@ -89,7 +94,7 @@ async def register(
 
 
 @router.post("/poll", responses=may_answer(401, 403, 422, 503))
-async def poll(body: Poll, request: Request, context: ContextOf, worker: CurrentWorker) -> Answer[Polled]:
+async def poll(body: Poll, request: Request, context: ContextOf, worker: PollingWorker) -> Answer[Polled]:
     """Ask for a job; with `wait_seconds`, wait for one. The same `request_id` gets the same lease while it lives."""
     if body.worker_id != worker.worker_id:
         raise Forbidden("This token belongs to another worker.")
@@ -100,10 +105,12 @@ async def poll(body: Poll, request: Request, context: ContextOf, worker: Current
         prefetch=body.prefetch,
         request_id=body.request_id,
         warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
+        token_hash=worker.token_hash,
     )
-    if body.capabilities is not None:
+    if body.capabilities is not None and body.capabilities != worker.capabilities:
         await context.engine.workers.note_capabilities(worker, body.capabilities)
-    wait_seconds = 0.0 if context.stopping.is_set() else min(body.wait_seconds, LONGEST_WAIT_SECONDS)
+        context.forget_worker(worker.worker_id)
+    wait_seconds = 0.0 if context.stopping.is_set() else _spread(min(body.wait_seconds, LONGEST_WAIT_SECONDS))
     leased = await _unless_gone(request, _leased(context, wish, wait_seconds))
     return Answer(data=Polled(job=leased), message="Here is a job." if leased else "There is nothing to do.")
 
@@ -183,7 +190,7 @@ async def requeue(body: Requeue, context: ContextOf, worker: CurrentWorker) -> A
 async def deregister(body: Deregister, context: ContextOf, worker: CurrentWorker) -> Answer[Released]:
     """Leave the fleet; any lease that is still held is requeued."""
     released = await context.engine.workers.deregister(worker.worker_id, reason=body.reason)
-    context.worker_of.clear()
+    context.forget_worker(worker.worker_id)
     return Answer(data=Released(released=released), message="Deregistered.")
 
 
@@ -206,6 +213,11 @@ async def _leased(context: Context, wish: LeaseRequest, wait_seconds: float) -> 
     return leased_job(leased[0], await context.engine.handover.urls(leased[0])) if leased else None
 
 
+def _spread(wait_seconds: float) -> float:
+    """A little less, at random: workers that came together, as after a restart, must not come together for ever."""
+    return wait_seconds * random.uniform(SHORTEST_SHARE, 1)
+
+
 async def _settled(context: Context, worker: Worker, body: LeaseBody, *, verb: Verb, **what: Any) -> Answer[Settled]:
     report = Report(
         verb=verb, dispatch_id=body.dispatch_id, lease_token=body.lease_token, worker_id=worker.worker_id, **what
@@ -225,7 +237,11 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         gone.cancel()
         if not doing.done():
             doing.cancel()
-    return await doing
+    await asyncio.wait({doing})
+    if doing.cancelled():
+        # nobody hears this
+        raise HTTPException(CLIENT_CLOSED_REQUEST, "The caller hung up.")
+    return doing.result()
 
 
 async def _hung_up(request: Request) -> None:

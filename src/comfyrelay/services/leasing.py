@@ -18,22 +18,33 @@ from comfyrelay.domain.messages import Message
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.routing import Ask, Candidate, Entitlement, Grant, WarmPolicy, route
 from comfyrelay.domain.states import JobStatus, Said
-from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, GraphError, NotFound, PoolUnavailable
+from comfyrelay.errors import (
+    ComfyRelayError,
+    Conflict,
+    Forbidden,
+    GraphError,
+    NotFound,
+    PoolUnavailable,
+    Unauthorized,
+)
 from comfyrelay.services import verdicts
 from comfyrelay.services.courier import Courier
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.graphs import Graphs
 from comfyrelay.services.steps import Step
 from comfyrelay.services.verdicts import Verdict
-from comfyrelay.store import audit, blocks, claims, dispatches, jobs, leases, outbox
+from comfyrelay.store import audit, blocks, claims, demand, dispatches, jobs, leases, outbox
 from comfyrelay.store.audit import AuditEntry
 from comfyrelay.store.claims import WorkerFacts
 from comfyrelay.store.database import Tx
+from comfyrelay.store.demand import Queued
 from comfyrelay.store.outbox import Letter
 
 log = structlog.get_logger(__name__)
 
 LONGEST_DEFERRAL = timedelta(minutes=5)
+# So many of each kind are looked at; when they are gone, the next ones are.
+QUEUED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +58,8 @@ class LeaseRequest:
     prefetch: int = 0
     request_id: str | None = None
     warm_workflow_hashes: frozenset[str] = frozenset()
+    # What the worker showed; one that is not its token any more gets nothing.
+    token_hash: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +88,7 @@ class _Leased:
     dispatches: dict[int, list[Dispatch]] = field(default_factory=lambda: defaultdict(list))
     granted: list[Dispatch] = field(default_factory=list)
     refused: dict[int, ComfyRelayError] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
     letters: list[Letter] = field(default_factory=list)
 
 
@@ -103,10 +117,13 @@ class Leasing:
         answer = (await self.lease_many([request]))[0]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return answer or []
 
-    async def lease_many(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedJob] | ComfyRelayError]:
-        """Serve many workers at once, in the order of their requests; a request id sent twice is one request."""
+    async def lease_many(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedJob] | ComfyRelayError | None]:
+        """Serve many workers at once, in the order of their requests; a request id sent twice is one request.
+
+        `None` is for a request id whose lease has ended: nothing will ever come of it, so nobody should wait.
+        """
         distinct: dict[tuple[str, str | int], LeaseRequest] = {}
         keys = [(each.worker_id, each.request_id or index) for index, each in enumerate(requests)]
         for key, request in zip(keys, requests, strict=True):
@@ -120,7 +137,17 @@ class Leasing:
         heard, self._heard_of = self._heard_of, set()
         return sorted(heard)
 
-    async def _lease_distinct(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedJob] | ComfyRelayError]:
+    async def queued(self) -> list[Queued]:
+        """What could be leased now, the first of each kind. One statement, which locks nothing."""
+        async with self._databases.central.read() as tx:
+            return await demand.queued(tx, most=QUEUED_AT_ONCE, down_pools=self._databases.down())
+
+    async def able(self, worker_ids: Sequence[str], queued: Sequence[Queued]) -> dict[str, int]:
+        """Which of the workers may run some of it, and how many free slots each has. Leases look again, and lock."""
+        async with self._databases.central.read() as tx:
+            return await demand.able(tx, worker_ids, {(each.stage, each.workflow_id) for each in queued})
+
+    async def _lease_distinct(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedJob] | ComfyRelayError | None]:
         try:
             leased = await self._databases.central.run(Step.LEASE, lambda tx: self._lease(tx, requests))
         except Conflict:
@@ -132,6 +159,7 @@ class Leasing:
         return [
             leased.refused.get(index)
             or [built[each.id] for each in leased.dispatches.get(index, ()) if each.id in built]
+            or (None if index in leased.ended else [])
             for index in range(len(requests))
         ]
 
@@ -140,11 +168,11 @@ class Leasing:
         answered = await self._answer_repeats(tx, requests, leased)
         facts = await claims.worker_facts(tx, sorted({each.worker_id for each in requests}))
         if not facts:
-            await self._refuse_unknown(tx, requests, facts, leased)
+            await self._refuse(tx, requests, facts, leased)
             return leased
         now = next(iter(facts.values())).now
         await _end_expired_blocks(tx, facts, now=now)
-        await self._refuse_unknown(tx, requests, facts, leased)
+        await self._refuse(tx, requests, facts, leased)
         asks = _asks(requests, facts, skip=answered | leased.refused.keys(), now=now)
         while asks:
             slots = _slots_by_entitlement(asks, lookahead=self._warm.lookahead_rows)
@@ -175,9 +203,11 @@ class Leasing:
             dispatch = alive.get(lease.dispatch_id)
             if dispatch is not None and lifecycle.holds(dispatch, lease.lease_token):
                 leased.dispatches[named[key]].append(dispatch)
+            else:
+                leased.ended.add(named[key])
         return {named[key] for key in past}
 
-    async def _refuse_unknown(
+    async def _refuse(
         self, tx: Tx, requests: Sequence[LeaseRequest], facts: Mapping[str, WorkerFacts], leased: _Leased
     ) -> None:
         missing = {r.worker_id for r in requests} - facts.keys()
@@ -189,6 +219,8 @@ class Leasing:
                 leased.refused[index] = Forbidden(f"The worker {request.worker_id!r} is not registered.")
             elif fact is not None and not fact.is_approved:
                 leased.refused[index] = Forbidden(f"The worker {request.worker_id!r} is not approved.")
+            elif fact is not None and request.token_hash not in {None, fact.token_hash}:
+                leased.refused[index] = Unauthorized("This worker token is not valid any more: register again.")
 
     async def _grant(
         self, tx: Tx, requests: Sequence[LeaseRequest], grants: Sequence[Grant], leased: _Leased, now: datetime

@@ -37,6 +37,7 @@ class WorkerFacts:
     leases: int
     workflow_ids: tuple[int, ...]
     blocks: Mapping[str, datetime | None]
+    token_hash: str | None
     now: datetime
 
 
@@ -65,6 +66,7 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str]) -> dict[str, WorkerFac
             leases=row.leases,
             workflow_ids=_ids(row.assigned),
             blocks=blocks.get(row.worker_id, {}),
+            token_hash=row.token_hash,
             now=row.now,
         )
         for row in locked
@@ -109,6 +111,7 @@ def _facts(dialect: str) -> Executable:
         workers.c.max_concurrency,
         workers.c.is_approved,
         workers.c.is_draining,
+        workers.c.token_hash,
         leases.label("leases"),
         assigned.label("assigned"),
         blocks.label("blocks"),

@@ -1,12 +1,12 @@
 """The worker registry: who there is, what each may run, and who could take a dispatch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Text, delete, func, insert, select, update
+from sqlalchemy import Text, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
@@ -16,7 +16,7 @@ from comfyrelay.store.central import ai_job_dispatches as d
 from comfyrelay.store.central import worker_workflows, workers, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import json_value, relay_now, word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +31,8 @@ class Worker:
     is_approved: bool
     is_draining: bool
     last_seen_at: datetime
+    capabilities: Mapping[str, Any]
+    token_hash: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +62,16 @@ async def get(tx: Tx, worker_id: str) -> Worker | None:
 
 
 async def by_token(tx: Tx, token_hash: str) -> Worker | None:
-    row = (await tx.execute(select(*_WORKER).where(workers.c.token_hash == token_hash))).one_or_none()
-    return Worker(**row._mapping) if row else None
+    rows = await tx.fetch(_by_token, {"token_hash": token_hash})
+    if not rows:
+        return None
+    decoded = {name: json_value(getattr(rows[0], name)) for name in ("narrowed_to", "capabilities")}
+    return Worker(**{**rows[0]._mapping, **decoded})
+
+
+@cache
+def _by_token(_dialect: str) -> Executable:
+    return select(*_WORKER).where(workers.c.token_hash == bindparam("token_hash", type_=Text()))
 
 
 async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:

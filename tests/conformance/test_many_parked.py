@@ -1,0 +1,270 @@
+"""Many polls that wait: a job is brought to one of them without asking for all, and by the same rules as for few."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.failover import Block
+from comfyrelay.domain.states import Stage
+from comfyrelay.errors import Unauthorized
+from comfyrelay.services.accounts import hash_of
+from comfyrelay.services.claimer import FEW, Claimer
+from comfyrelay.services.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.wakeup import LocalWakeup
+from comfyrelay.store import blocks
+from comfyrelay.store.database import Boundary, Tx
+from tests.harness import Desk, World, graph_of
+
+LONG = 30.0
+MANY = 2 * FEW + 4
+Waiting = asyncio.Task[list[LeasedJob]]
+
+
+class Deaf(LocalWakeup):
+    """Every notification is lost."""
+
+    async def notify(self) -> None:
+        return None
+
+
+@pytest.fixture
+async def desk(world: World) -> Desk:
+    return await world.desk()
+
+
+@pytest.fixture
+async def claimer(world: World) -> AsyncIterator[Claimer]:
+    """One whose tick never comes, so that only a wake-up can help."""
+    claimer = Claimer(world.engine.leasing, world.engine.settle, world.engine.wakeup, tick_seconds=10 * LONG)
+    yield claimer
+    await claimer.stop()
+
+
+@pytest.fixture
+async def ticking(world: World) -> AsyncIterator[Claimer]:
+    """One that hears of nothing and looks at its tick."""
+    claimer = Claimer(world.engine.leasing, world.engine.settle, Deaf(), tick_seconds=0.1)
+    yield claimer
+    await claimer.stop()
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(LONG):
+        # Nobody is told, so this looks at every turn of the loop.
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def park(claimer: Claimer, workers: list[str], **values: Any) -> list[Waiting]:
+    """Polls that have looked, found nothing and wait, in this order."""
+    before = claimer.parked
+    requests = [LeaseRequest(worker_id=each, providers=["self_hosted"], **values) for each in workers]
+    polls = [asyncio.create_task(claimer.poll(each, wait_seconds=LONG)) for each in requests]
+    await until(lambda: claimer.parked == before + len(workers) and not claimer._new and not claimer._look.is_set())
+    await until(lambda: claimer._watcher is not None)
+    return polls
+
+
+async def crowd(world: World, fleet: str, count: int = MANY) -> list[str]:
+    return [await world.worker(fleet) for _ in range(count)]
+
+
+async def first(polls: list[Waiting]) -> Waiting:
+    """The one that is served."""
+    async with asyncio.timeout(LONG):
+        done, _ = await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+    (served,) = done
+    return served
+
+
+class TestAmongMany:
+    async def test_a_job_goes_to_the_one_that_has_waited_longest(
+        self, world: World, desk: Desk, claimer: Claimer
+    ) -> None:
+        polls = await park(claimer, await crowd(world, desk.fleet))
+        await desk.submit()
+        assert await first(polls) is polls[0]
+        await desk.submit()
+        assert await first(polls[1:]) is polls[1]
+
+    async def test_for_one_job_only_a_few_are_asked_for(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        polls = await park(claimer, await crowd(world, desk.fleet))
+        world.engine.leasing.heard_of()
+        await desk.submit()
+        await first(polls)
+        assert 0 < len(world.engine.leasing.heard_of()) <= FEW + 1
+
+    async def test_for_many_jobs_all_are_served(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        polls = await park(claimer, await crowd(world, desk.fleet))
+        jobs = [await desk.submit() for _ in range(5)]
+        async with asyncio.timeout(LONG):
+            found = await asyncio.gather(*polls[:5])
+        assert [each.dispatch.tenant_job_id for (each,) in found] == [each.id for each in jobs]
+
+    async def test_only_those_are_asked_for_that_may_run_it(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        other = await world.fleet(await world.workflow())
+        polls = await park(claimer, await crowd(world, other))
+        mine = await park(claimer, [desk.worker])
+        world.engine.leasing.heard_of()
+        await desk.submit()
+        assert await first([*polls, *mine]) is mine[0]
+        assert world.engine.leasing.heard_of() == [desk.worker]
+
+    async def test_a_warm_worker_goes_first(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        _, leased = await desk.leased()
+        polls = await park(claimer, await crowd(world, desk.fleet))
+        warm = await park(
+            claimer,
+            [await world.worker(desk.fleet)],
+            warm_workflow_hashes=frozenset({leased.dispatch.workflow_hash}),
+        )
+        await desk.submit()
+        assert await first([*polls, *warm]) is warm[0]
+
+    async def test_one_that_drains_or_is_full_is_passed_by(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        await desk.leased()
+        full, workers = desk.worker, await crowd(world, desk.fleet)
+        polls = await park(claimer, [full, *workers])
+        await world.engine.workers.set_draining(workers[0], is_draining=True)
+        await desk.submit()
+        assert await first(polls) is polls[2]
+
+    async def test_when_the_first_ones_are_blocked_others_are_asked_for(
+        self, world: World, desk: Desk, claimer: Claimer
+    ) -> None:
+        job, leased = await desk.leased()
+        await world.complete(leased)
+        workers = await crowd(world, desk.fleet)
+        await block(world, workers[:-1], (await world.dispatch(job)).workflow_hash)
+        polls = await park(claimer, workers)
+        await desk.submit()
+        assert await first(polls) is polls[-1]
+
+    async def test_what_nobody_can_take_is_not_asked_about_at_every_hint(
+        self, world: World, desk: Desk, claimer: Claimer
+    ) -> None:
+        job, leased = await desk.leased()
+        await world.complete(leased)
+        workers = await crowd(world, desk.fleet)
+        await block(world, workers, (await world.dispatch(job)).workflow_hash)
+        await park(claimer, workers)
+        await desk.submit()
+        await until(lambda: claimer._unplaced)
+        world.engine.leasing.heard_of()
+        other = await world.workflow(graph=graph_of("other"))
+        polls = await park(claimer, [await world.worker(await world.fleet(other))])
+        await world.submit(desk.user, await world.effect(other))
+        await first(polls)
+        assert not set(world.engine.leasing.heard_of()) & set(workers)
+
+
+class TestPrefetch:
+    async def test_whoever_is_idle_goes_before_a_prefetch(self, world: World, desk: Desk, claimer: Claimer) -> None:
+        await desk.leased()
+        busy = await park(claimer, [desk.worker], prefetch=1)
+        polls = await park(claimer, await crowd(world, desk.fleet))
+        await desk.submit()
+        assert await first([*busy, *polls]) is polls[0]
+
+    async def test_when_nobody_idle_may_run_it_a_worker_prefetches_it(
+        self, world: World, desk: Desk, claimer: Claimer
+    ) -> None:
+        await desk.leased()
+        busy = await park(claimer, [desk.worker], prefetch=1)
+        polls = await park(claimer, await crowd(world, await world.fleet(await world.workflow())))
+        await desk.submit()
+        assert await first([*busy, *polls]) is busy[0]
+        assert busy[0].result()[0].dispatch.is_prefetch
+
+    async def test_a_poll_that_comes_later_prefetches_what_nobody_could_take(
+        self, world: World, desk: Desk, claimer: Claimer
+    ) -> None:
+        await desk.leased()
+        await park(claimer, await crowd(world, await world.fleet(await world.workflow())))
+        await desk.submit()
+        await until(lambda: claimer._unplaced)
+        request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"], prefetch=1)
+        (leased,) = await claimer.poll(request)
+        assert leased.dispatch.is_prefetch
+
+
+class TestTick:
+    async def test_with_every_notification_lost_a_job_is_leased(
+        self, world: World, desk: Desk, ticking: Claimer
+    ) -> None:
+        polls = await park(ticking, await crowd(world, desk.fleet))
+        await desk.submit()
+        assert await first(polls) is polls[0]
+
+    async def test_a_workflow_that_is_assigned_while_a_worker_waits_counts(
+        self, world: World, desk: Desk, ticking: Claimer
+    ) -> None:
+        added = await world.workflow()
+        polls = await park(ticking, await crowd(world, desk.fleet))
+        await world.submit(desk.user, await world.effect(added))
+        slugs = [desk.workflow.slug, added.slug]
+        await world.engine.catalogue.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=slugs)
+        assert await first(polls) is polls[0]
+
+    async def test_an_idle_tick_begins_no_transaction(self, world: World, desk: Desk, ticking: Claimer) -> None:
+        await park(ticking, [desk.worker])
+        steps: list[str] = []
+
+        async def note(step: str, _: Boundary) -> None:
+            steps.append(step)
+
+        world.on_boundary(note)
+        third = ticking._tick_at + 3 * ticking._tick_seconds
+        await until(lambda: ticking._tick_at >= third)
+        assert steps == []
+
+
+class TestPollsThatFollow:
+    """A worker whose poll was not answered polls again at once: the new poll looks together with others."""
+
+    async def test_it_does_not_look_for_itself(self, world: World, desk: Desk) -> None:
+        request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
+        claimer = Claimer(world.engine.leasing, world.engine.settle, world.engine.wakeup, tick_seconds=LONG / 20)
+        assert await claimer.poll(request, wait_seconds=0.01) == []
+        world.engine.leasing.heard_of()
+        waiting = asyncio.create_task(claimer.poll(request, wait_seconds=LONG))
+        await until(lambda: claimer.parked == 1 and claimer._watcher is not None)
+        assert world.engine.leasing.heard_of() == []
+        job = await desk.submit()
+        (leased,) = await waiting
+        assert leased.dispatch.tenant_job_id == job.id
+        await claimer.stop()
+
+    async def test_its_request_id_is_looked_up_after_a_few_ticks(
+        self, world: World, desk: Desk, ticking: Claimer
+    ) -> None:
+        request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"], request_id="r")
+        assert await ticking.poll(request, wait_seconds=0.01) == []
+        job = await desk.submit()
+        other = await world.engine.leasing.lease(request)
+        (leased,) = await ticking.poll(request, wait_seconds=LONG)
+        assert (leased.lease_token, leased.dispatch.tenant_job_id) == (other[0].lease_token, job.id)
+
+
+async def test_a_poll_parked_with_a_token_that_was_rotated_since_gets_no_job(
+    world: World, desk: Desk, claimer: Claimer
+) -> None:
+    token = await world.engine.workers.rotate_token(desk.worker)
+    (waiting,) = await park(claimer, [desk.worker], token_hash=hash_of(token))
+    await world.engine.workers.rotate_token(desk.worker)
+    job = await desk.submit()
+    with pytest.raises(Unauthorized):
+        await waiting
+    assert (await world.dispatch(job)).status == "queued"
+
+
+async def block(world: World, workers: list[str], workflow_hash: str) -> None:
+    async def work(tx: Tx) -> None:
+        for each in workers:
+            until = world.clock.now + timedelta(hours=1)
+            await blocks.write(tx, (each, workflow_hash), Block(failure_count=1, blocked_until=until))
+
+    await world.engine.databases.central.run("test", work)
