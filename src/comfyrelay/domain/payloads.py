@@ -3,8 +3,8 @@
 The graph itself is kept once, under its content hash; a snapshot of 5,000 items is 5,000 small rows.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.properties import Property, Value
@@ -47,6 +47,14 @@ class Snapshot:
     output_node_id: str | None
     output_extension: str
     output_mime_type: str
+    # The placeholders whose values are seeds: a retry may ask for other ones.
+    seeds: Sequence[str] = ()
+    # Where this machine's own user wants a copy of the output.
+    output_folder: str | None = None
+
+    def with_seeds(self, new_seed: Callable[[], int]) -> "Snapshot":
+        """The same with other seeds."""
+        return replace(self, values={**self.values, **{each: new_seed() for each in self.seeds}})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -24,6 +24,7 @@ class PropertyType(StrEnum):
 
 
 ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
+SEED_KEYS = ("seed", "noise_seed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,11 @@ class Property:
     @property
     def is_asset(self) -> bool:
         return self.type in ASSET_TYPES
+
+    @property
+    def is_seed(self) -> bool:
+        """Whether another value gives another try of the same thing."""
+        return self.type == "number" and self.key in SEED_KEYS
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Property":

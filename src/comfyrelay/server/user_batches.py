@@ -11,7 +11,7 @@ from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.context import Context, ContextOf
 from comfyrelay.server.fields import Limit
 from comfyrelay.server.problems import may_answer
-from comfyrelay.server.user_job_models import BatchBody, Move, NewBatchBody, Pause
+from comfyrelay.server.user_job_models import BatchBody, Move, NewBatchBody, Pause, Retry
 from comfyrelay.server.user_models import Cursor, IdInPath
 from comfyrelay.services.batches import BatchRequest, BatchState
 from comfyrelay.services.submit import Item, chosen_stage
@@ -37,7 +37,12 @@ async def submit(body: NewBatchBody, response: Response, context: ContextOf, use
         user_id=user.id,
         idempotency_key=body.idempotency_key or new_id(),
         items=[
-            Item(input_payload=each.input_payload, input_file_id=each.input_file_id, video_id=each.video_id)
+            Item(
+                input_payload=each.input_payload,
+                input_file_id=each.input_file_id,
+                video_id=each.video_id,
+                label=each.label,
+            )
             for each in body.items
         ],
         label=body.label,
@@ -94,10 +99,24 @@ async def cancel(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> A
 
 
 @router.post("/{batch_id}/retry-failed", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
-async def retry_failed(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+async def retry_failed(
+    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Retry | None, Body()] = None
+) -> Answer[BatchBody]:
     """The items whose newest try failed again, as new jobs in the same batch."""
-    made = await context.engine.batches.retry_failed(user.tenant_id, batch_id)
+    new_seeds = (body or Retry()).new_seeds
+    made = await context.engine.batches.retry_failed(user.tenant_id, batch_id, new_seeds=new_seeds)
     return await _answer(context, user, batch_id, _told(made, "submitted again"))
+
+
+@router.post(
+    "/{batch_id}/again", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 429, 503)
+)
+async def again(
+    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Retry | None, Body()] = None
+) -> Answer[BatchBody]:
+    """All items once more, however they ended, as a new batch."""
+    state = await context.engine.batches.again(user.tenant_id, batch_id, new_seeds=(body or Retry()).new_seeds)
+    return Answer(data=_batch(state), message="Submitted.")
 
 
 @router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 422, 503))

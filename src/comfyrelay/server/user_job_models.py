@@ -69,6 +69,7 @@ class ItemBody(Body):
     input_payload: Json = Field(default_factory=dict)
     input_file_id: Id | None = None
     video_id: Id | None = None
+    label: Line | None = None
 
     @model_validator(mode="after")
     def _one_input(self) -> Self:
@@ -125,6 +126,7 @@ class JobBody(Body):
     video_id: str | None
     batch_id: str | None
     item_no: int
+    label: str | None
     input_file_id: str | None
     retry_of: str | None
     priority: int
@@ -144,6 +146,12 @@ class Pause(Body):
     """`after` lets what runs finish, `now` interrupts it and puts it back."""
 
     mode: PauseMode = PauseMode.AFTER
+
+
+class Retry(Body):
+    """`new_seeds` gives every property that is a seed another value."""
+
+    new_seeds: bool = False
 
 
 class Move(Body):

@@ -8,7 +8,7 @@ from comfyrelay.domain.states import JobStatus
 from comfyrelay.server.answers import Answer, Page
 from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.context import Context, ContextOf
-from comfyrelay.server.fields import Limit, NumberCursor
+from comfyrelay.server.fields import STORABLE, Limit, NumberCursor
 from comfyrelay.server.problems import may_answer
 from comfyrelay.server.user_job_models import (
     BulkBody,
@@ -20,6 +20,7 @@ from comfyrelay.server.user_job_models import (
     OutputBody,
     Pause,
     RefusedBody,
+    Retry,
     WaitingBody,
 )
 from comfyrelay.server.user_models import ID, Cursor, Deleted, IdInPath
@@ -49,7 +50,12 @@ async def submit(body: NewJobBody, response: Response, context: ContextOf, user:
         idempotency_key=body.idempotency_key,
         effect_id=body.effect_id,
         workflow_slug=body.workflow_slug,
-        item=Item(input_payload=body.input_payload, input_file_id=body.input_file_id, video_id=body.video_id),
+        item=Item(
+            input_payload=body.input_payload,
+            input_file_id=body.input_file_id,
+            video_id=body.video_id,
+            label=body.label,
+        ),
         priority=body.priority,
         webhook_url=body.webhook,
         stage=chosen_stage(user, body.stage),
@@ -69,12 +75,13 @@ async def jobs(
     user: CurrentUser,
     status: JobStatus | None = None,
     batch_id: Annotated[str | None, Query(max_length=64, pattern=ID)] = None,
+    search: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="in labels, errors, ids")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[JobBody]]:
     """Your jobs, newest first. What they wait for is told when one is asked for."""
     page = await context.engine.views.jobs(
-        user.tenant_id, status=status, batch_id=batch_id, before_id=cursor, limit=limit
+        user.tenant_id, status=status, batch_id=batch_id, search=search, before_id=cursor, limit=limit
     )
     return Answer(data=Page(items=[job_body(each) for each in page.items], next_cursor=page.next_cursor))
 
@@ -121,9 +128,13 @@ async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Ans
 
 
 @router.post("/{job_id}/retry", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
-async def retry(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
+async def retry(
+    job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Retry | None, Body()] = None
+) -> Answer[JobBody]:
     """A failed or canceled job again, as a new job."""
-    return await _answer(context, await context.engine.submit.retry(user.tenant_id, job_id), "Submitted again.")
+    new_seeds = (body or Retry()).new_seeds
+    made = await context.engine.submit.retry(user.tenant_id, job_id, new_seeds=new_seeds)
+    return await _answer(context, made, "Submitted again.")
 
 
 @router.post("/{job_id}/pause", responses=may_answer(401, 403, 404, 409, 422, 503))
@@ -167,6 +178,7 @@ def job_body(view: JobView) -> JobBody:
         video_id=found.video_id,
         batch_id=found.batch_id,
         item_no=found.item_no,
+        label=found.label,
         input_file_id=found.input_file_id,
         retry_of=found.retry_of,
         priority=found.priority,

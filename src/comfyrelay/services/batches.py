@@ -10,7 +10,7 @@ from comfyrelay.errors import IdempotencyConflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.steps import Step
-from comfyrelay.services.submit import Item, JobRequest, Submit, check_texts
+from comfyrelay.services.submit import Item, JobRequest, Submit, check_texts, copy_of
 from comfyrelay.store import jobs, ledger, media
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.jobs import Job, NewJob
@@ -151,7 +151,41 @@ class Batches:
             counts = await jobs.count_in_batches(tx, tenant_id, [each.id for each in page.items])
         return page.holding([_state(each, counts.get(each.id, {})) for each in page.items])
 
-    async def retry_failed(self, tenant_id: str, batch_id: str) -> int:
+    async def again(self, tenant_id: str, batch_id: str, *, new_seeds: bool) -> BatchState:
+        """All items of a batch once more, however they ended, as a new batch."""
+        pool = await self._databases.pool_of(tenant_id)
+        new_batch_id = new_id()
+
+        async def work(tx: Tx) -> tuple[Batch, Sequence[Job], Submission]:
+            await ledger.lock_wallet(tx, tenant_id)
+            before = await media.batch(tx, tenant_id, id_=batch_id)
+            if before is None:
+                raise NotFound(f"There is no batch {batch_id!r}.")
+            old = await jobs.newest_in_batch(tx, tenant_id, batch_id)
+            await self._submit.guard_concurrency(tx, tenant_id, old[0].user_id)
+            payloads = await self._submit.payloads_again(tx, old, new_seeds=new_seeds)
+            key = f"again:{new_batch_id}"
+            batch = await media.create_batch(
+                tx,
+                id=new_batch_id,
+                tenant_id=tenant_id,
+                user_id=old[0].user_id,
+                label=before.label,
+                idempotency_key=key,
+                request_digest=key,
+            )
+            new = [
+                copy_of(each, payloads[each.id], idempotency_key=f"batch:{key}:{each.item_no}", batch_id=batch.id)
+                for each in old
+            ]
+            made, submission = await self._submit.write(tx, new)
+            return batch, made, submission
+
+        batch, made, submission = await pool.run(Step.SUBMIT_JOB, work)
+        await self._submit.enqueue(pool, made, submission)
+        return await self.state(tenant_id, batch.id)
+
+    async def retry_failed(self, tenant_id: str, batch_id: str, *, new_seeds: bool = False) -> int:
         """New jobs for the items whose newest try failed; returns how many."""
         pool = await self._databases.pool_of(tenant_id)
 
@@ -164,7 +198,7 @@ class Batches:
             if not failed:
                 return [], None
             await self._submit.guard_concurrency(tx, tenant_id, failed[0].user_id, batch_id=batch_id)
-            return await self._submit.write_retries(tx, failed)
+            return await self._submit.write_retries(tx, failed, new_seeds=new_seeds)
 
         made, submission = await pool.run(Step.SUBMIT_JOB, work)
         if submission is not None:
@@ -185,7 +219,10 @@ def _digest(request: BatchRequest) -> str:
             "priority": request.priority,
             "webhook_url": request.webhook_url,
             "stage": request.stage,
-            "items": [[dict(each.input_payload), each.input_file_id, each.video_id] for each in request.items],
+            "items": [
+                [dict(each.input_payload), each.input_file_id, each.video_id, each.label, each.output_folder]
+                for each in request.items
+            ],
         }
     )
 

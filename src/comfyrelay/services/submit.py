@@ -1,5 +1,6 @@
 """Submitting: from what a user asks for to a job with its tokens reserved and its dispatch in the queue."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,9 @@ class Item:
     input_payload: Mapping[str, Any] = field(default_factory=dict)
     input_file_id: str | None = None
     video_id: str | None = None
+    label: str | None = None
+    # only from this machine's own user
+    output_folder: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +81,8 @@ class JobRequest:
                 "input_payload": dict(self.item.input_payload),
                 "input_file_id": self.item.input_file_id,
                 "video_id": self.item.video_id,
+                "label": self.item.label,
+                "output_folder": self.item.output_folder,
                 "priority": self.priority,
                 "delay_seconds": self.delay_seconds,
                 "webhook_url": self.webhook_url,
@@ -162,7 +168,7 @@ class Submit:
         await self.enqueue(pool, [job], submission)
         return Submitted(job=job, is_new=True)
 
-    async def retry(self, tenant_id: str, job_id: str) -> Job:
+    async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Job:
         """A failed or canceled job again, as a new job with its own reservation; a job is retried at most once."""
         pool = await self._databases.pool_of(tenant_id)
 
@@ -176,7 +182,7 @@ class Submit:
             if old.status not in {JobStatus.FAILED, JobStatus.CANCELED}:
                 raise Conflict(f"Only a failed or canceled job can be retried; this one is {old.status}.")
             await self.guard_concurrency(tx, tenant_id, old.user_id, batch_id=old.batch_id)
-            made, submission = await self.write_retries(tx, [old])
+            made, submission = await self.write_retries(tx, [old], new_seeds=new_seeds)
             return made[0], submission
 
         job, submission = await pool.run(Step.SUBMIT_JOB, work)
@@ -253,6 +259,8 @@ class Submit:
             output_node_id=target.workflow.output_node_id,
             output_extension=target.workflow.output_extension,
             output_mime_type=target.workflow.output_mime_type,
+            seeds=[each.placeholder for each in target.properties if each.is_seed],
+            output_folder=item.output_folder,
         )
         return NewJob(
             id=new_id(),
@@ -272,6 +280,7 @@ class Submit:
             delay_seconds=max(0.0, request.delay_seconds),
             batch_id=batch_id,
             item_no=item_no,
+            label=item.label,
             video_id=item.video_id,
             input_file_id=primary.id if primary else None,
             webhook_url=request.webhook_url,
@@ -296,10 +305,21 @@ class Submit:
             await media.attach_job(tx, videos)
         return made, await outbox.submit(tx, [each.id for each in new])
 
-    async def write_retries(self, tx: Tx, old: Sequence[Job]) -> tuple[list[Job], Submission]:
+    async def write_retries(
+        self, tx: Tx, old: Sequence[Job], *, new_seeds: bool = False
+    ) -> tuple[list[Job], Submission]:
+        payloads = await self.payloads_again(tx, old, new_seeds=new_seeds)
+        return await self.write(tx, [_retry_of(each, payloads[each.id]) for each in old])
+
+    async def payloads_again(self, tx: Tx, old: Sequence[Job], *, new_seeds: bool) -> Mapping[str, Mapping[str, Any]]:
+        """What these jobs ran, to be run again; `Conflict` when an input is no longer there."""
         payloads = await jobs.payloads(tx, [each.id for each in old])
         _refuse_without_input(old, payloads)
-        return await self.write(tx, [_retry_of(each, payloads[each.id]) for each in old])
+        if not new_seeds:
+            return payloads
+        return {
+            job_id: Snapshot.from_json(payload).with_seeds(_new_seed).to_json() for job_id, payload in payloads.items()
+        }
 
     async def enqueue(self, pool: Database, made: Sequence[Job], submission: Submission) -> None:
         """Bring the jobs to the queue. If that fails, they are accepted all the same and the relay does it."""
@@ -378,15 +398,19 @@ def _refuse_without_input(old: Sequence[Job], payloads: Mapping[str, Any]) -> No
 
 
 def _retry_of(old: Job, payload: Mapping[str, Any]) -> NewJob:
+    return copy_of(old, payload, idempotency_key=f"retry:{old.id}", retry_of=old.id)
+
+
+def copy_of(old: Job, payload: Mapping[str, Any], *, idempotency_key: str, **changes: Any) -> NewJob:
+    """A new job that runs what another one ran."""
     copied = {
         name: getattr(old, name)
         for name in NewJob.__dataclass_fields__
         if name not in {"id", "idempotency_key", "input_payload", "delay_seconds", "retry_of"}
     }
-    return NewJob(
-        **copied,
-        id=new_id(),
-        idempotency_key=f"retry:{old.id}",
-        input_payload=payload,
-        retry_of=old.id,
-    )
+    return NewJob(**{**copied, **changes}, id=new_id(), idempotency_key=idempotency_key, input_payload=payload)
+
+
+def _new_seed() -> int:
+    # every node takes 32 bits, and not every one takes more
+    return secrets.randbelow(2**32)

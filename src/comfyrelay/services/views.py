@@ -73,13 +73,20 @@ class Views:
         *,
         status: JobStatus | None = None,
         batch_id: str | None = None,
+        search: str | None = None,
         before_id: str | None = None,
         limit: int,
     ) -> Listed[JobView]:
         """Newest first."""
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
             found = await jobs.listed(
-                tx, tenant_id, status=status, batch_id=batch_id, before_id=before_id, limit=limit + 1
+                tx,
+                tenant_id,
+                status=status,
+                batch_id=batch_id,
+                search=search,
+                before_id=before_id,
+                limit=limit + 1,
             )
         page = listed(found, lambda each: each.id, limit=limit)
         return page.holding(await self._of_jobs(tenant_id, page.items))

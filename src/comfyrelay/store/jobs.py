@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    or_,
     select,
     update,
 )
@@ -49,6 +50,7 @@ class Job:
     attempts: int
     batch_id: str | None
     item_no: int
+    label: str | None
     video_id: str | None
     input_file_id: str | None
     output_file_id: str | None
@@ -87,6 +89,7 @@ class NewJob:
     delay_seconds: float = 0
     batch_id: str | None = None
     item_no: int = 0
+    label: str | None = None
     video_id: str | None = None
     input_file_id: str | None = None
     retry_of: str | None = None
@@ -199,15 +202,19 @@ def list_query(
     *,
     status: str | None = None,
     batch_id: str | None = None,
+    search: str | None = None,
     before_id: str | None = None,
     limit: int = 50,
 ) -> Select[Any]:
-    """A tenant's newest jobs first, page by page through `before_id`."""
+    """A tenant's newest jobs first, page by page through `before_id`. `search` is part of a label, error or id."""
     query = select(*_JOB).where(ai_jobs.c.tenant_id == tenant_id).order_by(ai_jobs.c.id.desc()).limit(limit)
     if status is not None:
         query = query.where(ai_jobs.c.status == status)
     if batch_id is not None:
         query = query.where(ai_jobs.c.batch_id == batch_id)
+    if search:
+        texts = (ai_jobs.c.label, ai_jobs.c.error_message, ai_jobs.c.id)
+        query = query.where(or_(*(each.icontains(search, autoescape=True) for each in texts)))
     if before_id is not None:
         query = query.where(ai_jobs.c.id < before_id)
     return query

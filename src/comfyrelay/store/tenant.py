@@ -112,6 +112,8 @@ ai_jobs = Table(
     Column("batch_id", Text, ForeignKey("batches.id")),
     # The place in its batch. The queue keeps to it.
     Column("item_no", Integer, nullable=False, server_default=text("0")),
+    # What a person would call it among others.
+    Column("label", Text),
     Column("video_id", Text, ForeignKey("videos.id")),
     Column("input_file_id", Text, ForeignKey("files.id")),
     # No foreign key, as in `videos`.

@@ -187,6 +187,7 @@ def upgrade() -> None:
         sa.Column("attempts", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("batch_id", sa.Text(), nullable=True),
         sa.Column("item_no", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("label", sa.Text(), nullable=True),
         sa.Column("video_id", sa.Text(), nullable=True),
         sa.Column("input_file_id", sa.Text(), nullable=True),
         sa.Column("output_file_id", sa.Text(), nullable=True),
