@@ -253,6 +253,19 @@ class TestTryingAgain:
         [delivery] = await house.deliveries(slow)
         assert (delivery["status"], delivery["last_error"]) == ("pending", "There was no answer within 1 seconds.")
 
+    async def test_what_becomes_due_while_a_receiver_takes_its_time_is_sent(self, house: House) -> None:
+        async with receiving() as other:
+            house.receiver.free.clear()
+            await house.ended(key="slow")
+            sender = Deliveries(house.api.engine.databases, WebhookSender(allow_private=True))
+            assert await sender.start_due() == 1
+            await house.receiver.wait_for(1)
+            await house.submit(webhook_url=other.url, key="quick")
+            await house.complete()
+            assert await sender.start_due() == 1
+            await other.wait_for(1)
+            await sender.close()
+
     async def test_nobody_there(self, house: House) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             url = f"http://127.0.0.1:{taken.getsockname()[1]}/"

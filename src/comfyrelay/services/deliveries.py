@@ -6,7 +6,7 @@ when that process dies, another sends it again with the same id.
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +25,8 @@ from comfyrelay.store.deliveries import Claimed, Outcome
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 50
+# So many receivers of one pool may take their time before others wait for them.
+MOST_UNDER_WAY = 500
 # Longer than sending and noting down can take together.
 LEASE_SECONDS = 60.0
 
@@ -41,6 +43,9 @@ class Deliveries:
         self._databases = databases
         self._sender = sender
         self._hint = asyncio.Event()
+        # By pool, what is being sent: receivers answer at their own pace, what came of them is written down together.
+        self._under_way: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
+        self._noting = {pool: self._coalescer(pool) for pool in databases.pools}
         # Attempts of this process by what came of them, for whoever measures.
         self.attempts: Counter[str] = Counter()
 
@@ -55,28 +60,56 @@ class Deliveries:
                 await self._hint.wait()
         self._hint.clear()
 
+    async def start_due(self) -> int:
+        """Begin to send what is due, in every pool, and wait for nobody's answer; returns how many were begun."""
+        return sum(await asyncio.gather(*(self._start_due(pool) for pool in self._databases.pools)))
+
     async def run_once(self) -> int:
         """Send everything that is due, in every pool at once; returns how many were sent."""
-        return sum(await asyncio.gather(*(self._send_due(pool) for pool in self._databases.pools)))
-
-    async def close(self) -> None:
-        await self._sender.close()
-
-    async def _send_due(self, pool: str) -> int:
         sent = 0
-        # so many receivers answer at their own pace; what came of them is written down together
-        noting = Coalescer[Outcome, None](lambda outcomes: self._note(pool, outcomes))
-        try:
-            while letters := await self._claim(pool):
-                await asyncio.gather(*(self._deliver(each, noting) for each in letters))
-                sent += len(letters)
-        except PoolUnavailable:
-            log.info("webhook.pool_down", pool=pool)
+        while started := await self.start_due():
+            sent += started
+            await asyncio.gather(*self._tasks())
         return sent
 
-    async def _claim(self, pool: str) -> list[_Letter]:
+    async def close(self) -> None:
+        """What is being sent is sent again by somebody else, once its claim has run out."""
+        for task in (tasks := self._tasks()):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._sender.close()
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [task for tasks in self._under_way.values() for task in tasks]
+
+    async def _start_due(self, pool: str) -> int:
+        under_way, started = self._under_way[pool], 0
+        try:
+            while (room := MOST_UNDER_WAY - len(under_way)) > 0:
+                letters = await self._claim(pool, limit=min(room, AT_ONCE))
+                for each in letters:
+                    task = asyncio.create_task(self._deliver(pool, each))
+                    under_way.add(task)
+                    task.add_done_callback(lambda task: self._ended(pool, task))
+                started += len(letters)
+                if not letters:
+                    break
+        except PoolUnavailable:
+            log.info("webhook.pool_down", pool=pool)
+        return started
+
+    def _ended(self, pool: str, task: asyncio.Task[None]) -> None:
+        if len(self._under_way[pool]) >= MOST_UNDER_WAY:
+            # there is room again
+            self.hint()
+        self._under_way[pool].discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # what came of it is not known; it is sent again once its claim has run out
+            log.warning("webhook.not_noted", pool=pool, error=repr(error))
+
+    async def _claim(self, pool: str, *, limit: int) -> list[_Letter]:
         async def work(tx: Tx) -> list[_Letter]:
-            claimed = await deliveries.claim(tx, limit=AT_ONCE, lease_seconds=LEASE_SECONDS)
+            claimed = await deliveries.claim(tx, limit=limit, lease_seconds=LEASE_SECONDS)
             if not claimed:
                 return []
             jobs = await deliveries.ended_jobs(tx, [each.job_id for each in claimed])
@@ -89,11 +122,11 @@ class Deliveries:
         with self._databases.watched(pool):
             return await self._databases.pool(pool).run(Step.WEBHOOK_CLAIM, work)
 
-    async def _deliver(self, letter: _Letter, noting: Coalescer[Outcome, None]) -> None:
+    async def _deliver(self, pool: str, letter: _Letter) -> None:
         claimed, body = letter.claimed, letter.job.body()
         headers = signed(body, id_=claimed.id, at=claimed.at, secret=letter.secret)
         outcome = outcome_of(claimed, await self._sender.send(claimed.url, body, headers))
-        await noting.call(outcome)
+        await self._noting[pool].call(outcome)
         self.attempts[outcome.status] += 1
         log.info(
             "webhook.sent",
@@ -104,6 +137,9 @@ class Deliveries:
             attempt=claimed.attempts,
             error=outcome.last_error,
         )
+
+    def _coalescer(self, pool: str) -> Coalescer[Outcome, None]:
+        return Coalescer(lambda outcomes: self._note(pool, outcomes))
 
     async def _note(self, pool: str, outcomes: Sequence[Outcome]) -> Sequence[None]:
         await self._databases.pool(pool).run(Step.WEBHOOK_NOTE, lambda tx: deliveries.note(tx, outcomes))

@@ -221,7 +221,7 @@ class Engine:
         self.deliveries.hint()
 
     async def _tell_of_ends(self) -> None:
-        await self.deliveries.run_once()
+        await self.deliveries.start_due()
         await self.deliveries.wait(WEBHOOK_SECONDS)
 
     def _wakeup(self) -> Wakeup:
