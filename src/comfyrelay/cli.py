@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from comfyrelay import __version__
+from comfyrelay.cli_batch_i2v import batch_i2v
 from comfyrelay.cli_worker import worker_app
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
 from comfyrelay.settings import load_settings
@@ -36,6 +37,7 @@ app.add_typer(db_app, name="db")
 admin_app = typer.Typer(no_args_is_help=True, help="Administrators of the server.")
 app.add_typer(admin_app, name="admin")
 app.add_typer(worker_app, name="worker")
+app.command()(batch_i2v)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 out = Console()

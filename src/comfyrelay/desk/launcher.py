@@ -1,0 +1,156 @@
+"""Runs one command and ends everything that it has started: when it is over, or when our standard input is closed.
+
+    python launcher.py GRACE_SECONDS COMMAND [ARGUMENT…]
+
+Whoever starts it holds the other end of the standard input, which the kernel closes however its holder dies. Ending
+is gentle (SIGTERM), then firm (SIGKILL). On Linux also processes are found that made a session of their own or whose
+parent is gone; elsewhere the process group must do. The exit code is that of the command, or 128 + its signal.
+
+It is run as a file, by itself: it may import nothing of ours.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+CANNOT_START = 127
+# A process that waits for a device, or belongs to another user, cannot be killed: do not wait for it for ever.
+FIRM_SECONDS = 10.0
+_LOOK_SECONDS = 0.05
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PROC = Path("/proc")
+
+
+def main(grace_seconds: float, command: list[str]) -> int:
+    # a signal ends the select below, and wakes it if it came just before
+    wakeup, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _plain_pipe()
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    told: list[int] = []
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: told.append(received))
+    prctl = _prctl()
+    # orphans become our children, so that nobody can leave the family
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        script = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            # this process has one thread only, so nothing can be locked in the child
+            preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
+        )
+    except OSError as error:
+        print(f"{command[0]} cannot be started: {error.strerror}.", flush=True)
+        return CANNOT_START
+    family = Family(script, wakeup)
+    while script.returncode is None and not told and not family.wait(sys.stdin.fileno()):
+        family.reap()
+    family.end(grace_seconds)
+    code = script.returncode
+    return CANNOT_START if code is None else code if code >= 0 else 128 - code
+
+
+class Family:
+    """A command and all that it has started."""
+
+    def __init__(self, script: "subprocess.Popen[bytes]", wakeup: int) -> None:
+        self._script = script
+        self._wakeup = wakeup
+
+    def wait(self, lifeline: int | None = None, *, seconds: float | None = None) -> bool:
+        """Wait for a signal or for so long; whether the lifeline was closed."""
+        watched = [self._wakeup] if lifeline is None else [self._wakeup, lifeline]
+        ready, _, _ = select.select(watched, [], [], seconds)
+        if self._wakeup in ready:
+            os.read(self._wakeup, 4096)
+        return lifeline in ready and not os.read(lifeline, 4096)
+
+    def reap(self) -> None:
+        """Take note of children that have ended."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self._script.pid:
+                    self._script.returncode = os.waitstatus_to_exitcode(ended[1])
+
+    def end(self, grace_seconds: float) -> None:
+        # a stopped process hears nothing before it goes on
+        self._until_empty(grace_seconds, once=(signal.SIGTERM, signal.SIGCONT))
+        self._until_empty(FIRM_SECONDS, again=signal.SIGKILL)
+
+    def _until_empty(
+        self, seconds: float, *, once: tuple[signal.Signals, ...] = (), again: signal.Signals | None = None
+    ) -> None:
+        end = time.monotonic() + seconds
+        self.reap()
+        for number in once:
+            self._send(number)
+        while self._is_alive() and time.monotonic() < end:
+            if again is not None:
+                # new ones may have been started since the last look
+                self._send(again)
+            self.wait(seconds=_LOOK_SECONDS)
+            self.reap()
+
+    def _is_alive(self) -> bool:
+        if _PROC.is_dir():
+            return bool(_descendants())
+        try:
+            os.killpg(self._script.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _send(self, number: signal.Signals) -> None:
+        for pid in _descendants():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        if not _PROC.is_dir():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._script.pid, number)
+
+
+def _descendants() -> list[int]:
+    """Every living process below this one."""
+    children: dict[int, list[int]] = {}
+    dead = set()
+    for entry in _PROC.glob("[0-9]*"):
+        with suppress(OSError):
+            # the name in brackets may hold anything, also brackets
+            state, parent, *_ = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            children.setdefault(int(parent), []).append(int(entry.name))
+            if state in (b"Z", b"X"):
+                dead.add(int(entry.name))
+    found = []
+    pending = [os.getpid()]
+    while pending:
+        below = children.pop(pending.pop(), [])
+        found.extend(below)
+        pending.extend(below)
+    return [pid for pid in found if pid not in dead]
+
+
+def _prctl() -> Callable[[int, int], object]:
+    if not sys.platform.startswith("linux"):
+        return lambda _option, _value: None
+    libc = ctypes.CDLL(None)
+    return lambda option, value: libc.prctl(option, value, 0, 0, 0)
+
+
+def _plain_pipe() -> tuple[int, int]:
+    ends = os.pipe()
+    for each in ends:
+        os.set_blocking(each, False)
+    return ends
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,84 @@
+"""A command in a process group of its own, of which nothing is left when it is over, canceled, or we are killed."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from comfyrelay.errors import ConfigurationError
+
+__all__ = ["Child"]
+
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+_PIECE = 64 * 1024
+# Longer than the launcher tries to kill: what is left then waits for a device, and nobody can end it.
+_FIRM_SECONDS = 15.0
+
+
+class Child:
+    """A command under our launcher, which ends it and all that it has started as soon as we let go of it."""
+
+    def __init__(self, launcher: Process, *, grace_seconds: float) -> None:
+        assert launcher.stdin is not None
+        assert launcher.stdout is not None
+        self._launcher = launcher
+        self._grace_seconds = grace_seconds
+        self._lifeline = launcher.stdin
+        self._output = launcher.stdout
+
+    @classmethod
+    async def start(
+        cls, argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], grace_seconds: float
+    ) -> Self:
+        """Start a command. Its standard input is empty, and its errors go to its output."""
+        if sys.platform == "win32":
+            raise ConfigurationError(
+                "Scripts are run on Linux, in WSL and on macOS. On Windows, start the desk in WSL."
+            )
+        try:
+            launcher = await asyncio.create_subprocess_exec(
+                # isolated, so that what is meant for the script (PYTHONPATH, …) does not change the launcher
+                *(sys.executable, "-I", str(_LAUNCHER), str(grace_seconds), *argv),
+                cwd=folder,
+                env=dict(environment),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=STDOUT,
+                # Ctrl-C in our terminal is for us
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ConfigurationError(f"The script cannot be started in {folder}: {error.strerror}.") from None
+        return cls(launcher, grace_seconds=grace_seconds)
+
+    async def read(self) -> bytes:
+        """The next piece of its output; empty at the end. While nobody reads, the command waits."""
+        return await self._output.read(_PIECE)
+
+    async def ended(self) -> int:
+        """Wait for the end of the command and of all that it has started; returns its exit code."""
+        return await self._launcher.wait()
+
+    async def end(self, keep: Callable[[bytes], object]) -> None:
+        """End it, gently, then firmly, and return when it is gone; `keep` is handed what it still says.
+
+        Being cancelled does not hurry this: it takes a bounded time, and nothing may be left running.
+        """
+        self._lifeline.close()
+        ending = asyncio.ensure_future(self._last_words(keep))
+        while not ending.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([ending])
+        # a full disk is no reason to stay
+        with suppress(TimeoutError, OSError):
+            await ending
+
+    async def _last_words(self, keep: Callable[[bytes], object]) -> None:
+        async with asyncio.timeout(self._grace_seconds + _FIRM_SECONDS):
+            # read all of it, or it would block on its way out
+            while piece := await self.read():
+                keep(piece)
+            await self.ended()

@@ -1,0 +1,123 @@
+"""What a script prints, as lines, and in a file that does not grow without end."""
+
+import codecs
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+__all__ = ["BoundedLog", "Line", "Lines"]
+
+LONGEST_LINE = 16 * 1024
+_END = re.compile(r"\r\n|\r|\n")
+# Colours, cursor movements, titles of terminals, and every other letter that is not to be seen.
+_INVISIBLE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)?|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line, or a piece of a very long one that `goes_on`. `is_overwritten`: a terminal shows the next one instead."""
+
+    text: str
+    is_overwritten: bool = False
+    goes_on: bool = False
+
+
+class Lines:
+    """Makes lines of bytes: of whatever encoding and length, and also of progress bars, which end with `\\r`."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+        self._is_after_return = False
+
+    @property
+    def unfinished(self) -> str:
+        """The beginning of the next line, as far as it is there."""
+        return _visible(self._rest)
+
+    def feed(self, piece: bytes, *, is_last: bool = False) -> Iterator[Line]:
+        text = self._rest + self._decoder.decode(piece, is_last)
+        start = 0
+        # a `\r` at the end may be the first half of `\r\n`
+        for end in _END.finditer(text, 0, len(text) - (text.endswith("\r") and not is_last)):
+            yield from self._line(text[start : end.start()], end[0])
+            start = end.end()
+        self._rest = text[start:]
+        while len(self._rest) > LONGEST_LINE or (is_last and self._rest):
+            yield Line(_visible(self._rest[:LONGEST_LINE]), goes_on=len(self._rest) > LONGEST_LINE)
+            self._rest = self._rest[LONGEST_LINE:]
+
+    def _line(self, text: str, end: str) -> Iterator[Line]:
+        is_overwritten = end == "\r"
+        # `\r` before each line, as progress bars have it, leaves nothing to overwrite
+        is_nothing = not text and (is_overwritten or self._is_after_return)
+        self._is_after_return = is_overwritten
+        if is_nothing:
+            return
+        while len(text) > LONGEST_LINE:
+            yield Line(_visible(text[:LONGEST_LINE]), goes_on=True)
+            text = text[LONGEST_LINE:]
+        yield Line(_visible(text), is_overwritten=is_overwritten)
+
+
+class BoundedLog:
+    """A log file of at most `max_bytes`: its beginning, its end, and between them how much was left out."""
+
+    def __init__(self, path: Path, *, max_bytes: int) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("wb")
+        self._size = 0
+        # where the beginning ends, and where what comes after the gap begins
+        self._head_end = self._tail_start = 0
+        self._left_out = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._file.close()
+
+    def write(self, text: str, *, end: str = "\n") -> None:
+        self._size += self._file.write(f"{text}{end}".encode(errors="replace"))
+        if self._size > self._max_bytes:
+            self._shorten()
+
+    def flush(self) -> None:
+        """Let readers see what was written."""
+        self._file.flush()
+
+    def _shorten(self) -> None:
+        self._file.close()
+        part = self._path.with_name(f"{self._path.name}.part")
+        with self._path.open("rb") as old, part.open("wb") as new:
+            if not self._head_end:
+                self._head_end = self._tail_start = self._line_start(old.read(self._max_bytes // 4))
+            old.seek(self._size - self._max_bytes // 2)
+            old.readline(LONGEST_LINE)
+            self._left_out += old.tell() - self._tail_start
+            tail = old.tell()
+            old.seek(0)
+            new.write(old.read(self._head_end))
+            new.write(f"[… {self._left_out:,} bytes left out …]\n".encode())
+            self._tail_start = new.tell()
+            old.seek(tail)
+            shutil.copyfileobj(old, new)
+            self._size = new.tell()
+        # in one step, so that nobody finds half a log
+        part.replace(self._path)
+        self._file = self._path.open("ab")
+
+    @staticmethod
+    def _line_start(beginning: bytes) -> int:
+        return beginning.rfind(b"\n") + 1 or len(beginning)
+
+
+def _visible(text: str) -> str:
+    return text if text.isprintable() else _INVISIBLE.sub("", text)

@@ -1,0 +1,85 @@
+"""Scripts of the contract to be run, and what was heard of them."""
+
+import asyncio
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.desk.script import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
+
+WAIT_SECONDS = 30.0
+
+
+def settings_in(base: Path, source: str = "", /, **changes: Any) -> ScriptSettings:
+    """A folder with a script, an input folder `cats` and a template, and the settings for it."""
+    for name in ("work", "input/cats", "templates"):
+        (base / name).mkdir(parents=True, exist_ok=True)
+    (base / "templates" / "wan.json").write_text("{}")
+    (base / "script.py").write_text(textwrap.dedent(source), "utf-8")
+    given: dict[str, Any] = {
+        "script": base / "script.py",
+        "working_folder": base / "work",
+        "input_folder": base / "input",
+        "template_folder": base / "templates",
+        "profiles": ["look-dev", "production"],
+        "grace_seconds": 5,
+    }
+    return ScriptSettings(**(given | changes))
+
+
+def job(**changes: Any) -> ScriptJob:
+    return ScriptJob(**({"template": "wan.json", "input_subdir": "cats", "positive": "a cat"} | changes))
+
+
+class Heard:
+    """Runs a script and keeps what is heard of it."""
+
+    def __init__(self, settings: ScriptSettings, log_path: Path, **environment: str) -> None:
+        self.runner = ScriptRunner(settings, environment=environment)
+        self.log_path = log_path
+        self.lines: list[str] = []
+        self.progress: list[Progress] = []
+        self._news = asyncio.Event()
+
+    async def run(self, given: ScriptJob | None = None) -> ScriptResult:
+        return await self.runner.run(
+            given or job(), on_line=self.on_line, on_progress=self.on_progress, log_path=self.log_path
+        )
+
+    async def until(self, text: str) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while text not in self.lines:
+                self._news.clear()
+                await self._news.wait()
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text("utf-8", errors="replace")
+
+    async def on_line(self, line: str) -> None:
+        self.lines.append(line)
+        self._news.set()
+
+    async def on_progress(self, progress: Progress) -> None:
+        self.progress.append(progress)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return False
+    # a zombie has ended; in a container nobody may reap it
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Other processes cannot tell us, so they are looked at."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def pids_in(folder: Path) -> list[int]:
+    return [int(each.name) for each in folder.iterdir()] if folder.is_dir() else []

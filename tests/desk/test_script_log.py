@@ -1,0 +1,93 @@
+"""Output becomes lines whatever its bytes and however they arrive, and a log file keeps its size."""
+
+import re
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.desk.script_log import LONGEST_LINE, BoundedLog, Line, Lines
+
+
+def lines_of(*pieces: bytes) -> list[Line]:
+    lines = Lines()
+    return [line for piece in pieces for line in lines.feed(piece)] + list(lines.feed(b"", is_last=True))
+
+
+def test_lines_end_as_they_do_on_any_system() -> None:
+    assert lines_of(b"one\ntwo\r\n\nthree") == [Line("one"), Line("two"), Line(""), Line("three")]
+
+
+def test_a_progress_bar_is_lines_that_are_overwritten() -> None:
+    expected = [Line("10%", is_overwritten=True), Line("20%", is_overwritten=True), Line("done")]
+    assert lines_of(b"\r10%\r20%\rdone\n") == expected
+    assert lines_of(b"10%\r20%\rdone\n") == expected
+    assert lines_of(b"\r10%", b"\r", b"20%\r", b"done\r", b"\n") == expected
+
+
+@given(st.lists(st.sampled_from([b"a", b"\r", b"\n", "é🐈".encode(), b"\xff\xc3", b"\x1b[31m"])), st.data())
+def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[bytes], data: st.DataObject) -> None:
+    whole = b"".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)))))
+    pieces = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    assert lines_of(*pieces) == lines_of(whole)
+
+
+def test_bytes_that_are_no_text_do_no_harm() -> None:
+    assert lines_of(b"caf\xe9 \xff\xfe\n") == [Line("caf\ufffd \ufffd\ufffd")]
+
+
+def test_colours_and_other_controls_are_left_out() -> None:
+    text = "\x1b]0;title\x07\x1b[1;31mred\x1b[0m\x1b[2K \x00\x07\ttab\n"
+    assert lines_of(text.encode()) == [Line("red \ttab")]
+
+
+def test_a_very_long_line_comes_in_pieces_and_nothing_of_it_is_lost() -> None:
+    text = "x" * (3 * LONGEST_LINE + 5)
+    for end in ("\n", ""):
+        lines = lines_of(*(text[at : at + 60_000].encode() for at in range(0, len(text), 60_000)), end.encode())
+        assert "".join(line.text for line in lines) == text
+        assert [line.goes_on for line in lines] == [True, True, True, False]
+
+
+def test_a_log_within_its_bound_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "log.txt"
+    with BoundedLog(path, max_bytes=100_000) as log:
+        log.write("one")
+        log.write("t", end="")
+        log.write("wo 🐈")
+        log.flush()
+        assert path.read_text("utf-8") == "one\ntwo 🐈\n"
+
+
+def test_of_a_longer_log_the_beginning_and_the_end_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    count = 200_000
+    written = 0
+    largest = 0
+    with BoundedLog(path, max_bytes=100_000) as log:
+        for number in range(count):
+            line = f"line {number}"
+            log.write(line)
+            written += len(line) + 1
+            if number % 1000 == 0:
+                log.flush()
+                largest = max(largest, path.stat().st_size)
+    text = path.read_text("utf-8")
+    assert max(largest, len(text.encode())) <= 100_000
+    lines = text.splitlines()
+    [gap] = [at for at, line in enumerate(lines) if "left out" in line]
+    head, tail = lines[:gap], lines[gap + 1 :]
+    assert head == [f"line {number}" for number in range(len(head))]
+    assert tail == [f"line {number}" for number in range(count - len(tail), count)]
+    assert min(len(head), len(tail)) > 1000
+    left_out = int(re.sub(r"\D", "", lines[gap]))
+    assert left_out == written - sum(len(line) + 1 for line in head + tail)
+
+
+def test_a_log_of_one_endless_line_keeps_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    with BoundedLog(path, max_bytes=100_000) as log:
+        for _ in range(1000):
+            log.write("x" * LONGEST_LINE, end="")
+    assert path.stat().st_size <= 100_000 + LONGEST_LINE

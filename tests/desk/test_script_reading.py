@@ -1,0 +1,233 @@
+"""What is read in a script's output: progress, saved files, the seed, and why it failed."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.desk.script_errors import error_sentence
+from comfyrelay.desk.script_reading import TAIL_LETTERS, Progress, Reading, saved_files
+
+
+@pytest.mark.parametrize(
+    ("line", "progress"),
+    [
+        (" 45%|████▌     | 9/20 [00:03<00:04,  2.50it/s]", Progress(0.45)),
+        ("Sampling:  33%|###  | 1/3 [00:30<01:00, 30.00s/it]", Progress(1 / 3)),
+        ("progress: 12.5%", Progress(0.125)),
+        ("100 %", Progress(1.0)),
+        ("step 5/20", Progress(0.25)),
+        ("step 5 of 20", Progress(0.25)),
+        ("[2/4] cat.png", Progress(0.25, 2, 4)),
+        ("[2/4] 50% KSampler", Progress(0.375, 2, 4)),
+        ("Processing 3/10: cat.png", Progress(0.2, 3, 10)),
+        ("Image 1 of 2", Progress(0.0, 1, 2)),
+        ("[4/4] 100%", Progress(1.0, 4, 4)),
+        # none of these says how far it is
+        ("nothing to see", None),
+        ("VRAM 80% used", None),
+        ("GPU utilisation: 97%", None),
+        ("open 24/7", None),
+        ("GET http://127.0.0.1:8188/1/2", None),
+        ("2024/01/05 12:00:01 start", None),
+        ("/data/1/2/cat.png", None),
+        ("250%", None),
+        ("[3/0] x", None),
+        ("Positive: 50% grey, 1/2 of a face", None),
+    ],
+)
+def test_progress(line: str, progress: Progress | None) -> None:
+    assert Reading().see(line) == progress
+
+
+def test_steps_count_within_the_item_that_was_named_before() -> None:
+    reading = Reading()
+    told = [
+        reading.see(line) for line in ("[1/2] a.png", "50%|# | 1/2 [", "[2/2] b.png", "50%|# | 1/2 [", "[2/2] saved")
+    ]
+    assert [each.fraction if each else None for each in told] == [0.0, 0.25, 0.5, 0.75, None]
+
+
+@pytest.mark.parametrize(
+    ("line", "seed"),
+    [
+        ("seed: 42", 42),
+        ("Using seed 123456789012345", 123456789012345),
+        ("noise_seed=7", 7),
+        ('{"seed": 99, "steps": 20}', 99),
+        ("random seed -> 5", 5),
+        ("[1/3] cat.png · seed: 18446744073709551615", 2**64 - 1),
+        ("seed: 18446744073709551616", None),
+        ("seedling 5", None),
+        ("seed: None", None),
+        ("Positive: a seed 5", None),
+    ],
+)
+def test_the_seed(line: str, seed: int | None) -> None:
+    reading = Reading()
+    reading.see(line)
+    assert reading.seed == seed
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Saved: {path}",
+        "saved video to {path}",
+        'Saved "{path}" (3.2 MB)',
+        "Wrote 81 frames as {path} in 3 s",
+        "[2/4] saved: {path}",
+        "output: '{path}'",
+        "cat.png -> {path}",
+        "INFO 12:00:01 Video written to {path}, 3 MB",
+        "{path}",
+    ],
+)
+@pytest.mark.parametrize("name", ["clip_00001_.mp4", "my clips/a b (1).webm", "Ünïcode 🐈.png"])
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_saved_files(tmp_path: Path, line: str, name: str, is_absolute: bool) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"x")
+    reading = Reading()
+    reading.see(line.format(path=file if is_absolute else name))
+    assert saved_files(list(reading.candidates), folders=[tmp_path], since=time.time()) == [file]
+
+
+def test_only_files_that_are_there_and_new_count_and_each_once(tmp_path: Path) -> None:
+    begun = time.time()
+    for name in ("old.png", "new.mp4", "notes.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    os.utime(tmp_path / "old.png", (begun - 60, begun - 60))
+    reading = Reading()
+    for line in ("saved old.png", "saved new.mp4", "saved ./new.mp4", "saved gone.mp4", "saved notes.txt", "x.mp4\0"):
+        reading.see(line)
+    assert saved_files(list(reading.candidates), folders=[tmp_path], since=begun) == [tmp_path / "new.mp4"]
+
+
+REFUSAL = {
+    "error": {"type": "prompt_outputs_failed_validation", "message": "Prompt outputs failed validation", "details": ""},
+    "node_errors": {
+        "3": {
+            "errors": [
+                {
+                    "type": "value_not_in_list",
+                    "message": "Value not in list",
+                    "details": "ckpt_name: 'wan.safetensors' not in []",
+                    "extra_info": {
+                        "input_name": "ckpt_name",
+                        "received_value": "wan.safetensors",
+                        "input_config": None,
+                    },
+                }
+            ],
+            "dependent_outputs": ["9"],
+            "class_type": "CheckpointLoaderSimple",
+        }
+    },
+}
+NOT_INSTALLED = (
+    "CheckpointLoaderSimple (3): the model 'wan.safetensors' is not installed on the server (input 'ckpt_name')"
+)
+FAILED = {
+    "node_id": "7",
+    "node_type": "KSampler",
+    "exception_type": "torch.OutOfMemoryError",
+    "exception_message": "Allocation on device failed",
+    "traceback": ["  File …"],
+}
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/me/ComfyUI/script.py", line 10, in <module>
+    raise Something
+{exception}
+"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"HTTP 400: {json.dumps(REFUSAL)}",
+        f"queueing failed\n{json.dumps(REFUSAL, indent=2)}\nbye",
+        f"Error: {REFUSAL}",
+        f"[1/2] 400 Bad Request {json.dumps(REFUSAL)}\n" + TRACEBACK.format(exception="SystemExit: 1"),
+        f'{{"noise": "{{"}} {{{{ {json.dumps(REFUSAL)}',
+    ],
+)
+def test_a_refusal_of_comfyui_is_told_by_its_nodes(said: str) -> None:
+    assert error_sentence(said, 1) == NOT_INSTALLED
+
+
+@pytest.mark.parametrize("said", [json.dumps(FAILED), f"execution_error {FAILED}", json.dumps({"data": FAILED})])
+def test_a_node_that_failed_is_told(said: str) -> None:
+    assert error_sentence(said, 1) == "KSampler (7): there was not enough memory"
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "sentence"),
+    [
+        (
+            TRACEBACK.format(exception="urllib.error.HTTPError: HTTP Error 400: Bad Request"),
+            1,
+            "ComfyUI refused the graph (HTTP 400), and the script does not say why.",
+        ),
+        (
+            TRACEBACK.format(
+                exception="requests.exceptions.HTTPError: 500 Server Error: Internal Server Error for url: http://c/x"
+            ),
+            1,
+            "ComfyUI answered with HTTP 500: 500 Server Error: Internal Server Error for url: [link]",
+        ),
+        (TRACEBACK.format(exception="TimeoutError: timed out"), 1, "Timed out: timed out"),
+        (
+            TRACEBACK.format(exception="asyncio.exceptions.TimeoutError"),
+            1,
+            "Timed out: TimeoutError",
+        ),
+        ("Timeout waiting for prompt 5", 1, "Timed out: Timeout waiting for prompt 5"),
+        (
+            TRACEBACK.format(exception="ConnectionRefusedError: [Errno 111] Connection refused"),
+            1,
+            "Nobody answers at the address that the script calls (connection refused): is ComfyUI running there?",
+        ),
+        (TRACEBACK.format(exception="KeyError: 'images'"), 1, "KeyError: 'images'"),
+        (TRACEBACK.format(exception="StopIteration"), 1, "StopIteration"),
+        (TRACEBACK.format(exception="my.Problem: the clip is far too short"), 1, "the clip is far too short"),
+        (
+            TRACEBACK.format(exception="ValueError: no such file: /home/me/private/cat.png") + "cleaning up\n",
+            1,
+            "no such file: cat.png",
+        ),
+        (
+            "usage: s.py [-h] --wait\ns.py: error: unrecognized arguments: --fps",
+            2,
+            "The script ended with exit code 2: s.py: error: unrecognized arguments: --fps",
+        ),
+        ("ERROR: no images found\nbye", 3, "The script ended with exit code 3: no images found"),
+        ("working\nstill working", 3, "The script ended with exit code 3; it last said: still working"),
+        ("", 3, "The script ended with exit code 3 and said nothing."),
+        ("anything", 137, "The script was ended by SIGKILL. The machine may have run out of memory."),
+        ("anything", 139, "The script was ended by SIGSEGV."),
+    ],
+)
+def test_why_it_failed(said: str, code: int, sentence: str) -> None:
+    assert error_sentence(said, code) == sentence
+
+
+def test_what_was_overcome_long_ago_is_not_the_reason() -> None:
+    said = TRACEBACK.format(exception="ValueError: early and handled") + "fine\n" * 200 + "Error: out of ideas\n"
+    assert error_sentence(said, 1) == "The script ended with exit code 1: out of ideas"
+
+
+@pytest.mark.parametrize("letter", ["{", "[", '"', "'", "1/", "9 ", "%|", "a.mp4 ", "seed=", "saved ", " ", "\\"])
+def test_nothing_that_can_be_printed_takes_long_to_read(letter: str) -> None:
+    reading = Reading()
+    begun = time.process_time()
+    for _ in range(20):
+        reading.see(letter * (16 * 1024 // len(letter)), end="")
+    error_sentence(reading.tail + '"node_errors": 1', 1)
+    error_sentence("{" * 100 + letter * 200_000 + '"node_errors": 1', 1)
+    saved_files(list(reading.candidates), folders=[Path("/nowhere")], since=0)
+    assert len(reading.tail) <= TAIL_LETTERS
+    assert time.process_time() - begun < 5
