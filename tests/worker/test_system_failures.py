@@ -1,0 +1,154 @@
+"""What goes wrong in ComfyUI, whose fault it is, and what a worker does about it."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.sim import Fail, OutOfMemory, Restart, Stuck
+from tests.api.studio import png
+from tests.comfy.graphs import invert, invert_file
+from tests.worker.system import System
+
+BAD_DEVICE = "CUDA error: an illegal memory access was encountered"
+
+
+async def test_a_graph_that_fails_everywhere_fails_at_once_and_costs_nothing(system: System) -> None:
+    effect = await system.plain_effect()
+    system.sim.misbehave(Fail(class_type="ImageInvert", message="tensor sizes must match"))
+    await system.started()
+    job = await system.until(await system.plain(effect), "failed")
+    assert job["attempts"] == 1
+    assert "tensor sizes must match" in job["error"]
+
+
+@pytest.mark.parametrize("settings", [{"BLOCK_COOLDOWN_SECONDS": "600"}])
+async def test_a_worker_without_a_node_is_not_given_that_workflow_again(system: System) -> None:
+    graph = invert()
+    graph["2"]["class_type"] = "NoSuchNode"
+    effect = await system.effect("odd", graph, properties=[])
+    other = await system.plain_effect()
+    await system.started()
+    job = await system.submit(effect)
+    await system.api.until_asked("POST /api/worker/fail")
+    # the same worker goes on with other workflows
+    await system.completed(await system.plain(other))
+    found = await system.job(job)
+    assert (found["status"], found["attempts"]) == ("queued", 1)
+    assert len((await system.admin("GET", "/workers/gpu-1"))["blocks"]) == 1
+    assert system.sim.log.prompts_queued == 1
+    await system.user("POST", f"/ai-jobs/{job}/cancel", {})
+
+
+@pytest.mark.parametrize("sims", [2])
+@pytest.mark.parametrize("settings", [{"BLOCK_COOLDOWN_SECONDS": "600"}])
+async def test_a_fault_of_one_worker_is_made_good_by_another(system: System) -> None:
+    effect = await system.plain_effect()
+    system.sims[0].misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
+    await system.started("gpu-1", sims=[system.sims[0]])
+    job = await system.plain(effect)
+    await system.api.until_asked("POST /api/worker/fail")
+    await system.started("gpu-2", sims=[system.sims[1]])
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 2
+
+
+@pytest.mark.parametrize("sims", [2])
+async def test_a_fault_of_one_gpu_is_made_good_by_the_other_of_the_same_worker(system: System) -> None:
+    effect = await system.plain_effect()
+    for each in system.sims:
+        each.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
+    await system.started()
+    job = await system.plain(effect)
+    await system.until_running(system.sims[0])
+    system.sims[1].behave()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+
+
+async def test_memory_is_freed_after_a_run_that_had_not_enough(system: System) -> None:
+    effect = await system.plain_effect()
+    system.sim.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
+    await system.started()
+    job = await system.plain(effect)
+    await system.completed(job)
+    assert system.sim.log.count("POST", "/free") + system.sim.log.count("POST", "/api/free") == 1
+    assert (await system.job(job))["attempts"] == 2
+
+
+async def test_a_gpu_in_a_bad_state_gets_nothing_until_comfyui_was_restarted(system: System) -> None:
+    effect = await system.plain_effect()
+    system.sim.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
+    worker = await system.started()
+    job = await system.plain(effect)
+    await worker.until_said("worker.comfyui_sick")
+    await system.api.until_asked("POST /api/worker/fail")
+    # long enough for whoever would poll
+    await system.reconcile()
+    assert (await system.job(job))["status"] == "queued"
+    assert system.sim.log.prompts_queued == 1
+    await system.sim.restart()
+    await system.completed(job)
+
+
+async def test_a_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system: System, tmp_path: Path) -> None:
+    effect = await system.plain_effect()
+    system.sim.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
+    told = tmp_path / "restarted"
+    script = f'printf %s "$COMFYUI_URL" > {shlex.quote(str(told))}'
+    await system.started(comfyui_restart_command=shlex.join(["sh", "-c", script]))
+    await system.completed(await system.plain(effect))
+    assert told.read_text() == system.sim.url
+
+
+async def test_comfyui_may_be_killed_and_come_back_during_a_job(system: System) -> None:
+    effect = await system.effect()
+    stuck = system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    await system.started()
+    job = await system.image(effect)
+    await system.until_running()
+    await system.sim.stop()
+    stuck.end()
+    await system.until(job, "queued")
+    await system.sim.start()
+    await system.completed(job)
+
+
+async def test_comfyui_may_restart_in_the_middle_of_a_node(system: System) -> None:
+    effect = await system.effect()
+    system.sim.misbehave(Restart(class_type="ImageInvert", times=1, down_seconds=0.2))
+    await system.started()
+    await system.completed(await system.image(effect))
+
+
+async def test_a_worker_may_be_started_before_its_comfyui(system: System) -> None:
+    effect = await system.effect()
+    job = await system.image(effect)
+    await system.sim.stop()
+    worker = system.worker()
+    await worker.start()
+    await worker.until_said("worker.waiting_for_comfyui")
+    await system.sim.start()
+    await system.completed(job)
+
+
+async def test_a_graph_that_names_somebody_elses_file_is_refused(system: System) -> None:
+    secret = png("#abcdef")
+    (system.sim.folder / "input" / "secret.png").write_bytes(secret)
+    system.assets.append(secret)
+    effect = await system.effect("nosy", invert_file("secret.png"), properties=[])
+    await system.started()
+    job = await system.until(await system.submit(effect), "failed")
+    assert job["attempts"] == 1
+    assert system.sim.log.prompts_queued == 0
+
+
+async def test_an_input_that_is_gone_fails_the_job_and_not_the_worker(system: System) -> None:
+    effect = await system.effect()
+    job = await system.image(effect)
+    objects = system.folder / "server" / "objects" / "tenants"
+    [file] = [each for each in objects.rglob("uploads/*") if each.is_file()]
+    file.unlink()
+    await system.started()
+    assert (await system.until(job, "failed"))["attempts"] == 1
+    await system.completed(await system.image(effect))

@@ -1,0 +1,154 @@
+"""Jobs from submitting to their output, through a real server, a real worker and stand-ins for ComfyUI."""
+
+import asyncio
+import io
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from comfyrelay.sim import Sim, Stuck
+from tests.api.studio import png
+from tests.comfy.graphs import MP4, invert_file
+from tests.worker.system import System
+
+LOGO = {"key": "logo", "type": "image", "placeholder": "{{LOGO}}"}
+
+
+def colour_of(picture: bytes) -> Any:
+    with Image.open(io.BytesIO(picture)) as image:
+        return image.convert("RGB").getpixel((0, 0))
+
+
+async def test_an_image_comes_back_as_the_effect_makes_it(any_system: System) -> None:
+    effect = await any_system.effect()
+    await any_system.started()
+    job = await any_system.submit(effect, png("#102030"))
+    assert colour_of(await any_system.completed(job)) == (0xEF, 0xDF, 0xCF)
+    assert (await any_system.job(job))["attempts"] == 1
+
+
+async def test_a_video_comes_back_as_a_video(any_system: System) -> None:
+    effect = await any_system.video_effect()
+    await any_system.started()
+    output = await any_system.completed(await any_system.submit(effect, MP4))
+    assert output[4:8] == b"ftyp"
+
+
+async def test_jobs_that_wait_are_done_one_after_the_other(any_system: System) -> None:
+    effect = await any_system.plain_effect()
+    jobs = [await any_system.plain(effect) for _ in range(5)]
+    await any_system.started()
+    pictures = await asyncio.gather(*(any_system.completed(each) for each in jobs))
+    assert len({colour_of(each) for each in pictures}) == 5
+
+
+@pytest.mark.parametrize("by", ["default", "override"])
+async def test_a_file_of_an_effect_is_fetched_and_uploaded_once(system: System, by: str) -> None:
+    """Not with each job, and not after a restart of the worker either."""
+    path = await system.asset(png("#445566"))
+    logo = {**LOGO, "default_value": path} if by == "default" else LOGO
+    overrides = {} if by == "default" else {"logo": path}
+    effect = await system.effect("logo", invert_file("{{LOGO}}"), properties=[logo], overrides=overrides)
+    worker = await system.started()
+    for _ in range(2):
+        assert colour_of(await system.completed(await system.submit(effect))) == (0xBB, 0xAA, 0x99)
+    await worker.kill()
+    await worker.start()
+    await system.completed(await system.submit(effect))
+    assert system.files.asked(f"GET /files/{path}") == 1
+    assert system.sim.log.uploads_written == 1
+
+
+async def test_a_users_file_is_kept_by_nobody(system: System) -> None:
+    """The same picture twice is fetched twice, and is on no disk after its job."""
+    effect = await system.effect()
+    await system.started()
+    picture = png("#010203")
+    file_id = await system.upload(picture, name="cat.png", mime_type="image/png")
+    for number in (1, 2):
+        await system.completed(await system.submit(effect, input_file_id=file_id))
+        assert system.files.asked("GET /files/tenants/") == 2 * number, "the input and the test's look at the output"
+        assert system.left_on_comfyui(system.sim) == []
+    assert not [each for each in system.folder.rglob("worker/**/*.png") if each.read_bytes() == picture]
+
+
+async def test_a_job_for_comfy_cloud_runs_there(system: System) -> None:
+    effect = await system.effect(provider="cloud")
+    async with Sim(cloud=True, api_key="the-key") as cloud:
+        await system.started(
+            sims=[], comfy_providers="cloud", comfy_cloud_api_key="the-key", comfy_cloud_base_url=cloud.url
+        )
+        job = await system.submit(effect, png("#102030"))
+        assert colour_of(await system.completed(job)) == (0xEF, 0xDF, 0xCF)
+        assert cloud.log.leaked_credentials == []
+    assert system.sim.log.prompts_queued == 0
+
+
+async def test_one_worker_serves_both_providers(system: System) -> None:
+    here = await system.effect("here")
+    there = await system.effect("there", provider="cloud")
+    async with Sim(cloud=True, api_key="the-key") as cloud:
+        await system.started(
+            comfy_providers="self_hosted,cloud", comfy_cloud_api_key="the-key", comfy_cloud_base_url=cloud.url
+        )
+        jobs = [await system.image(here), await system.image(there)]
+        for each in jobs:
+            await system.completed(each)
+        assert (system.sim.log.prompts_queued, cloud.log.prompts_queued) == (1, 1)
+
+
+@pytest.mark.parametrize("sims", [2])
+async def test_two_gpus_of_one_worker_work_at_the_same_time(system: System, sims: int) -> None:
+    effect = await system.plain_effect()
+    stuck = [each.misbehave(Stuck(class_type="ImageInvert")) for each in system.sims]
+    await system.started()
+    jobs = [await system.plain(effect) for _ in range(2)]
+    for sim in system.sims:
+        await system.until_running(sim)
+    for handle in stuck:
+        handle.end()
+    for job in jobs:
+        await system.completed(job)
+
+
+async def test_the_next_input_is_fetched_while_a_job_runs(system: System) -> None:
+    effect = await system.effect()
+    stuck = system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    await system.started()
+    jobs = [await system.image(effect) for _ in range(2)]
+    await system.until_running()
+    await system.files.until_asked("GET /files/tenants/", 2)
+    assert system.sim.log.prompts_queued == 1
+    stuck.end()
+    for each in jobs:
+        await system.completed(each)
+
+
+async def test_a_worker_takes_the_jobs_of_its_workflows_only(system: System) -> None:
+    wanted, other = await system.effect("wanted"), await system.effect("other")
+    first, second = await system.image(other), await system.image(wanted)
+    await system.started(workflow_slugs="wanted")
+    await system.completed(second)
+    assert (await system.job(first))["status"] == "queued"
+    await system.started("gpu-2")
+    await system.completed(first)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"fleet_secret": "wrong"}, "FLEET_SECRET"),
+        ({"fleet_slug": "none"}, "FLEET_SLUG"),
+        ({"comfy_providers": "cloud"}, "COMFY_CLOUD_API_KEY"),
+    ],
+)
+async def test_a_wrong_setting_ends_a_worker_with_a_word_on_what_to_do(
+    system: System, wrong: dict[str, Any], told: str
+) -> None:
+    await system.plain_effect()
+    worker = system.worker(**wrong)
+    await worker.start()
+    assert await worker.ended() == 2
+    assert told in worker.text()
+    assert "Traceback" not in worker.text()

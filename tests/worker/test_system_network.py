@@ -1,0 +1,206 @@
+"""Servers, workers and the network between them break at any moment: each job ends once and is paid for once."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from comfyrelay.sim import Slow, Stuck
+from tests.worker.system import COMPLETE, DOWNLOAD, UPLOAD, System
+
+SHORT_LEASES = {"LEASE_TTL_SECONDS": "3"}
+
+
+async def test_a_server_may_be_restarted_while_a_job_runs(any_system: System) -> None:
+    effect = await any_system.effect()
+    stuck = any_system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    await any_system.started()
+    job = await any_system.image(effect)
+    await any_system.until_running()
+    await any_system.restart_server()
+    stuck.end()
+    await any_system.completed(job)
+    assert (await any_system.job(job))["attempts"] == 1
+
+
+async def test_a_job_that_ends_while_the_server_is_down_is_told_of_later(system: System) -> None:
+    effect = await system.effect()
+    stuck = system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    worker = await system.started()
+    job = await system.image(effect)
+    await system.until_running()
+    await system.server.kill()
+    stuck.end()
+    # the output goes where the server was
+    await worker.until_said("transfer.again")
+    await system.start_server()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+
+
+@pytest.mark.parametrize("sims", [2])
+@pytest.mark.parametrize("settings", [SHORT_LEASES])
+async def test_a_worker_that_was_cut_off_for_too_long_is_not_heard_any_more(any_system: System) -> None:
+    """Another worker gets its job; what the first one says of it later changes nothing."""
+    system = any_system
+    effect = await system.effect()
+    stuck = system.sims[0].misbehave(Stuck(class_type="ImageInvert"))
+    lost = await system.started("cut-off", sims=[system.sims[0]])
+    job = await system.image(effect)
+    await system.until_running(system.sims[0])
+    await system.api.cut()
+    await system.started("other", sims=[system.sims[1]], api_base_url=str(system.http.base_url))
+    output = await system.completed(job)
+    stuck.end()
+    await system.api.restore()
+    await lost.until_said("worker.job_lost")
+    assert await system.completed(job) == output
+    found = await system.job(job)
+    assert (found["attempts"], len(found["outputs"])) == (2, 1)
+    assert (await system.lease_of(job))["last_worker_id"] == "other"
+
+
+@pytest.mark.parametrize("sims", [2])
+@pytest.mark.parametrize("settings", [SHORT_LEASES])
+async def test_a_completion_that_comes_after_the_lease_is_refused(system: System) -> None:
+    effect = await system.effect()
+    late = await system.started("late", sims=[system.sims[0]])
+    system.api.hold(COMPLETE)
+    job = await system.image(effect)
+    await system.api.until_held()
+    # now nothing of it gets through, its heartbeats neither
+    system.api.hold(b"POST /api/worker/")
+    await system.started("other", sims=[system.sims[1]], api_base_url=str(system.http.base_url))
+    output = await system.completed(job)
+    system.api.let_go()
+    await late.until_said("worker.job_lost")
+    assert await system.completed(job) == output
+    assert (await system.lease_of(job))["last_worker_id"] == "other"
+
+
+@pytest.mark.parametrize("settings", [{"LEASE_TTL_SECONDS": "30"}])
+async def test_a_short_cut_of_the_network_costs_nothing(system: System) -> None:
+    effect = await system.effect()
+    stuck = system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    worker = await system.started()
+    job = await system.image(effect)
+    await system.until_running()
+    await system.api.cut()
+    stuck.end()
+    await system.files.until_asked("PUT /files/tenants/", 2)
+    await system.api.restore()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+    # and it goes on
+    await system.completed(await system.image(effect))
+    assert worker.is_running
+
+
+async def test_an_answer_that_is_lost_loses_no_job(system: System) -> None:
+    """The connection breaks between a poll and its answer; the same request gets the same lease."""
+    effect = await system.effect()
+    await system.started()
+    await system.api.until_asked("POST /api/worker/poll")
+    await system.api.cut()
+    job = await system.image(effect)
+    await system.api.restore()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+
+
+async def test_a_broken_download_and_a_broken_upload_are_tried_again(system: System) -> None:
+    effect = await system.effect()
+    await system.started()
+    job = await system.image(effect)
+    for prefix in (DOWNLOAD, UPLOAD):
+        system.files.hold(prefix)
+        await system.files.until_held()
+        await system.files.cut()
+        await system.files.restore()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+    assert system.sim.log.prompts_queued == 1
+
+
+@pytest.mark.parametrize("settings", [{"PRESIGNED_TTL_SECONDS": "1"}])
+@pytest.mark.parametrize("prefix", [DOWNLOAD, UPLOAD], ids=["download", "upload"])
+async def test_urls_that_have_expired_are_asked_for_anew(system: System, prefix: bytes) -> None:
+    effect = await system.effect()
+    job = await system.image(effect)
+    system.files.hold(prefix)
+    await system.started()
+    await system.files.until_held()
+    held = next(each for each in reversed(system.files.requests) if each.encode().startswith(prefix))
+    async with asyncio.timeout(10):
+        # the server says when its URLs have expired
+        while (await _status(system, held)) != 403:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    system.files.let_go()
+    job_now = await system.until(job, "completed")
+    assert job_now["attempts"] == 1
+
+
+async def test_a_worker_that_is_killed_while_it_runs_a_job_says_so_when_it_is_back(system: System) -> None:
+    effect = await system.effect()
+    running = system.sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
+    worker = await system.started()
+    job = await system.image(effect)
+    await system.until_running()
+    await worker.until_said("worker.job_runs")
+    await worker.kill()
+    running.end()
+    await worker.start()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 2
+
+
+async def test_a_worker_that_is_killed_before_it_ran_a_job_gives_it_back_unpunished(system: System) -> None:
+    effect = await system.effect()
+    job = await system.image(effect)
+    system.files.hold(DOWNLOAD)
+    worker = await system.started()
+    await system.files.until_held()
+    await worker.kill()
+    system.files.let_go()
+    await worker.start()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+
+
+async def test_a_worker_that_is_killed_while_it_uploads_does_not_run_the_job_again(system: System) -> None:
+    effect = await system.effect()
+    job = await system.image(effect)
+    system.files.hold(UPLOAD)
+    worker = await system.started()
+    await system.files.until_held()
+    await worker.kill()
+    system.files.let_go()
+    await worker.start()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+    assert system.sim.log.prompts_queued == 1
+
+
+@pytest.mark.parametrize("sims", [2])
+@pytest.mark.parametrize("settings", [SHORT_LEASES])
+async def test_a_worker_that_never_comes_back_loses_its_job_to_another(system: System) -> None:
+    effect = await system.effect()
+    running = system.sims[0].misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
+    dead = await system.started("dead", sims=[system.sims[0]])
+    job = await system.image(effect)
+    await system.until_running(system.sims[0])
+    await dead.until_said("worker.job_runs")
+    await dead.kill()
+    await system.started("other", sims=[system.sims[1]])
+    await system.completed(job)
+    running.end()
+    # so that nothing of it stays on its disk either
+    await dead.start()
+    await dead.until_said("worker.job_lost")
+
+
+async def _status(system: System, request: str) -> int:
+    method, _, path = request.partition(" ")
+    async with httpx.AsyncClient(base_url=system.http.base_url) as http:
+        answer = await http.request(method if method == "GET" else "PUT", path, content=b"")
+        return answer.status_code
