@@ -33,7 +33,7 @@ _OUR_FOLDER = re.compile(rf"(?:^|[/\\]){UPLOAD_FOLDER}(?:[/\\]|$)")
 # Linux takes no longer one; an image as base64 may begin with a slash
 _LONGEST_PATH = 4096
 # how the most used pack of video nodes marks a text that is a path
-_PATH_MARK = "vhs_path_extensions"
+PATH_MARK = "vhs_path_extensions"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +132,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _is_path(spec: list[Any]) -> bool:
-    return len(spec) > 1 and isinstance(spec[1], dict) and _PATH_MARK in spec[1]
+    return len(spec) > 1 and isinstance(spec[1], dict) and PATH_MARK in spec[1]
 
 
 def _shown(text: str) -> str:

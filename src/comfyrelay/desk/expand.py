@@ -1,0 +1,146 @@
+"""From a few lists to the items of a batch: inputs × prompts × negative prompts × tries, each with its seed."""
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path, PurePath
+from types import MappingProxyType
+from typing import Any
+
+from comfyrelay.errors import InvalidInput
+
+__all__ = ["LARGEST_SEED", "MOST_ITEMS", "Item", "Mode", "SeedMode", "SeedPlan", "expand"]
+
+# As many as the database keeps of one attempt.
+LARGEST_SEED = 2**63 - 1
+# Random ones stay below what JavaScript counts exactly, so that a page can show them and send them back.
+LARGEST_RANDOM_SEED = 2**53 - 1
+# As many as one batch takes.
+MOST_ITEMS = 10_000
+# Under which keys the values go, where the workflow does not say otherwise.
+ROLES: Mapping[str, str] = MappingProxyType({each: each for each in ("prompt", "negative_prompt", "seed")})
+_LABEL_LENGTH = 60
+
+
+class Mode(StrEnum):
+    PRODUCT = "product"
+    PAIRWISE = "pairwise"
+
+
+class SeedMode(StrEnum):
+    FIXED = "fixed"
+    INCREMENT = "increment"
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeedPlan:
+    """Every item the same seed; or one more from item to item, as in ComfyUI; or another one by chance.
+
+    `largest` is that of the workflow's seed, where it is smaller than usual. After it, counting begins again at 0.
+    """
+
+    mode: SeedMode = SeedMode.RANDOM
+    start: int = 0
+    largest: int = LARGEST_SEED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One job to be: its input file, the values of its properties, and a few words that tell it from the others."""
+
+    input: Path | str | None
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    label: str = ""
+
+
+def expand(
+    *,
+    inputs: Sequence[Path | str | None] = (),
+    prompts: Sequence[str] = (),
+    negatives: Sequence[str] = (),
+    tries: int = 1,
+    seeds: SeedPlan | None = None,
+    mode: Mode = Mode.PRODUCT,
+    base: Mapping[str, Any] | None = None,
+    roles: Mapping[str, str] = ROLES,
+    rng: random.Random | None = None,
+) -> list[Item]:
+    """The items in the order of inputs, then prompts, negative prompts and tries; a list that is empty does not count.
+
+    `pairwise` takes input n with prompt n. `base` holds the values that all items have. `roles` says under which keys
+    the workflow takes prompt, negative prompt and seed, as `describe` tells them.
+    """
+    _check_count(len(inputs), len(prompts), len(negatives), tries, mode=mode)
+    _check_roles(roles, prompt=bool(prompts), negative_prompt=bool(negatives), seed=seeds is not None)
+    sources: Sequence[Path | str | None] = inputs or [None]
+    texts: Sequence[str | None] = prompts or [None]
+    others: Sequence[str | None] = negatives or [None]
+    pairs = zip(sources, texts, strict=True) if mode is Mode.PAIRWISE else itertools.product(sources, texts)
+    drawn = _seeds(seeds, rng or random.Random()) if seeds is not None else itertools.repeat(None)
+    items = []
+    for (source, prompt), negative, number in itertools.product(pairs, others, range(1, tries + 1)):
+        given = {"prompt": prompt, "negative_prompt": negative, "seed": next(drawn)}
+        payload = {**(base or {}), **{roles[role]: value for role, value in given.items() if value is not None}}
+        seed = payload.get(roles.get("seed", ""))
+        items.append(
+            Item(
+                input=source,
+                payload=payload,
+                seed=seed if isinstance(seed, int) else None,
+                label=_label(source, prompt, number if tries > 1 else None),
+            )
+        )
+    return items
+
+
+def _check_count(inputs: int, prompts: int, negatives: int, tries: int, *, mode: Mode) -> None:
+    if tries < 1:
+        raise _refused("tries", "There must be one try at least.")
+    if mode is Mode.PAIRWISE and inputs != prompts:
+        raise _refused(
+            "prompts",
+            f"Pairwise takes one prompt for each input, but there are {inputs} inputs and {prompts} prompts.",
+        )
+    pairs = inputs if mode is Mode.PAIRWISE else (inputs or 1) * (prompts or 1)
+    count = pairs * (negatives or 1) * tries
+    if not 1 <= count <= MOST_ITEMS:
+        raise _refused("items", f"This makes {count:,} items; a batch has between 1 and {MOST_ITEMS:,}.")
+
+
+def _check_roles(roles: Mapping[str, str], **given: bool) -> None:
+    for role, is_given in given.items():
+        if is_given and role not in roles:
+            raise _refused(role, f"This workflow has no {role.replace('_', ' ')}.")
+
+
+def _refused(field_name: str, why: str) -> InvalidInput:
+    return InvalidInput(why, errors={field_name: why})
+
+
+def _seeds(plan: SeedPlan, rng: random.Random) -> Iterator[int]:
+    if not 0 <= plan.start <= plan.largest <= LARGEST_SEED:
+        raise _refused("seed", f"The first seed must be between 0 and {min(plan.largest, LARGEST_SEED)}.")
+    if plan.mode is SeedMode.FIXED:
+        yield from itertools.repeat(plan.start)
+    if plan.mode is SeedMode.INCREMENT:
+        yield from (number % (plan.largest + 1) for number in itertools.count(plan.start))
+    count = min(plan.largest, LARGEST_RANDOM_SEED) + 1
+    used: set[int] = set()
+    while True:
+        seed = rng.randrange(count)
+        # the same seed twice would be the same picture twice
+        if seed not in used or len(used) == count:
+            used.add(seed)
+            yield seed
+
+
+def _label(source: Path | str | None, prompt: str | None, number: int | None) -> str:
+    name = "" if source is None else PurePath(source).stem
+    words = " ".join((prompt or "").split())
+    if len(words) > _LABEL_LENGTH:
+        words = f"{words[:_LABEL_LENGTH].rsplit(' ', 1)[0]}…"
+    return " · ".join(filter(None, (name, words, "" if number is None else f"try {number}")))

@@ -1,0 +1,123 @@
+"""Files of a batch: inputs out of a folder, prompts out of a file, and readable names for what comes out."""
+
+import re
+import unicodedata
+from pathlib import Path, PurePath, PureWindowsPath
+from typing import Any
+
+from comfyrelay.domain.properties import PropertyType
+from comfyrelay.domain.storable import is_storable
+from comfyrelay.errors import InvalidInput
+
+__all__ = ["inputs_in", "kind_of", "natural", "prompts_from", "readable_name"]
+
+_KINDS = {
+    PropertyType.IMAGE: "png jpg jpeg webp gif bmp tif tiff avif apng svg exr",
+    PropertyType.VIDEO: "mp4 webm mkv mov avi m4v mpg mpeg",
+    PropertyType.AUDIO: "wav mp3 flac ogg opus m4a aac",
+}
+_KIND_OF = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes.split()}
+
+MOST_PROMPT_BYTES = 16 * 1024 * 1024
+# Together with number, seed and suffix well below the 255 bytes that a name may have.
+_LABEL_BYTES = 120
+_DIGITS = re.compile(r"([0-9]+)")
+_PARTS = re.compile(r"[\\/]")
+_SUFFIX = re.compile(r"\.?([A-Za-z0-9]{1,10})")
+_RULE = "---"
+
+
+def natural(text: str) -> tuple[tuple[Any, ...], str]:
+    """A key that sorts as people count: `a2` before `a10`."""
+    # digits by their length and not as a number: Python reads none of more than 4,300
+    parts: list[Any] = _DIGITS.split(text.casefold())
+    numbers = [part.lstrip("0") for part in parts[1::2]]
+    parts[1::2] = [(len(number), number) for number in numbers]
+    return tuple(parts), text
+
+
+def kind_of(name: str) -> PropertyType | None:
+    """Whether a file of this name is an image, a video or audio, as far as its ending tells."""
+    return _KIND_OF.get(PurePath(name).suffix.lower().removeprefix("."))
+
+
+def inputs_in(root: Path, subdir: str = "") -> list[Path]:
+    """The media in a folder below `root`, in the order in which people count; hidden files and other folders are not.
+
+    `subdir` comes with a request, so whatever would lead out of `root` is refused: `..`, absolute paths, and links.
+    """
+    windows = PureWindowsPath(subdir)
+    if "\0" in subdir or windows.drive or windows.root or ".." in _PARTS.split(subdir):
+        raise _refused(f"{subdir!r} is not allowed: name a folder inside the input folder, without '..'.")
+    try:
+        base = root.resolve(strict=True)
+        folder = (base / subdir).resolve(strict=True)
+        if not folder.is_relative_to(base):
+            raise _refused(f"{subdir!r} is a link that leads out of the input folder.")
+        found = [each for each in folder.iterdir() if kind_of(each.name) and not each.name.startswith(".")]
+        for each in found:
+            if not each.resolve().is_relative_to(base):
+                raise _refused(f"{each.name!r} is a link that leads out of the input folder.")
+        return sorted(filter(Path.is_file, found), key=lambda each: natural(each.name))
+    except (OSError, RuntimeError, ValueError) as error:
+        # a link in a circle is a RuntimeError here, and a name that cannot be encoded a ValueError
+        why = (isinstance(error, OSError) and error.strerror) or "it is not the name of a folder"
+        raise _refused(f"The folder {subdir or '.'!r} cannot be read: {why}.") from None
+
+
+def readable_name(label: str, seed: int | None, n: int, suffix: str) -> str:
+    """A file name that says what is in the file, and that Windows takes, too: `0007_cat-a-red-fox_seed42.mp4`.
+
+    Names of different numbers differ, also where large and small letters are the same.
+    """
+    found = _SUFFIX.fullmatch(suffix)
+    parts = [f"{n:04d}", _plain(label), "" if seed is None else f"seed{seed}"]
+    return "_".join(filter(None, parts)) + (f".{found[1].lower()}" if found else "")
+
+
+def prompts_from(file: Path) -> list[str]:
+    """The prompts in a text file: one in each line; or, where a line is `---`, what stands between such lines.
+
+    Empty ones do not count. The text is UTF-8.
+    """
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MOST_PROMPT_BYTES + 1)
+        if len(content) > MOST_PROMPT_BYTES:
+            raise InvalidInput(f"The file {file} is too large for prompts: at most {MOST_PROMPT_BYTES} bytes.")
+        # utf-8-sig: some editors on Windows put a byte order mark in front
+        text = content.decode("utf-8-sig")
+    except OSError as error:
+        raise InvalidInput(f"The prompts cannot be read from {file}: {error.strerror}.") from None
+    except ValueError:
+        raise InvalidInput(f"The file {file} is not text in UTF-8.") from None
+    if not is_storable(text):
+        raise InvalidInput(f"The file {file} contains a character that cannot be stored.")
+    # not splitlines: that also splits at marks which may stand inside a prompt
+    lines = re.split(r"\r\n|\r|\n", text)
+    rules = [at for at, line in enumerate(lines) if line.strip() == _RULE]
+    blocks = _between(lines, rules) if rules else lines
+    prompts = [block.strip() for block in blocks if block.strip()]
+    if not prompts:
+        raise InvalidInput(f"There is no prompt in the file {file}.")
+    return prompts
+
+
+def _between(lines: list[str], rules: list[int]) -> list[str]:
+    starts, ends = [0, *(at + 1 for at in rules)], [*rules, len(lines)]
+    return ["\n".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _refused(why: str) -> InvalidInput:
+    return InvalidInput(why, errors={"input_subdir": why})
+
+
+def _plain(label: str) -> str:
+    """Letters and digits of any script, and hyphens between them."""
+    letters = (
+        letter if unicodedata.category(letter)[0] in "LMN" or letter == "_" else " "
+        for letter in unicodedata.normalize("NFC", label)
+    )
+    words = "-".join("".join(letters).split())
+    # decode: what was cut in the middle of a letter is left out
+    return words.encode()[:_LABEL_BYTES].decode(errors="ignore").strip("-")

@@ -1,0 +1,161 @@
+"""From a few lists to the items of a batch."""
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.desk.expand import LARGEST_SEED, MOST_ITEMS, Item, Mode, SeedMode, SeedPlan, expand
+from comfyrelay.errors import InvalidInput
+from comfyrelay.services import batches
+
+names = st.lists(st.text(min_size=1, max_size=5), max_size=4)
+some_tries = st.integers(1, 4)
+plans = st.builds(
+    lambda mode, start, more: SeedPlan(mode=mode, start=start, largest=min(start + more, LARGEST_SEED)),
+    st.sampled_from(SeedMode),
+    st.integers(0, LARGEST_SEED),
+    st.integers(0, LARGEST_SEED),
+)
+
+
+def refusal(**values: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as refused:
+        expand(**values)
+    return refused.value
+
+
+def seeds_of(items: list[Item]) -> list[int | None]:
+    return [each.seed for each in items]
+
+
+class TestProduct:
+    @given(names, names, names, some_tries)
+    def test_there_is_one_item_for_each_combination_in_the_order_of_the_lists(
+        self, inputs: list[str], prompts: list[str], negatives: list[str], tries: int
+    ) -> None:
+        items = expand(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries)
+        found = [(each.input, each.payload.get("prompt"), each.payload.get("negative_prompt")) for each in items]
+        lists: list[list[Any]] = [inputs, prompts, negatives]
+        combinations = itertools.product(*(each or [None] for each in lists))
+        assert found == [each for each in combinations for _ in range(tries)]
+
+    def test_nothing_given_is_one_item_that_takes_the_defaults(self) -> None:
+        assert expand() == [Item(input=None)]
+
+    def test_all_items_have_the_common_values_and_a_prompt_of_the_list_goes_first(self) -> None:
+        items = expand(prompts=["a", "b"], base={"steps": 4, "prompt": "x", "seed": 9})
+        assert [each.payload for each in items] == [
+            {"steps": 4, "prompt": "a", "seed": 9},
+            {"steps": 4, "prompt": "b", "seed": 9},
+        ]
+        assert seeds_of(items) == [9, 9]
+
+    def test_an_item_keeps_its_values_whatever_happens_to_the_common_ones(self) -> None:
+        base = {"steps": 4}
+        items = expand(base=base)
+        base["steps"] = 5
+        assert items[0].payload == {"steps": 4}
+
+    def test_the_workflow_says_under_which_keys_the_values_go(self) -> None:
+        roles = {"prompt": "text", "seed": "noise_seed"}
+        plan = SeedPlan(mode=SeedMode.FIXED, start=3)
+        (item,) = expand(prompts=["a"], seeds=plan, roles=roles)
+        assert (item.payload, item.seed) == ({"text": "a", "noise_seed": 3}, 3)
+
+    @pytest.mark.parametrize(
+        ("values", "field"),
+        [
+            ({"prompts": ["a"]}, "prompt"),
+            ({"negatives": ["a"]}, "negative_prompt"),
+            ({"seeds": SeedPlan()}, "seed"),
+        ],
+    )
+    def test_what_the_workflow_does_not_take_is_refused(self, values: dict[str, Any], field: str) -> None:
+        assert list(refusal(**values, roles={}).errors) == [field]
+
+    def test_there_must_be_a_try(self) -> None:
+        assert refusal(tries=0).detail == "There must be one try at least."
+
+    def test_more_than_a_batch_takes_is_refused_before_it_is_made(self) -> None:
+        many = ["x"] * 10_000
+        assert "1,000,000,000,000 items" in refusal(inputs=many, prompts=many, negatives=many).detail
+        assert len(expand(inputs=["x"] * 100, prompts=["y"] * 100)) == MOST_ITEMS == batches.MOST_ITEMS
+
+
+class TestPairwise:
+    @given(st.lists(st.tuples(st.text(min_size=1), st.text(min_size=1)), min_size=1, max_size=5), names, some_tries)
+    def test_input_n_goes_with_prompt_n(self, pairs: list[tuple[str, str]], negatives: list[str], tries: int) -> None:
+        inputs, prompts = zip(*pairs, strict=True)
+        items = expand(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries, mode=Mode.PAIRWISE)
+        assert len(items) == len(pairs) * (len(negatives) or 1) * tries
+        assert [(each.input, each.payload["prompt"]) for each in items[:: (len(negatives) or 1) * tries]] == pairs
+
+    @pytest.mark.parametrize(("inputs", "prompts"), [(["a"], []), (["a"], ["b", "c"]), ([], ["a"])])
+    def test_lists_of_different_lengths_are_refused_with_both_counts(
+        self, inputs: list[str], prompts: list[str]
+    ) -> None:
+        told = refusal(inputs=inputs, prompts=prompts, mode=Mode.PAIRWISE)
+        assert f"{len(inputs)} inputs and {len(prompts)} prompts" in told.detail
+        assert list(told.errors) == ["prompts"]
+
+    def test_two_empty_lists_make_no_batch(self) -> None:
+        assert "0 items" in refusal(mode=Mode.PAIRWISE).detail
+
+
+class TestSeeds:
+    def test_without_a_plan_there_are_none(self) -> None:
+        assert seeds_of(expand(tries=2)) == [None, None]
+
+    @given(plans, st.integers(1, 50))
+    def test_each_item_has_one_that_the_workflow_takes_and_its_payload_says_the_same(
+        self, plan: SeedPlan, tries: int
+    ) -> None:
+        items = expand(tries=tries, seeds=plan, rng=random.Random(1))
+        assert all(each.seed is not None and 0 <= each.seed <= plan.largest for each in items)
+        assert [each.payload["seed"] for each in items] == seeds_of(items)
+
+    def test_fixed_is_the_same_for_all(self) -> None:
+        plan = SeedPlan(mode=SeedMode.FIXED, start=LARGEST_SEED)
+        assert seeds_of(expand(prompts=["a", "b"], seeds=plan)) == [LARGEST_SEED] * 2
+
+    def test_increment_goes_on_from_item_to_item(self) -> None:
+        plan = SeedPlan(mode=SeedMode.INCREMENT, start=7)
+        assert seeds_of(expand(prompts=["a", "b"], tries=2, seeds=plan)) == [7, 8, 9, 10]
+
+    def test_after_the_largest_counting_begins_again(self) -> None:
+        plan = SeedPlan(mode=SeedMode.INCREMENT, start=LARGEST_SEED)
+        assert seeds_of(expand(tries=3, seeds=plan)) == [LARGEST_SEED, 0, 1]
+
+    @given(st.integers(0, 100), st.integers(1, 60))
+    def test_random_ones_are_all_different_as_long_as_there_are_enough(self, largest: int, tries: int) -> None:
+        items = expand(tries=tries, seeds=SeedPlan(largest=largest), rng=random.Random(tries))
+        assert len(set(seeds_of(items))) == min(tries, largest + 1)
+
+    def test_random_ones_come_from_the_given_source(self) -> None:
+        one, same, other = (seeds_of(expand(tries=9, seeds=SeedPlan(), rng=random.Random(n))) for n in (1, 1, 2))
+        assert one == same != other
+
+    def test_random_ones_can_be_counted_exactly_by_a_page(self) -> None:
+        found = seeds_of(expand(tries=1000, seeds=SeedPlan(), rng=random.Random(1)))
+        assert all(each is not None and float(each) == each < 2**53 for each in found)
+
+    @pytest.mark.parametrize(
+        "plan", [SeedPlan(start=-1), SeedPlan(start=LARGEST_SEED + 1), SeedPlan(start=5, largest=4)]
+    )
+    def test_a_start_out_of_range_is_refused(self, plan: SeedPlan) -> None:
+        assert list(refusal(seeds=plan).errors) == ["seed"]
+
+
+class TestLabels:
+    def test_say_which_input_prompt_and_try_it_is(self) -> None:
+        items = expand(inputs=[Path("in/red fox.png")], prompts=["walks\n on"], tries=2)
+        assert [each.label for each in items] == ["red fox · walks on · try 1", "red fox · walks on · try 2"]
+
+    def test_a_long_prompt_is_cut_between_words(self) -> None:
+        (item,) = expand(prompts=["word " * 100])
+        assert item.label == " ".join(["word"] * 12) + "…"

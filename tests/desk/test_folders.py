@@ -1,0 +1,192 @@
+"""Inputs out of a folder, prompts out of a file, and readable names."""
+
+import os
+import re
+from pathlib import Path, PureWindowsPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from comfyrelay.desk.folders import MOST_PROMPT_BYTES, inputs_in, kind_of, natural, prompts_from, readable_name
+from comfyrelay.errors import InvalidInput
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "inputs"
+    for name in ("shot10.png", "shot2.PNG", "Shot1.jpg", "clip.mp4", "song.wav", "notes.txt", ".hidden.png", "no"):
+        (folder / "a" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "a" / name).write_bytes(b"x")
+    (folder / "a" / "folder.png").mkdir()
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "private.png").write_bytes(b"x")
+    return folder
+
+
+def refusal(root: Path, subdir: str) -> str:
+    with pytest.raises(InvalidInput) as refused:
+        inputs_in(root, subdir)
+    assert refused.value.errors == {"input_subdir": refused.value.detail}
+    return refused.value.detail
+
+
+class TestInputs:
+    def test_are_the_media_of_the_folder_as_people_count(self, root: Path) -> None:
+        found = [each.name for each in inputs_in(root, "a")]
+        assert found == ["clip.mp4", "Shot1.jpg", "shot2.PNG", "shot10.png", "song.wav"]
+
+    def test_of_the_input_folder_itself(self, root: Path) -> None:
+        (root / "top.png").write_bytes(b"x")
+        assert [each.name for each in inputs_in(root)] == [each.name for each in inputs_in(root, ".")] == ["top.png"]
+
+    def test_a_folder_without_media_has_none(self, root: Path) -> None:
+        (root / "empty").mkdir()
+        assert inputs_in(root, "empty") == []
+
+    @pytest.mark.parametrize(
+        "subdir",
+        [
+            *("..", "../secret", "a/../../secret", "a\\..\\..\\secret", "a/..", "..\\secret", "./../secret"),
+            *("/etc", "//etc", "\\\\server\\share", "\\windows", "C:\\pictures", "C:pictures", "c:/pictures"),
+            *("a\0", "\0", "a\0/../secret"),
+        ],
+    )
+    def test_a_way_out_is_refused(self, root: Path, subdir: str) -> None:
+        assert "is not allowed" in refusal(root, subdir)
+
+    def test_an_absolute_path_is_refused_even_if_it_is_inside(self, root: Path) -> None:
+        assert "is not allowed" in refusal(root, str(root / "a"))
+
+    def test_a_folder_that_is_a_link_out_is_refused(self, root: Path) -> None:
+        (root / "link").symlink_to(root.parent / "secret")
+        assert "leads out" in refusal(root, "link")
+        assert "leads out" in refusal(root, "link/.")
+
+    def test_a_file_that_is_a_link_out_is_refused(self, root: Path) -> None:
+        (root / "a" / "mine.png").symlink_to(root.parent / "secret" / "private.png")
+        assert refusal(root, "a") == "'mine.png' is a link that leads out of the input folder."
+
+    def test_a_link_inside_is_followed(self, root: Path) -> None:
+        (root / "b").symlink_to("a")
+        assert len(inputs_in(root, "b")) == 5
+
+    def test_the_input_folder_may_itself_be_a_link(self, root: Path) -> None:
+        link = root.parent / "link"
+        link.symlink_to(root)
+        assert len(inputs_in(link, "a")) == 5
+
+    def test_a_neighbour_whose_name_begins_alike_is_not_inside(self, root: Path) -> None:
+        neighbour = root.parent / "inputs-of-others"
+        neighbour.mkdir()
+        (root / "link").symlink_to(neighbour)
+        assert "leads out" in refusal(root, "link")
+
+    @pytest.mark.parametrize("subdir", ["nothing", "a/notes.txt", "x" * 5000, "\ud800", "loop"])
+    def test_what_cannot_be_read_is_said_in_words(self, root: Path, subdir: str) -> None:
+        (root / "loop").symlink_to("loop")
+        assert "cannot be read" in refusal(root, subdir)
+
+    @given(st.text(max_size=20) | st.lists(st.sampled_from(["a", "..", ".", "/", "\\", "\0", "C:"])).map("".join))
+    def test_no_text_leads_out(self, tmp_path_factory: pytest.TempPathFactory, subdir: str) -> None:
+        base = tmp_path_factory.getbasetemp() / "no-way-out"
+        inside = base / "inputs" / "a"
+        inside.mkdir(parents=True, exist_ok=True)
+        for folder in (base, inside.parent, inside):
+            (folder / "x.png").write_bytes(b"x")
+        try:
+            found = inputs_in(inside.parent, subdir)
+        except InvalidInput:
+            return
+        assert all(each.resolve().is_relative_to(inside.parent) for each in found)
+
+
+class TestNaturalOrder:
+    def test_numbers_count_and_leading_zeros_do_not(self) -> None:
+        names = ["10", "9", "009", "a", "1", "a10b2", "a10b10", "a2"]
+        assert sorted(names, key=natural) == ["1", "009", "9", "10", "a", "a2", "a10b2", "a10b10"]
+
+    @given(st.data())
+    def test_any_texts_have_one_order(self, data: st.DataObject) -> None:
+        names = data.draw(st.lists(st.text("0123456789ab²٣ é.-", max_size=12)))
+        assert sorted(names, key=natural) == sorted(data.draw(st.permutations(names)), key=natural)
+
+    def test_a_number_of_any_length(self) -> None:
+        assert sorted(["9" * 5000, "1" + "0" * 5000, "7"], key=natural)[0] == "7"
+
+
+def test_the_kind_of_a_file_is_told_by_its_ending() -> None:
+    names = ["a.PNG", "b.mp4", "c.ogg", "d.txt", "png", ".png", "e.tar.webm"]
+    assert [kind_of(name) for name in names] == ["image", "video", "audio", None, None, None, "video"]
+
+
+class TestReadableNames:
+    def test_say_number_label_and_seed(self) -> None:
+        assert readable_name("red fox · walks on", 42, 7, ".mp4") == "0007_red-fox-walks-on_seed42.mp4"
+        assert readable_name("red fox", None, 7, "MP4") == "0007_red-fox.mp4"
+        assert readable_name("", None, 7, "") == "0007"
+
+    def test_letters_of_any_script_stay(self) -> None:
+        assert readable_name("Füchse: 狐 🦊 हिन्दी", None, 1, "png") == "0001_Füchse-狐-हिन्दी.png"
+
+    @given(st.text(), st.none() | st.integers(0, 2**63), st.integers(0, 10**6), st.text(max_size=12))
+    def test_every_system_takes_them(self, label: str, seed: int | None, n: int, suffix: str) -> None:
+        name = readable_name(label, seed, n, suffix)
+        assert not re.search(r'[<>:"/\\|?*\x00-\x1f]', name)
+        assert name == name.strip(" .")
+        assert len(name.encode()) <= 200
+        assert PureWindowsPath(name).name == name
+        assert not PureWindowsPath(name).is_reserved()
+
+    @given(st.text(), st.text(), st.integers(0, 10**6), st.integers(0, 10**6))
+    def test_two_numbers_are_two_names_whatever_the_labels(self, one: str, other: str, n: int, m: int) -> None:
+        first, second = (
+            readable_name(label, None, number, "png").casefold() for label, number in ((one, n), (other, m))
+        )
+        assert (first != second) or n == m
+
+    def test_can_be_written(self, tmp_path: Path) -> None:
+        name = readable_name('a/b\\c: "d" <e> |f| *?\n' + "狐" * 300, 2**63 - 1, 10_000, ".webp")
+        (tmp_path / name).write_bytes(b"x")
+        assert os.listdir(tmp_path) == [name]  # noqa: PTH208
+
+
+def prompts(tmp_path: Path, content: str | bytes) -> list[str]:
+    file = tmp_path / "prompts.txt"
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    return prompts_from(file)
+
+
+class TestPrompts:
+    def test_are_one_in_each_line(self, tmp_path: Path) -> None:
+        assert prompts(tmp_path, "a cat\n\n  a dog, running  \r\n# a hash\n") == ["a cat", "a dog, running", "# a hash"]
+
+    def test_of_several_lines_stand_between_rules(self, tmp_path: Path) -> None:
+        found = prompts(tmp_path, "a cat\non a roof\n\nat night\n---\r\na dog\n --- \n---\n")
+        assert found == ["a cat\non a roof\n\nat night", "a dog"]
+
+    def test_marks_inside_a_prompt_do_not_end_it(self, tmp_path: Path) -> None:
+        assert prompts(tmp_path, "a\u2028b\x0bc 🐈 \"d\" 'e' ----\n") == ["a\u2028b\x0bc 🐈 \"d\" 'e' ----"]
+
+    def test_a_byte_order_mark_is_no_part_of_the_first(self, tmp_path: Path) -> None:
+        assert prompts(tmp_path, b"\xef\xbb\xbfa cat") == ["a cat"]
+
+    @pytest.mark.parametrize(
+        ("content", "why"),
+        [
+            (b"", "There is no prompt"),
+            (b"\n \n---\n", "There is no prompt"),
+            (b"\xff\xfea\x00", "not text in UTF-8"),
+            (b"a\x00b", "cannot be stored"),
+            (b"a" * (MOST_PROMPT_BYTES + 1), "too large"),
+        ],
+    )
+    def test_what_is_no_list_of_prompts_is_refused(self, tmp_path: Path, content: bytes, why: str) -> None:
+        with pytest.raises(InvalidInput, match=why):
+            prompts(tmp_path, content)
+
+    def test_a_file_that_is_not_there_is_said_in_words(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            prompts_from(tmp_path / "none.txt")
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            prompts_from(tmp_path)
