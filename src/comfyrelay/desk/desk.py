@@ -9,6 +9,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.desk.copies import Copies
 from comfyrelay.desk.examples import EXAMPLES, write_sample
 from comfyrelay.desk.guard import LocalOnly, own_names
 from comfyrelay.desk.place import take_folder
@@ -88,6 +89,7 @@ class Desk:
                     agent = Agent(
                         self._worker_settings(settings, secrets.fleet[settings.stage][0], urls, folders),
                         on_status=self.on_status,
+                        on_output=Copies(engine, self.output_folder).keep,
                         signals=signals,
                     )
                     working = asyncio.create_task(agent.run())

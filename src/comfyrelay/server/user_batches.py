@@ -17,7 +17,7 @@ from comfyrelay.services.batches import BatchRequest, BatchState
 from comfyrelay.services.submit import Item, chosen_stage
 from comfyrelay.store.tenants import User
 
-__all__ = ["router"]
+__all__ = ["batch_body", "router"]
 
 router = APIRouter(prefix="/api/batches", tags=["batches"])
 
@@ -55,7 +55,7 @@ async def submit(body: NewBatchBody, response: Response, context: ContextOf, use
     state, is_new = await context.engine.batches.submit_once(request)
     if not is_new:
         response.status_code = status.HTTP_200_OK
-    return Answer(data=_batch(state), message="Submitted." if is_new else "Submitted before.")
+    return Answer(data=batch_body(state), message="Submitted." if is_new else "Submitted before.")
 
 
 @router.get("", responses=may_answer(401, 422, 503))
@@ -64,7 +64,7 @@ async def batches(
 ) -> Answer[Page[BatchBody]]:
     """Your batches, newest first."""
     page = await context.engine.batches.page(user.tenant_id, before_id=cursor, limit=limit)
-    return Answer(data=Page(items=[_batch(each) for each in page.items], next_cursor=page.next_cursor))
+    return Answer(data=Page(items=[batch_body(each) for each in page.items], next_cursor=page.next_cursor))
 
 
 @router.get("/{batch_id}", responses=may_answer(401, 404, 422, 503))
@@ -116,7 +116,7 @@ async def again(
 ) -> Answer[BatchBody]:
     """All items once more, however they ended, as a new batch."""
     state = await context.engine.batches.again(user.tenant_id, batch_id, new_seeds=(body or Retry()).new_seeds)
-    return Answer(data=_batch(state), message="Submitted.")
+    return Answer(data=batch_body(state), message="Submitted.")
 
 
 @router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 422, 503))
@@ -127,14 +127,14 @@ async def move(batch_id: IdInPath, body: Move, context: ContextOf, user: Current
 
 
 async def _answer(context: Context, user: User, batch_id: str, message: str) -> Answer[BatchBody]:
-    return Answer(data=_batch(await context.engine.batches.state(user.tenant_id, batch_id)), message=message)
+    return Answer(data=batch_body(await context.engine.batches.state(user.tenant_id, batch_id)), message=message)
 
 
 def _told(count: int, what: str) -> str:
     return f"1 job {what}." if count == 1 else f"{count} jobs {what}."
 
 
-def _batch(state: BatchState) -> BatchBody:
+def batch_body(state: BatchState) -> BatchBody:
     return BatchBody(
         id=state.id,
         label=state.label,

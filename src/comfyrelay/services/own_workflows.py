@@ -56,6 +56,16 @@ class OwnWorkflows:
             tenant_id=tenant_id,
         )
 
+    async def create_once(self, tenant_id: str, new: NewWorkflow) -> Workflow:
+        """The workflow that the same graph made before under this name; else a new one."""
+        made = await self.create(tenant_id, new)
+        async with self._databases.central.read() as tx:
+            older = await library.older_twin(tx, made)
+        if older is None:
+            return made
+        await self.remove(tenant_id, made.slug)
+        return older
+
     async def page(self, tenant_id: str, *, before_id: int | None, limit: int) -> Listed[Workflow]:
         """Newest first."""
         async with self._databases.central.read() as tx:

@@ -23,6 +23,13 @@ class Presets:
             found = await presets.page(tx, tenant_id, before_id=before_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 
+    async def named(self, tenant_id: str, name: str) -> Preset:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await presets.named(tx, tenant_id, name)
+        if found is None:
+            raise NotFound(f"There is no preset {name!r}.")
+        return found
+
     async def create(self, tenant_id: str, *, name: str, values: Mapping[str, Any]) -> Preset:
         pool = await self._databases.pool_of(tenant_id)
         kept = {"id": new_id(), "tenant_id": tenant_id, "name": name, "settings": dict(values)}

@@ -1,17 +1,19 @@
 """Uploads: a file is known before its bytes come, and the bytes go straight to object storage."""
 
+import asyncio
+import hashlib
 import mimetypes
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.errors import InvalidInput, TooLarge
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.library import Library
 from comfyrelay.services.steps import Step
-from comfyrelay.storage.objects import ObjectStore, SignedUpload
+from comfyrelay.storage.objects import LocalObjects, ObjectStore, SignedUpload
 from comfyrelay.store import media
 from comfyrelay.store.database import Database
 from comfyrelay.store.media import File, Video
@@ -20,6 +22,7 @@ from comfyrelay.store.tenants import User
 __all__ = ["NewUpload", "Upload", "Uploads", "check_upload", "extension_of"]
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
+PIECE_BYTES = 1024 * 1024
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
 
 
@@ -81,6 +84,40 @@ class Uploads:
         pool = await self._databases.pool_of(user.tenant_id)
         await pool.run(Step.TENANT, lambda tx: media.create_file(tx, **values))
         return Upload(file=(await self._files(pool, user, [id_]))[0], signed=signed)
+
+    async def take(self, user: User, source: Path) -> str:
+        """A file of this machine, copied to where jobs find it; returns its id."""
+        guessed = mimetypes.guess_type(source.name, strict=False)[0] or "application/octet-stream"
+        size = (await asyncio.to_thread(source.stat)).st_size
+        new = NewUpload(mime_type=guessed, size=size, original_filename=source.name)
+        check_upload(new, max_bytes=self._max_bytes)
+        id_ = new_id()
+        path = f"tenants/{user.tenant_id}/uploads/{id_}{extension_of(new)}"
+        digest = hashlib.sha256()
+        if isinstance(self._objects, LocalObjects):
+            async with self._objects.receive(path, size=size) as receiver:
+                with await asyncio.to_thread(source.open, "rb") as file:
+                    while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                        digest.update(piece)
+                        await receiver.write(piece)
+        else:
+            content = await asyncio.to_thread(source.read_bytes)
+            digest.update(content)
+            await self._objects.put(path, content)
+        values = {
+            "id": id_,
+            "tenant_id": user.tenant_id,
+            "user_id": user.id,
+            "disk": self._disk,
+            "path": path,
+            "mime_type": new.mime_type,
+            "size": size,
+            "content_hash": digest.hexdigest(),
+            "original_filename": new.original_filename,
+        }
+        pool = await self._databases.pool_of(user.tenant_id)
+        await pool.run(Step.TENANT, lambda tx: media.create_file(tx, **values))
+        return id_
 
     async def make_video(
         self, user: User, *, original_file_id: str, title: str | None = None, effect_id: int | None = None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.states import JobStatus, VideoStatus
 from comfyrelay.domain.waiting import Waiting
 from comfyrelay.errors import NotFound
@@ -90,6 +91,13 @@ class Views:
             )
         page = listed(found, lambda each: each.id, limit=limit)
         return page.holding(await self._of_jobs(tenant_id, page.items))
+
+    async def job_with_snapshot(self, tenant_id: str, job_id: str) -> tuple[Job, Snapshot]:
+        """A job and what it runs."""
+        job = await self.plain_job(tenant_id, job_id)
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            payloads = await jobs.payloads(tx, [job.id])
+        return job, Snapshot.from_json(payloads[job.id])
 
     async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> Listed[LogLine]:
         """What the workers printed, oldest first."""

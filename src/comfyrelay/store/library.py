@@ -12,7 +12,7 @@ from comfyrelay.store.catalogue import Effect, Workflow
 from comfyrelay.store.central import ai_job_dispatches, effects, workflows
 from comfyrelay.store.database import Tx
 
-__all__ = ["Offer", "offer", "offers", "own_workflow", "own_workflows", "remove_workflow", "slugs"]
+__all__ = ["Offer", "offer", "offers", "older_twin", "own_workflow", "own_workflows", "remove_workflow", "slugs"]
 
 _EFFECT = [effects.c[name].label(f"effect_{name}") for name in Effect.__dataclass_fields__]
 _WORKFLOW = [workflows.c[name].label(f"workflow_{name}") for name in Workflow.__dataclass_fields__]
@@ -73,6 +73,23 @@ async def own_workflows(tx: Tx, tenant_id: str, *, before_id: int | None = None,
 async def own_workflow(tx: Tx, tenant_id: str, slug: str) -> Workflow | None:
     row = (await tx.execute(_own(tenant_id).where(workflows.c.slug == slug))).one_or_none()
     return Workflow(**row._mapping) if row else None
+
+
+async def older_twin(tx: Tx, workflow: Workflow) -> Workflow | None:
+    """Another workflow of the tenant's with this name, graph and properties, made before."""
+    columns = workflows.c
+    query = (
+        _own(workflow.tenant_id or "")
+        .where(
+            columns.id < workflow.id,
+            columns.graph_path == workflow.graph_path,
+            columns.name == workflow.name,
+            columns.is_active,
+        )
+        .order_by(columns.id)
+    )
+    found = [Workflow(**row._mapping) for row in await tx.execute(query)]
+    return next((each for each in found if each.properties == workflow.properties), None)
 
 
 async def remove_workflow(tx: Tx, workflow_id: int) -> None:

@@ -13,7 +13,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import presets
 from comfyrelay.store.types import relay_now
 
-__all__ = ["Preset", "create", "page", "remove"]
+__all__ = ["Preset", "create", "named", "page", "remove"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +41,12 @@ async def page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: i
     if before_id is not None:
         query = query.where(presets.c.id < before_id)
     return [Preset(**row._mapping) for row in await tx.execute(query)]
+
+
+async def named(tx: Tx, tenant_id: str, name: str) -> Preset | None:
+    query = select(*_PRESET).where(presets.c.tenant_id == tenant_id, presets.c.name == name)
+    row = (await tx.execute(query)).one_or_none()
+    return Preset(**row._mapping) if row else None
 
 
 async def remove(tx: Tx, tenant_id: str, preset_id: str) -> bool:

@@ -15,7 +15,7 @@ from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.folders import ComfyFolders
 from comfyrelay.worker.imds import Imds
 from comfyrelay.worker.inputs import Inputs
-from comfyrelay.worker.job import Tools, Work
+from comfyrelay.worker.job import OutputListener, Tools, Work
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.leaving import leave
 from comfyrelay.worker.machine import Machine, machine
@@ -46,12 +46,17 @@ class Agent:
         *,
         metrics: Metrics | None = None,
         on_status: Callable[[list[Lease]], None] | None = None,
+        on_output: OutputListener | None = None,
         signals: bool = True,
     ) -> None:
-        """`signals` is whether SIGTERM and Ctrl-C are for this worker; else `stop` ends it."""
+        """`signals` is whether SIGTERM and Ctrl-C are for this worker; else `stop` ends it.
+
+        `on_output` is awaited before the control plane hears of an output, and must not fail.
+        """
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._on_status = on_status
+        self._on_output = on_output
         self._signals = signals
         has_metadata = settings.metadata_url not in ("", "off")
         self._imds = Imds(settings.metadata_url) if has_metadata else None
@@ -87,17 +92,18 @@ class Agent:
             self._notices.start(signals=self._signals)
             await self._live(this, state)
         finally:
-            await self._notices.close()
             await self._servers.close()
             if self._protection is not None:
                 await self._protection.close()
             if self._imds is not None:
                 await self._imds.close()
             state.close()
+            # last: until then a signal must not end the process in the middle of this
+            await self._notices.close()
 
     async def _live(self, this: Machine, state: State) -> None:
         control = Control(self._settings.api_base_url, worker_id=this.worker_id)
-        transfers = Transfers(on_bytes=self._metrics.transferred)
+        transfers = Transfers(retries=8, on_bytes=self._metrics.transferred)
         enlisting = Enlisting(self._settings, control, state)
         working = asyncio.create_task(self._work(this, state, control, transfers, enlisting))
         told = asyncio.create_task(self._notices.wait_newer(None))
@@ -192,6 +198,7 @@ class Agent:
             killed_jobs=self._settings.killed_jobs,
             on_change=self._on_change,
             on_progress=lambda _lease: self._show(),
+            on_output=self._on_output,
         )
 
     def _accept(self, lease: Lease, tools: Tools) -> None:

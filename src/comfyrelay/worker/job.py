@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ from comfyrelay.worker.servers import Ran, Servers
 from comfyrelay.worker.state import Held, State
 from comfyrelay.worker.transfers import Transfers
 
-__all__ = ["Tools", "Work"]
+__all__ = ["OutputListener", "Tools", "Work"]
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +47,9 @@ log = structlog.get_logger(__name__)
 UPLOADS = 2
 # The lease is no longer ours to speak about.
 _NOT_OURS = (LeaseLost, NotFound, Unauthorized, Forbidden)
+
+
+OutputListener = Callable[[Lease, Collected], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,8 @@ class Tools:
     # a job went from one stage to the next
     on_change: Callable[[], None]
     on_progress: Callable[[Lease], None]
+    # an output is here and stored, and about to be told of
+    on_output: OutputListener | None = None
 
 
 class Work:
@@ -202,6 +207,8 @@ class Work:
             except TransferFailed as error:
                 await self._fail(f"The output could not be stored. {error.detail}", Fault.WORKER)
                 return
+            if tools.on_output is not None:
+                await tools.on_output(lease, collected)
             self._move(Stage.SETTLING)
             await self._pulse.flush()
             try:

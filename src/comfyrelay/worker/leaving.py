@@ -16,6 +16,8 @@ log = structlog.get_logger(__name__)
 
 # Kept of the notice for giving jobs back and signing off.
 MARGIN_SECONDS = 5.0
+# Progress counts nodes, and the last one may take longest: whether a job will make it is asked again and again.
+LOOK_AGAIN_SECONDS = 2.0
 # Giving back is a call or two; after this the leases are left to expire.
 GIVE_BACK_SECONDS = 8.0
 
@@ -59,17 +61,16 @@ async def leave(
 
 
 async def _until(notice: Notice, notices: Notices, tasks: Collection[asyncio.Task[None]]) -> Notice | None:
-    """Wait until a job has ended or a newer notice has come; `None` when the time is up."""
+    """Wait until there is reason to look again: a job has ended, a newer notice has come, or jobs have got further.
+    Returns the notice that counts then; `None` when the time is up."""
     seconds = notice.seconds_left
     if notice.at_once or (seconds is not None and seconds <= _margin(notice)):
         return None
     newer = asyncio.create_task(notices.wait_newer(notice))
     try:
-        timeout = None if seconds is None else seconds - _margin(notice)
+        timeout = None if seconds is None else min(seconds - _margin(notice), LOOK_AGAIN_SECONDS)
         done, _ = await asyncio.wait({newer, *tasks}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if newer in done:
-            return newer.result()
-        return notice if done else None
+        return newer.result() if newer in done else notice
     finally:
         newer.cancel()
 

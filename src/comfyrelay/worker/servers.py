@@ -18,7 +18,16 @@ from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import ComfyError, DeviceFault, Fault, OutOfMemory, RunInterrupted
-from comfyrelay.pool import ClientState, ClientStateChanged, Job, JobAccepted, JobEvent, MemberTimings, WorkflowPool
+from comfyrelay.pool import (
+    ClientState,
+    ClientStateChanged,
+    Job,
+    JobAccepted,
+    JobEvent,
+    MemberTimings,
+    SmartFailover,
+    WorkflowPool,
+)
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
 
@@ -72,7 +81,10 @@ class Servers:
         timings = MemberTimings(health_interval_seconds=10.0, last_backoff_seconds=5.0)
         members: dict[str, dict[str, ComfyServer]] = {"self_hosted": {**self._own}, "cloud": {**self._cloud}}
         self._pools = {
-            provider: WorkflowPool(servers, timings=timings) for provider, servers in members.items() if servers
+            # the control plane blocks: what it sends here again may run
+            provider: WorkflowPool(servers, timings=timings, failover=SmartFailover(cooldown_seconds=0))
+            for provider, servers in members.items()
+            if servers
         }
         self._members = members
         # servers that must be restarted before they are used again, and those that are being restarted

@@ -1,0 +1,265 @@
+"""`comfyrelay run` and `comfyrelay batch add`: work for the desk, which is started when it is not running."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, GraphError, InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from comfyrelay.client import Client, Job
+    from comfyrelay.comfy.graph import Graph
+
+__all__ = ["run_app"]
+
+run_app = typer.Typer()
+batch_app = typer.Typer(no_args_is_help=True, help="Many jobs at once: a folder of inputs, a list of prompts.")
+run_app.add_typer(batch_app, name="batch")
+out = Console()
+err = Console(stderr=True)
+
+FAILED = 1
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="COMFYRELAY_URL", show_envvar=True, help="Where ComfyRelay runs, if not here."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+What = Annotated[str, typer.Argument(metavar="GRAPH", help="A graph (API format, .json), an effect, or a workflow.")]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="NODE.INPUT=VALUE of a graph (node by id or title), or PROPERTY=VALUE. Repeat for more."
+    ),
+]
+
+
+@run_app.command("run")
+def run(
+    what: What,
+    values: Values = None,
+    input_: Annotated[Path | None, typer.Option("--input", help="The image, video or sound that it works on.")] = None,
+    to: Annotated[Path, typer.Option("--out", help="The folder for the outputs.")] = Path(),
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Run a graph, an effect or a workflow once, and save what it makes; exit code 1 and a reason if it fails."""
+
+    async def work() -> tuple[Job, list[Path]]:
+        async with _desk(url) as client:
+            target = await _target(client, what, values or [])
+            if input_ is not None:
+                target["input_file_id"] = await client.upload(input_)
+            job = await client.submit(**target, label=Path(what).stem)
+            await _follow(client, job["id"], is_quiet=as_json)
+            job = await client.job(job["id"])
+            saved = await client.download_outputs(job["id"], to) if job["status"] == "completed" else []
+            return job, saved
+
+    job, saved = asyncio.run(work())
+    if as_json:
+        out.print_json(data={**job, "saved": [str(each) for each in saved]})
+    for each in [] if as_json else saved:
+        out.print(str(each), highlight=False, soft_wrap=True)
+    if job["status"] != "completed":
+        err.print(f"The job {job['status']}: {job['error'] or 'no reason was told'}", highlight=False, soft_wrap=True)
+        raise typer.Exit(FAILED)
+
+
+@batch_app.command("add")
+def batch_add(
+    what: What,
+    inputs: Annotated[
+        list[Path] | None, typer.Option("--input", help="A file, or a folder of files, to work on. Repeat for more.")
+    ] = None,
+    input_subdir: Annotated[str | None, typer.Option(help="A folder inside the desk's input folder.")] = None,
+    prompts: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt. Repeat for more.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="Prompts, one in each line, or blocks between ---.")] = None,
+    negatives: Annotated[
+        list[str] | None, typer.Option("--negative", help="A negative prompt. Repeat for more.")
+    ] = None,
+    tries: Annotated[int, typer.Option(help="How often each is tried.", min=1, max=1000)] = 1,
+    seed_mode: Annotated[str | None, typer.Option(help="fixed, increment or random.")] = None,
+    seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    pairwise: Annotated[bool, typer.Option("--pairwise", help="Input n with prompt n, not each with each.")] = False,
+    values: Values = None,
+    preset: Annotated[str | None, typer.Option(help="A preset whose values all items have.")] = None,
+    label: Annotated[str | None, typer.Option(help="What the batch is called.")] = None,
+    output_folder: Annotated[str | None, typer.Option(help="Its folder inside the desk's output folder.")] = None,
+    priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Add a batch to the desk that is running: inputs × prompts × negative prompts × tries, each with its own seed."""
+    from comfyrelay.cli_jobs import connected
+    from comfyrelay.desk.folders import inputs_in, prompts_from
+
+    texts = [*(prompts or []), *(prompts_from(prompt_file) if prompt_file else [])]
+    files = [each for path in inputs or [] for each in (inputs_in(path) if path.is_dir() else [path])]
+    wish: dict[str, Any] = {
+        "label": label,
+        "input_subdir": input_subdir,
+        "prompts": texts,
+        "negative_prompts": negatives or [],
+        "tries": tries,
+        "seeds": {"mode": seed_mode, "start": seed} if seed_mode else None,
+        "mode": "pairwise" if pairwise else "product",
+        "preset": preset,
+        "output_folder": output_folder,
+        "priority": priority,
+    }
+
+    async def work(client: Client) -> Any:
+        target = await _target(client, what, values or [])
+        slugs = {each["id"]: each["slug"] for each in await client.effects()}
+        named = (
+            {"effect_slug": slugs[target["effect_id"]]}
+            if "effect_id" in target
+            else {"workflow_slug": target["workflow_slug"]}
+        )
+        sent = await client.upload_all(files)
+        ids = [sent[each] for each in files]
+        given = {**wish, **named, "values": target["input_payload"], "input_file_ids": ids}
+        return await client.add_batch({key: value for key, value in given.items() if value is not None})
+
+    batch = connected(url, work)
+    if as_json:
+        out.print_json(data=batch)
+    else:
+        out.print(f"Added batch {batch['id']} with {batch['total']} jobs.", highlight=False, soft_wrap=True)
+
+
+@asynccontextmanager
+async def _desk(url: str | None) -> AsyncIterator[Client]:
+    """A client of the ComfyRelay that runs; where none does, one that runs as long as it is needed."""
+    from comfyrelay.client import Client
+    from comfyrelay.desk.desk import Desk
+    from comfyrelay.desk.settings import load_desk_settings
+    from comfyrelay.logs import log_as_json
+    from comfyrelay.settings import load_settings
+
+    settings = load_settings()
+    token = os.environ.get("COMFYRELAY_TOKEN")
+    async with Client(url or settings.base_url, token=token) as client:
+        try:
+            await client.desk()
+        except NotFound:
+            # a server, not a desk: it has everything but graphs
+            yield client
+            return
+        except ControlPlaneUnreachable:
+            if url is not None:
+                raise
+        else:
+            yield client
+            return
+        log_as_json("warning")
+        err.print("Nothing runs here yet, so it is started for this job.", highlight=False, style="dim")
+        async with Desk(settings=settings, desk=load_desk_settings()).open():
+            yield client
+
+
+async def _target(client: Client, what: str, values: list[str]) -> dict[str, Any]:
+    """What to submit: a graph in a file becomes a workflow; else it is the name of an effect or workflow."""
+    from comfyrelay.comfy.graph import load_graph
+
+    path = Path(what)
+    if path.suffix == ".json":
+        graph = load_graph(path)
+        changed = _with_values(graph, values)
+        described = await client.add_graph(graph, name=path.stem)
+        payload = _difference(described["positions"], graph, changed)
+        if payload is None:
+            # something was set that is no property: then it is another graph
+            described, payload = await client.add_graph(changed, name=path.stem), {}
+        return {"workflow_slug": described["workflow"]["slug"], "input_payload": payload}
+    payload = dict(_pair(each) for each in values)
+    for effect in await client.effects():
+        if effect["slug"] == what:
+            return {"effect_id": effect["id"], "input_payload": payload}
+    for workflow in await client.workflows():
+        if what in (workflow["slug"], workflow["name"]):
+            return {"workflow_slug": workflow["slug"], "input_payload": payload}
+    raise NotFound(f"{what!r} is neither a file, nor an effect, nor a workflow of yours.")
+
+
+def _with_values(graph: Graph, values: list[str]) -> Graph:
+    from comfyrelay.comfy.nodes import find_node
+
+    changed: Graph = json.loads(json.dumps(graph))
+    for each in values:
+        place, value = _pair(each)
+        node, _, name = place.rpartition(".")
+        if not node:
+            raise InvalidInput(f"Write NODE.INPUT=VALUE, not {each!r}.")
+        inputs = changed[find_node(changed, node)]["inputs"]
+        if name not in inputs:
+            known = ", ".join(inputs) or "none"
+            raise GraphError(f"The node {node!r} has no input {name!r}. Its inputs: {known}.")
+        inputs[name] = value
+    return changed
+
+
+def _difference(positions: dict[str, list[str]], graph: Graph, changed: Graph) -> dict[str, Any] | None:
+    """The values that were set, by property; `None` when one of them belongs to no property."""
+    known = {place: key for key, places in positions.items() for place in places}
+    found = {
+        f"{node_id}.{name}": value
+        for node_id, node in changed.items()
+        for name, value in node["inputs"].items()
+        if value != graph[node_id]["inputs"][name]
+    }
+    # a property that stands for several inputs gives all of them one value
+    if any(place not in known or len(positions[known[place]]) > 1 for place in found):
+        return None
+    return {known[place]: value for place, value in found.items()}
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    place, sign, value = text.partition("=")
+    if not sign or not place:
+        raise InvalidInput(f"Write NAME=VALUE, not {text!r}.")
+    # numbers, true and false as JSON has them; everything else is text, with no need for quotes
+    if re.fullmatch(r"-?\d+(\.\d+)?([eE][+-]?\d+)?|true|false|null|\".*\"", value):
+        try:
+            return place, json.loads(value)
+        except ValueError:
+            return place, value
+    return place, value
+
+
+async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
+    """Until the job has ended, with a bar that shows how far it is; Ctrl-C cancels it."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
+        task = bar.add_task("waiting", total=1.0)
+        try:
+            async for event in client.events(job_id):
+                if event.type == "progress":
+                    step = f" {event.data['step']:g}/{event.data['steps']:g}" if event.data.get("steps") else ""
+                    text = f"{event.data.get('node') or event.data.get('stage') or 'running'}{step}"
+                    bar.update(task, completed=event.data.get("value", 0.0), description=text)
+        except asyncio.CancelledError:
+            try:
+                await client.cancel("job", job_id)
+            except ComfyRelayError as error:
+                err.print(f"It could not be canceled: {error}", highlight=False)
+            raise

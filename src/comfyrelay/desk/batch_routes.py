@@ -1,0 +1,150 @@
+"""Batches from folders and lists: every input with every prompt, or in pairs, each with its own seed."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Request, status
+from pydantic import Field
+
+from comfyrelay.desk.copies import folder_name
+from comfyrelay.desk.expand import ROLES, Mode, SeedMode, SeedPlan, expand
+from comfyrelay.desk.folders import inputs_in
+from comfyrelay.domain.ids import new_id
+from comfyrelay.errors import InvalidInput
+from comfyrelay.server.answers import Answer, Body
+from comfyrelay.server.auth import CurrentUser
+from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.server.fields import Json, Line
+from comfyrelay.server.problems import may_answer
+from comfyrelay.server.user_batches import batch_body
+from comfyrelay.server.user_job_models import BatchBody, Key, Priority, Slug
+from comfyrelay.server.user_models import Id
+from comfyrelay.services.batches import BatchRequest
+from comfyrelay.services.submit import Item, Target
+from comfyrelay.store.tenants import User
+
+if TYPE_CHECKING:
+    from comfyrelay.desk.routes import DeskState
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/desk", tags=["desk"])
+
+Texts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=10_000)]
+
+
+class Seeds(Body):
+    mode: SeedMode = SeedMode.RANDOM
+    start: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+
+
+class NewDeskBatch(Body):
+    """What to run, on what, and how often. `values` and those of the `preset` are the same for all items."""
+
+    effect_slug: Slug | None = None
+    workflow_slug: Slug | None = None
+    label: Line | None = None
+    input_subdir: Annotated[str, Field(max_length=1000)] | None = None
+    input_file_ids: Annotated[list[Id], Field(max_length=10_000)] = Field(default_factory=list)
+    prompts: Texts = Field(default_factory=list)
+    negative_prompts: Texts = Field(default_factory=list)
+    tries: Annotated[int, Field(ge=1, le=1000)] = 1
+    seeds: Seeds | None = None
+    mode: Mode = Mode.PRODUCT
+    values: Json = Field(default_factory=dict)
+    preset: Line | None = None
+    output_folder: Annotated[str, Field(max_length=200)] | None = None
+    priority: Priority = 0
+    idempotency_key: Key | None = None
+
+
+@router.post("/batches", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 503))
+async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """Make a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
+    state: DeskState = request.app.state.desk
+    engine = context.engine
+    effect_id = (await engine.catalogue.effect(body.effect_slug)).effect.id if body.effect_slug else None
+    target = await engine.submit.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
+    folder = folder_name(body.output_folder) if body.output_folder else None
+    inputs = await _inputs(body, state)
+    items = expand(
+        inputs=inputs,
+        prompts=body.prompts,
+        negatives=body.negative_prompts,
+        tries=body.tries,
+        seeds=_plan(body, target),
+        mode=body.mode,
+        base={**await _preset(body, context, user), **body.values},
+        roles=_roles(target),
+    )
+    files = await _kept(inputs, context, user)
+    batch, _ = await engine.batches.submit_once(
+        BatchRequest(
+            tenant_id=user.tenant_id,
+            user_id=user.id,
+            idempotency_key=body.idempotency_key or new_id(),
+            items=[
+                Item(
+                    input_payload=each.payload,
+                    input_file_id=files.get(each.input) if each.input is not None else None,
+                    label=each.label or None,
+                    output_folder=folder,
+                )
+                for each in items
+            ],
+            label=body.label,
+            effect_id=effect_id,
+            workflow_slug=body.workflow_slug,
+            priority=body.priority,
+        )
+    )
+    return Answer(data=batch_body(batch), message="Submitted.")
+
+
+async def _inputs(body: NewDeskBatch, state: "DeskState") -> Sequence[Path | str | None]:
+    if body.input_subdir is not None and body.input_file_ids:
+        raise InvalidInput(errors={"input_subdir": "Name a folder or files, not both."})
+    if body.input_subdir is None:
+        return list(body.input_file_ids)
+    found = await asyncio.to_thread(inputs_in, state.input_folder, body.input_subdir)
+    if not found:
+        raise InvalidInput(errors={"input_subdir": f"There are no images, videos or sounds in {body.input_subdir!r}."})
+    return list(found)
+
+
+def _roles(target: Target) -> dict[str, str]:
+    keys = {each.key for each in target.properties}
+    found = {role: key for role, key in ROLES.items() if key in keys}
+    if "seed" not in found and "noise_seed" in keys:
+        found["seed"] = "noise_seed"
+    return found
+
+
+def _plan(body: NewDeskBatch, target: Target) -> SeedPlan | None:
+    """Without a word about seeds, a workflow that has one gets another for each item: the same twice is no use."""
+    seed = next((each for each in target.properties if each.is_seed), None)
+    if body.seeds is None and (seed is None or seed.key in body.values):
+        return None
+    given = body.seeds or Seeds()
+    limit = int(seed.maximum) if seed is not None and seed.maximum is not None else None
+    plan = SeedPlan(mode=given.mode, start=given.start)
+    return plan if limit is None else SeedPlan(mode=given.mode, start=given.start, largest=min(limit, plan.largest))
+
+
+async def _preset(body: NewDeskBatch, context: Context, user: User) -> dict[str, Any]:
+    if body.preset is None:
+        return {}
+    return dict((await context.engine.presets.named(user.tenant_id, body.preset)).settings)
+
+
+async def _kept(inputs: Sequence[Path | str | None], context: Context, user: User) -> dict[Path | str, str]:
+    """Files of the input folder, copied to where jobs find them; somebody may change them while the batch waits."""
+    ids: dict[Path | str, str] = {}
+    for each in dict.fromkeys(inputs):
+        if isinstance(each, str):
+            ids[each] = each
+        elif each is not None:
+            ids[each] = await context.engine.uploads.take(user, each)
+    return ids

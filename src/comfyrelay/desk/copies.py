@@ -1,0 +1,69 @@
+"""Outputs where a person looks for them: copied out of the queue's own storage, under names that say what they are."""
+
+import asyncio
+import re
+import shutil
+from pathlib import Path
+
+import structlog
+
+from comfyrelay.desk.folders import readable_name
+from comfyrelay.errors import ComfyRelayError, InvalidInput
+from comfyrelay.services.engine import Engine
+from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.outputs import Collected
+
+__all__ = ["Copies", "folder_name"]
+
+log = structlog.get_logger(__name__)
+
+_FOLDER = re.compile(r"[^\w .()+-]+")
+
+
+class Copies:
+    """One folder for each batch below `root`; jobs of no batch are in `root` itself."""
+
+    def __init__(self, engine: Engine, root: Path) -> None:
+        self._engine = engine
+        self._root = root
+
+    async def keep(self, lease: Lease, collected: Collected) -> None:
+        """Copy an output. When that fails, the job is done all the same: the output is in the queue's storage."""
+        try:
+            place = await self._place(lease)
+            await asyncio.to_thread(_copy, collected.path, place)
+        except (OSError, ComfyRelayError) as error:
+            log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
+
+    async def _place(self, lease: Lease) -> Path:
+        job, snapshot = await self._engine.views.job_with_snapshot(lease.tenant_id, lease.job_id)
+        seed = next((int(snapshot.values[each]) for each in snapshot.seeds if each in snapshot.values), None)
+        suffix = snapshot.output_extension
+        if job.batch_id is None:
+            return self._root / readable_name(f"{job.label or 'job'} {job.id[-8:]}", seed, 1, suffix)
+        folder = snapshot.output_folder
+        if folder is None:
+            batch = await self._engine.batches.state(lease.tenant_id, job.batch_id)
+            folder = folder_name(f"{batch.label or 'batch'} {job.batch_id[-8:]}")
+        return self._root / folder / readable_name(job.label or "", seed, job.item_no + 1, suffix)
+
+
+def folder_name(wanted: str) -> str:
+    """A folder below the output folder. `InvalidInput` for one that is elsewhere."""
+    parts = wanted.replace("\\", "/").split("/")
+    if not wanted.strip() or wanted.startswith(("/", "~", "\\")) or ".." in parts or ":" in wanted or "\0" in wanted:
+        raise InvalidInput(
+            errors={"output_folder": "Name a folder inside the output folder; another output folder is a setting."}
+        )
+    cleaned = [_FOLDER.sub("-", part).strip(" .-")[:80] for part in parts]
+    return "/".join(filter(None, cleaned)) or "batch"
+
+
+def _copy(source: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_name(f".{place.name}.part")
+    try:
+        shutil.copyfile(source, part)
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
