@@ -11,7 +11,7 @@ from comfyrelay.domain.properties import PropertyType
 from comfyrelay.domain.states import DispatchStatus, Provider, Stage
 from comfyrelay.domain.waiting import Reason
 from comfyrelay.server.admin_types import Extension, MediaType, Patch, Slug, Unchanging
-from comfyrelay.server.answers import Body, Page
+from comfyrelay.server.answers import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, Body, Page, example
 from comfyrelay.server.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line
 
 Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
@@ -44,6 +44,8 @@ Properties = Annotated[list[PropertyBody], Field(max_length=200)]
 
 
 class NewWorkflow(Body):
+    model_config = example(slug="text-to-image", graph=GRAPH_EXAMPLE, properties=[PROPERTY_EXAMPLE], output_node_id="9")
+
     slug: Slug
     name: Line | None = None
     graph: Json
@@ -56,6 +58,8 @@ class NewWorkflow(Body):
 
 
 class WorkflowPatch(Patch):
+    model_config = example(is_active=False)
+
     may_be_null: ClassVar[frozenset[str]] = frozenset({"output_node_id"})
 
     slug: Unchanging = None
@@ -112,6 +116,8 @@ class Validated(Body):
 
 
 class NewAsset(Body):
+    model_config = example(mime_type="image/png", size=1048576, original_filename="logo.png")
+
     mime_type: MediaType
     size: Annotated[int, Field(ge=1, le=LARGEST_ID)]
     original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
@@ -127,6 +133,8 @@ class AssetBody(Body):
 
 
 class NewEffect(Body):
+    model_config = example(slug="rainy-cat", name="Rainy cat", workflow_slug="text-to-image", credits_cost=5)
+
     slug: Slug
     name: Line | None = None
     workflow_slug: Slug
@@ -136,6 +144,8 @@ class NewEffect(Body):
 
 
 class EffectPatch(Patch):
+    model_config = example(credits_cost=7)
+
     slug: Unchanging = None
     name: Line | None = None
     workflow_slug: Slug | None = None
@@ -160,6 +170,8 @@ class EffectBody(Body):
 class NewFleet(Body):
     """Without `max_workers` the server's own limit holds."""
 
+    model_config = example(slug="home", max_workers=10, workflow_slugs=["text-to-image"])
+
     slug: Slug
     stage: Stage = Stage.PRODUCTION
     name: Line | None = None
@@ -168,6 +180,8 @@ class NewFleet(Body):
 
 
 class FleetPatch(Patch):
+    model_config = example(max_workers=20)
+
     may_be_null: ClassVar[frozenset[str]] = frozenset({"max_workers"})
 
     slug: Unchanging = None
@@ -177,6 +191,8 @@ class FleetPatch(Patch):
 
 
 class FleetMapping(Body):
+    model_config = example(workflow_slugs=["text-to-image", "face-swap"])
+
     workflow_slugs: list[Slug] = Field(max_length=1000)
 
 
@@ -287,6 +303,8 @@ class DispatchBody(Body):
 
 
 class NewPriority(Body):
+    model_config = example(priority=10)
+
     priority: Priority
 
 
@@ -322,6 +340,8 @@ class TenantBody(Body):
 
 class NewCredits(Body):
     """The same `reference` is credited once, however often it is sent."""
+
+    model_config = example(amount=500, reference="invoice-2026-001", description="Thank you")
 
     amount: Tokens
     # references of payments have a beginning of their own, so that no credit by hand swallows one

@@ -1,10 +1,10 @@
 """The envelope of every good answer."""
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-__all__ = ["Answer", "Body", "Page"]
+__all__ = ["GRAPH_EXAMPLE", "PROPERTY_EXAMPLE", "Answer", "Body", "Page", "example"]
 
 T = TypeVar("T")
 
@@ -25,3 +25,15 @@ class Body(BaseModel):
     """What is sent to us. A field that we do not know is a mistake that is better told than ignored."""
 
     model_config = ConfigDict(extra="forbid", str_strip_whitespace=False, frozen=True)
+
+
+def example(**fields: Any) -> ConfigDict:
+    """What the documentation shows of a body."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+GRAPH_EXAMPLE = {
+    "6": {"class_type": "CLIPTextEncode", "inputs": {"text": "{{PROMPT}}", "clip": ["4", 1]}},
+    "9": {"class_type": "SaveImage", "inputs": {"images": ["8", 0], "filename_prefix": "ComfyUI"}},
+}
+PROPERTY_EXAMPLE = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "user_configurable": True}

@@ -4,7 +4,6 @@ import time
 from uuid import uuid4
 
 import structlog
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comfyrelay.errors import TooLarge
@@ -15,6 +14,13 @@ log = structlog.get_logger(__name__)
 LONGEST_ID = 64
 # Asked every few seconds by whoever watches over the server; they would drown the rest.
 QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
+# As they go over the wire: every answer has them, and each look for one in a mapping of headers costs.
+CAREFUL = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+)
+CAREFUL_API = (*CAREFUL, (b"cache-control", b"no-store"))
 
 
 class RequestLog:
@@ -37,7 +43,7 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode("ascii"))]
             await send(message)
 
         try:
@@ -79,12 +85,9 @@ class SecurityHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.setdefault("X-Content-Type-Options", "nosniff")
-                headers.setdefault("X-Frame-Options", "DENY")
-                headers.setdefault("Referrer-Policy", "no-referrer")
-                if scope["path"].startswith("/api/"):
-                    headers.setdefault("Cache-Control", "no-store")
+                given = {name for name, _ in message["headers"]}
+                wanted = CAREFUL_API if scope["path"].startswith("/api/") else CAREFUL
+                message["headers"] = [*message["headers"], *(each for each in wanted if each[0] not in given)]
             await send(message)
 
         await self._app(scope, receive, answer)

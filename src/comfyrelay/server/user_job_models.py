@@ -7,7 +7,7 @@ from pydantic import AnyHttpUrl, Field, model_validator
 
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus, PauseMode, Stage, VideoStatus
-from comfyrelay.server.answers import Body
+from comfyrelay.server.answers import Body, example
 from comfyrelay.server.fields import LARGEST_ID, STORABLE, Json, Line, RowId
 from comfyrelay.server.user_models import Id
 from comfyrelay.services.batches import MOST_ITEMS
@@ -20,6 +20,8 @@ WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
 
 
 class NewUploadBody(Body):
+    model_config = example(mime_type="image/png", size=1048576, original_filename="cat.png")
+
     mime_type: Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$")]
     size: Annotated[int, Field(ge=1, le=LARGEST_ID)]
     original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
@@ -44,6 +46,8 @@ class UploadBody(Body):
 
 
 class NewVideo(Body):
+    model_config = example(original_file_id="01JA2B3C4D5E6F7G8H9J0KMNPQ", title="My cat")
+
     original_file_id: Id
     effect_id: RowId | None = None
     title: Line | None = None
@@ -93,10 +97,16 @@ class Submission(Body):
 
 
 class NewJobBody(Submission, ItemBody):
+    model_config = example(effect_id=1, idempotency_key="order-4711", input_payload={"prompt": "a cat in the rain"})
+
     idempotency_key: Key
 
 
 class NewBatchBody(Submission):
+    model_config = example(
+        effect_id=1, label="Cats", items=[{"input_payload": {"prompt": "a cat"}}, {"input_payload": {"prompt": "two"}}]
+    )
+
     items: Annotated[list[ItemBody], Field(min_length=1, max_length=MOST_ITEMS)]
     label: Line | None = None
     idempotency_key: Key | None = None
@@ -155,6 +165,8 @@ class Retry(Body):
 
 
 class Move(Body):
+    model_config = example(to="top")
+
     to: MoveTo
 
 
@@ -170,6 +182,8 @@ class BulkFilterBody(Body):
 
 class BulkBody(Body):
     """Named jobs, or all that fit the filter; an empty filter fits all."""
+
+    model_config = example(action="cancel", filter={"status": "queued"})
 
     action: BulkAction
     ids: Annotated[list[Id], Field(min_length=1, max_length=MOST_IDS)] | None = None

@@ -8,7 +8,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, Field
 
 from comfyrelay.domain.properties import PropertyType
-from comfyrelay.server.answers import Body
+from comfyrelay.server.answers import GRAPH_EXAMPLE, Body, example
 from comfyrelay.server.fields import LARGEST_NUMBER, SMALLEST_NUMBER, STORABLE, Json, Line
 
 ID = r"^[A-Za-z0-9_-]+$"
@@ -31,6 +31,8 @@ Cursor = Annotated[str | None, Query(max_length=64, pattern=ID, description="`ne
 
 
 class Credentials(Body):
+    model_config = example(email="ada@example.com", password="correct horse battery", name="Ada")
+
     email: Email
     password: Password
     name: Line | None = None
@@ -50,6 +52,8 @@ class SignedIn(Body):
 
 
 class NewTokenBody(Body):
+    model_config = example(name="laptop", expires_in_days=90)
+
     name: Line
     expires_in_days: Annotated[float, Field(gt=0, le=3650)] | None = None
 
@@ -109,6 +113,8 @@ class EffectBody(Body):
 
 
 class NewPreset(Body):
+    model_config = example(name="Night", values={"prompt": "a city at night"})
+
     name: Line
     values: Annotated[Json, AfterValidator(_small)]
 
@@ -136,6 +142,8 @@ class PropertyBody(Body):
 
 
 class NewWorkflowBody(Body):
+    model_config = example(name="Mine", graph=GRAPH_EXAMPLE, output_node_id="9", output_extension="png")
+
     graph: Json
     name: Line | None = None
     properties: list[PropertyBody] = Field(default_factory=list, max_length=200)

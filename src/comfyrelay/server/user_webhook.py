@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, status
 from pydantic import BaseModel, Field
 
-from comfyrelay.server.answers import Answer, Body
+from comfyrelay.server.answers import Answer, Body, example
 from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.context import ContextOf
 from comfyrelay.server.problems import may_answer
@@ -19,6 +19,8 @@ router = APIRouter(prefix="/api", tags=["webhooks"])
 
 
 class PutWebhook(Body):
+    model_config = example(url="https://example.com/hooks/comfyrelay")
+
     url: Annotated[str | None, Field(max_length=2048, description="for jobs that bring no URL of their own")] = None
     rotate_secret: Annotated[bool, Field(description="whether to sign with a new secret from now on")] = False
 

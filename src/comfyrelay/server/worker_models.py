@@ -7,7 +7,7 @@ from pydantic import Field
 
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Fault
-from comfyrelay.server.answers import Body
+from comfyrelay.server.answers import Body, example
 from comfyrelay.server.fields import LARGEST_NUMBER, Json, RowId
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
@@ -17,6 +17,10 @@ LONGEST_WAIT_SECONDS = 30.0
 
 
 class Register(Body):
+    model_config = example(
+        worker_id="gpu-1", fleet_slug="home", max_concurrency=1, capabilities={"gpus": [{"name": "RTX 4090"}]}
+    )
+
     worker_id: Name
     fleet_slug: Name
     stage: Stage = Stage.PRODUCTION
@@ -46,6 +50,8 @@ class WouldRegister(Registered):
 
 
 class Poll(Body):
+    model_config = example(worker_id="gpu-1", current_load=0, wait_seconds=30, request_id="gpu-1-000042", prefetch=1)
+
     worker_id: Name
     current_load: Annotated[int, Field(ge=0)] = 0
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None
@@ -104,6 +110,8 @@ class LeaseBody(Body):
 
 
 class Beat(LeaseBody):
+    model_config = example(dispatch_id=4711, lease_token="9f2c4e", progress={"value": 12, "max": 20}, wait_seconds=20)
+
     progress: Json | None = None
     logs: list[Text] = Field(default_factory=list, max_length=1000)
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
@@ -132,22 +140,35 @@ class OutputBody(Body):
 
 
 class Complete(LeaseBody):
+    model_config = example(
+        dispatch_id=4711,
+        lease_token="9f2c4e",
+        provider_job_id="b1946ac9",
+        output={"size": 1048576, "mime_type": "video/mp4"},
+    )
+
     provider_job_id: Annotated[str, Field(max_length=200)] | None = None
     output: OutputBody | None = None
     seed: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
 
 
 class Fail(LeaseBody):
+    model_config = example(dispatch_id=4711, lease_token="9f2c4e", error_message="CUDA out of memory", fault="worker")
+
     error_message: Text
     fault: Fault = Fault.JOB
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
 
 
 class Requeue(LeaseBody):
+    model_config = example(dispatch_id=4711, lease_token="9f2c4e", reason="spot_interruption")
+
     reason: Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class Deregister(Body):
+    model_config = example(reason="shutdown")
+
     reason: Annotated[str, Field(max_length=500)] = "shutdown"
 
 

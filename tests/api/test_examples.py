@@ -1,0 +1,30 @@
+"""The documentation shows an example of every body that must be sent, and each of them is one."""
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+
+from comfyrelay.server import admin_api, user_webhook, worker_api
+from comfyrelay.server.app import USER_ROUTERS
+
+ROUTERS = (worker_api.router, user_webhook.router, *USER_ROUTERS, *admin_api.ROUTERS)
+BODIES = {
+    f"{method} {route.path}": route.body_field.field_info.annotation
+    for router in ROUTERS
+    for route in router.routes
+    if isinstance(route, APIRoute) and route.body_field is not None and route.body_field.field_info.is_required()
+    for method in sorted(route.methods or ())
+}
+
+
+@pytest.mark.parametrize("route", BODIES)
+def test_every_body_has_an_example_that_is_accepted(route: str) -> None:
+    model: Any = BODIES[route]
+    assert issubclass(model, BaseModel)
+    examples = model.model_json_schema().get("examples", [])
+    assert examples
+    for each in examples:
+        model.model_validate_json(json.dumps(each))
