@@ -60,7 +60,7 @@ from comfyrelay.store.database import system_clock
 
 log = structlog.get_logger(__name__)
 
-SEEN_SECONDS = 5.0
+SEEN_SECONDS = 10.0
 REMOVAL_SECONDS = 60.0
 RETENTION_SECONDS = 3600.0
 # Webhooks are sent when a job has ended here; ends that others applied, and retries, are looked for this often.
