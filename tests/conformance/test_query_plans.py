@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Select, TextualSelect
 from sqlalchemy.engine import make_url
 
-from comfyrelay.store import claims, dispatches, jobs
+from comfyrelay.store import claims, demand, dispatches, jobs
 from tests.harness import PostgresBackend
 
 ROWS = 100_000
@@ -146,6 +146,19 @@ async def test_the_lease_locks_no_row_that_it_does_not_take(
         assert len(picked) == 4
         assert before - {row["id"] for row in await other.fetch(free)} == picked
     await other.close()
+
+
+async def test_what_is_queued_is_seen_without_reading_past_the_first_of_each_kind(
+    central: asyncpg.Connection,
+) -> None:
+    nodes = await explain(central, demand.POSTGRES.bindparams(most=8, down_pools="[]"), run=True)
+    assert indexes(nodes) == {"ix_ai_job_dispatches_queued"}
+    assert not scans_everything(nodes)
+    read = sum(
+        each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "ai_job_dispatches"
+    )
+    # Of each of the workflows that have any: one to find it, and as many as are wanted.
+    assert 0 < read <= 20 * (1 + 8)
 
 
 async def test_the_reaper_looks_through_leased_rows_only(central: asyncpg.Connection) -> None:
