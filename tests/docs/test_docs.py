@@ -13,6 +13,7 @@ import typer.main
 from sqlalchemy.schema import CreateTable
 
 from comfyrelay import cli, errors
+from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.domain.agreement import Kind
 from comfyrelay.pool.events import EVENT_CLASSES
 from comfyrelay.settings import ENV_PREFIX, Settings
@@ -82,6 +83,14 @@ def test_every_setting_of_the_worker_is_documented_with_its_default_and_its_plai
     shown = "not set" if default is None else f"`{default}`"
     plain = f"`{PLAIN_NAMES[name]}`" if name in PLAIN_NAMES else ""
     row = f"| `{ENV_PREFIX}WORKER_{name.upper()}` | {plain} | `{name}` | {shown} |"
+    assert row in read(REFERENCE / "settings.md")
+
+
+@pytest.mark.parametrize("name", DeskSettings.model_fields)
+def test_every_setting_of_the_desk_is_documented_with_its_default(name: str) -> None:
+    default = DeskSettings.model_fields[name].default
+    shown = "not set" if default is None else f"`{default}`"
+    row = f"| `{ENV_PREFIX}DESK_{name.upper()}` | `{name}` | {shown} |"
     assert row in read(REFERENCE / "settings.md")
 
 
