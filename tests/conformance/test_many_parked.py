@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.failover import Block
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Unauthorized
 from comfyrelay.services.accounts import hash_of
 from comfyrelay.services.claimer import FEW, Claimer
@@ -247,6 +247,26 @@ class TestPollsThatFollow:
         other = await world.engine.leasing.lease(request)
         (leased,) = await ticking.poll(request, wait_seconds=LONG)
         assert (leased.lease_token, leased.dispatch.tenant_job_id) == (other[0].lease_token, job.id)
+
+
+async def test_the_look_sees_what_is_queued_of_every_stage_and_workflow(world: World) -> None:
+    user = await world.user(tokens=1000)
+    effects = [await world.effect(await world.workflow()) for _ in range(2)]
+    cloud = await world.effect(await world.workflow(provider=Provider.CLOUD))
+    jobs = [
+        await world.submit(user, effects[0]),
+        await world.submit(user, effects[1]),
+        await world.submit(user, cloud),
+        await world.submit(user, effects[1], stage=Stage.STAGING),
+    ]
+    await world.submit(user, effects[0], delay_seconds=60)
+    seen = await world.engine.leasing.queued()
+    assert {each.id for each in seen} == {(await world.dispatch(each)).id for each in jobs}
+    assert {(each.stage, each.provider) for each in seen} == {
+        ("production", "self_hosted"),
+        ("production", "cloud"),
+        ("staging", "self_hosted"),
+    }
 
 
 async def test_a_poll_parked_with_a_token_that_was_rotated_since_gets_no_job(

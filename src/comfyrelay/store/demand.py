@@ -42,12 +42,22 @@ _KINDS = """
         UNION ALL
         {next_kind}
     )"""
-_AFTER = """
+_FIRST_WHERE = """
               FROM ai_job_dispatches AS q
              WHERE q.status = 'queued'
-               AND (q.stage, q.provider, q.workflow_id) > (k.stage, k.provider, k.workflow_id)
+               AND {condition}
              ORDER BY q.stage, q.provider, q.workflow_id
              LIMIT 1"""
+_AFTER = _FIRST_WHERE.format(condition="(q.stage, q.provider, q.workflow_id) > (k.stage, k.provider, k.workflow_id)")
+# The same as SQLite can look it up: it would use only the first column of the three.
+_AFTER_SQLITE = ", ".join(
+    f"(SELECT q.id {_FIRST_WHERE.format(condition=each)})"
+    for each in (
+        "q.stage = k.stage AND q.provider = k.provider AND q.workflow_id > k.workflow_id",
+        "q.stage = k.stage AND q.provider > k.provider",
+        "q.stage > k.stage",
+    )
+)
 _OF_KIND = """
           FROM ai_job_dispatches AS q
          WHERE q.status = 'queued'
@@ -79,7 +89,7 @@ SQLITE = text(
     _KINDS.format(
         next_kind=f"""
         SELECT n.stage, n.provider, n.workflow_id FROM kinds AS k
-          JOIN ai_job_dispatches AS n ON n.id = (SELECT q.id {_AFTER})"""
+          JOIN ai_job_dispatches AS n ON n.id = coalesce({_AFTER_SQLITE})"""
     )
     + f"""
     SELECT {_NAMES.replace("q.", "o.")} FROM kinds AS k
