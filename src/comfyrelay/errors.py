@@ -14,7 +14,7 @@
     ├── TooManyActiveJobs        the user's limit is reached
     ├── PoolUnavailable          a database cannot be reached
     ├── StorageUnavailable       object storage cannot be reached
-    ├── ControlPlaneUnreachable  a worker's control plane does not answer, or not like one
+    ├── ControlPlaneUnreachable  a control plane does not answer, or not like one
     ├── NotReady                 the server cannot serve; says which parts are missing
     ├── JobCanceled              it was canceled before it was done
     ├── GraphError               not a graph that ComfyUI can run

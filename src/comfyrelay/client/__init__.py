@@ -1,0 +1,33 @@
+"""The user API as a program on the other side of HTTP calls it: the command line, and scripts of one's own.
+
+async with Client() as client:
+    job = await client.submit(workflow_slug="clip-3f2a", input_payload={"prompt": "a lighthouse"})
+    async for event in client.events(job["id"]):
+        print(event.type)
+    await client.download_outputs(job["id"], Path("."))
+"""
+
+from comfyrelay.client.bodies import About, Batch, Effect, Job, LogLine, Now, Output, Preset, Worker, Workflow
+from comfyrelay.client.calls import DEFAULT_URL, Done
+from comfyrelay.client.client import Client
+from comfyrelay.client.events import Event
+from comfyrelay.client.find import Found, find
+
+__all__ = [
+    "DEFAULT_URL",
+    "About",
+    "Batch",
+    "Client",
+    "Done",
+    "Effect",
+    "Event",
+    "Found",
+    "Job",
+    "LogLine",
+    "Now",
+    "Output",
+    "Preset",
+    "Worker",
+    "Workflow",
+    "find",
+]

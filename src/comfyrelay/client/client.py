@@ -1,0 +1,334 @@
+"""A client of the user API."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+from urllib.parse import quote
+from uuid import uuid4
+
+from comfyrelay.client.bodies import ENDED, About, Batch, Effect, Job, LogLine, Now, Output, Preset, Worker, Workflow
+from comfyrelay.client.calls import DEFAULT_URL, Calls, Done
+from comfyrelay.client.events import Event, follow
+from comfyrelay.client.files import Files, LinkExpired, media_type, safe_name
+from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
+
+__all__ = ["Client"]
+
+Kind = Literal["job", "batch"]
+PATHS: dict[Kind, str] = {"job": "/api/ai-jobs", "batch": "/api/batches"}
+LARGEST_PAGE = 200
+UPLOADS_AT_ONCE = 4
+# How often it is asked for more of a log.
+LOG_SECONDS = 0.5
+
+
+class Client:
+    """Made for one event loop; close it, or use it with `async with`.
+
+    What the server refuses is one of our errors; `ControlPlaneUnreachable` when nobody answers, or not like ComfyRelay.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, *, token: str | None = None) -> None:
+        self._calls = Calls(url, token=token)
+        self._files = Files()
+
+    @property
+    def url(self) -> str:
+        return self._calls.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._calls.close()
+        await self._files.close()
+
+    # Files
+
+    async def upload(self, path: Path, *, mime_type: str | None = None) -> str:
+        """Send a file, in pieces; returns the id that jobs name it by."""
+        if not await asyncio.to_thread(path.is_file):
+            raise InvalidInput(f"There is no file {path}.")
+        size = (await asyncio.to_thread(path.stat)).st_size
+        if not size:
+            raise InvalidInput(f"{path} is empty.")
+        body = {
+            "mime_type": mime_type or media_type(path),
+            "size": size,
+            "original_filename": path.name,
+        }
+        begun = (await self._calls.post("/api/videos/uploads", body)).data
+        await self._files.send(path, begun["upload_url"], headers=begun["upload_headers"], size=size)
+        return str(begun["file"]["id"])
+
+    async def upload_all(
+        self, paths: Iterable[Path], *, on_sent: Callable[[Path], None] | None = None
+    ) -> dict[Path, str]:
+        """Send files, each once, a few at a time; the ids by path."""
+        turn = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        wanted = list(dict.fromkeys(paths))
+
+        async def send(path: Path) -> str:
+            async with turn:
+                id_ = await self.upload(path)
+            if on_sent is not None:
+                on_sent(path)
+            return id_
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {path: group.create_task(send(path)) for path in wanted}
+        except* ComfyRelayError as failed:
+            # one sentence is enough, and the first is as good as any
+            raise failed.exceptions[0] from None
+        return {path: task.result() for path, task in tasks.items()}
+
+    async def download_outputs(
+        self, job_id: str, folder: Path, *, name: Callable[[Output], str] | None = None
+    ) -> list[Path]:
+        """Fetch what a job has made into a folder, under the server's names or those that `name` gives."""
+        outputs = (await self.job(job_id))["outputs"]
+        return [
+            await self._download(job_id, each, folder / safe_name(name(each) if name else each["filename"]))
+            for each in outputs
+        ]
+
+    async def _download(self, job_id: str, output: Output, to: Path) -> Path:
+        try:
+            return await self._files.fetch(output, to)
+        except LinkExpired:
+            # links live for a while; whoever fetches many files gets the later ones anew
+            [fresh] = [each for each in (await self.job(job_id))["outputs"] if each["file_id"] == output["file_id"]]
+            return await self._files.fetch(fresh, to)
+
+    # What can be run
+
+    async def create_workflow(
+        self,
+        graph: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        properties: Sequence[Mapping[str, Any]] = (),
+        output_node_id: str | None = None,
+        output_extension: str | None = None,
+        output_mime_type: str | None = None,
+    ) -> Workflow:
+        """Make a workflow of one's own out of a graph in ComfyUI's API format."""
+        body = _given(
+            name=name,
+            output_node_id=output_node_id,
+            output_extension=output_extension,
+            output_mime_type=output_mime_type,
+        )
+        made: Workflow = (
+            await self._calls.post("/api/workflows", {"graph": graph, "properties": list(properties), **body})
+        ).data
+        return made
+
+    async def workflows(self) -> list[Workflow]:
+        return [each async for each in self._calls.pages("/api/workflows", limit=LARGEST_PAGE)]
+
+    async def effects(self) -> list[Effect]:
+        return [each async for each in self._calls.pages("/api/effects", limit=LARGEST_PAGE)]
+
+    # Jobs
+
+    async def submit(
+        self,
+        *,
+        effect_id: int | None = None,
+        workflow_slug: str | None = None,
+        input_payload: Mapping[str, Any] | None = None,
+        input_file_id: str | None = None,
+        label: str | None = None,
+        priority: int = 0,
+        webhook_url: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Job:
+        """Submit a job. Send the same key again where it is not known whether the first time arrived."""
+        body = _given(
+            effect_id=effect_id,
+            workflow_slug=workflow_slug,
+            input_payload=input_payload,
+            input_file_id=input_file_id,
+            label=label,
+            priority=priority,
+            webhook_url=webhook_url,
+            idempotency_key=idempotency_key or uuid4().hex,
+        )
+        job: Job = (await self._calls.post(PATHS["job"], body)).data
+        return job
+
+    async def job(self, job_id: str) -> Job:
+        job: Job = await self._calls.get(_path("job", job_id))
+        return job
+
+    def jobs(
+        self,
+        *,
+        status: str | None = None,
+        batch_id: str | None = None,
+        search: str | None = None,
+        page: int = LARGEST_PAGE,
+    ) -> AsyncIterator[Job]:
+        """Newest first, asked for as they are needed. `search` is a part of a label, an error or an id."""
+        limit = min(page, LARGEST_PAGE)
+        return self._calls.pages(PATHS["job"], status=status, batch_id=batch_id, search=search, limit=limit)
+
+    async def some_jobs(self, *, status: str, limit: int, batch_id: str | None = None) -> tuple[list[Job], bool]:
+        """The newest jobs of a status, and whether there are more."""
+        page = await self._calls.get(PATHS["job"], status=status, batch_id=batch_id, limit=limit)
+        return page["items"], page["next_cursor"] is not None
+
+    def events(self, job_id: str, *, after: int = 0, patience_seconds: float = 60.0) -> AsyncGenerator[Event, None]:
+        """What happened to a job after that event, then what happens, up to its end; also over broken connections."""
+        return follow(self._calls, job_id, after=after, patience_seconds=patience_seconds)
+
+    async def logs(self, job_id: str, *, is_followed: bool = False) -> AsyncGenerator[LogLine, None]:
+        """What the workers printed, oldest first; followed, up to the job's end."""
+        cursor, seen = None, 0
+        while True:
+            # asked first: what was printed before the end is then there to be read
+            has_ended = not is_followed or (await self.job(job_id))["status"] in ENDED
+            while True:
+                page = await self._calls.get(f"{_path('job', job_id)}/logs", limit=LARGEST_PAGE, cursor=cursor)
+                for line in page["items"][seen:]:
+                    yield line
+                seen = len(page["items"])
+                if page["next_cursor"] is None:
+                    break
+                cursor, seen = page["next_cursor"], 0
+            if has_ended:
+                return
+            await asyncio.sleep(LOG_SECONDS)
+
+    # Verbs of jobs and batches
+
+    async def cancel(self, kind: Kind, id_: str) -> Done[Any]:
+        return await self._calls.post(f"{_path(kind, id_)}/cancel")
+
+    async def pause(self, kind: Kind, id_: str, *, now: bool = False) -> Done[Any]:
+        return await self._calls.post(f"{_path(kind, id_)}/pause", {"mode": "now" if now else "after"})
+
+    async def resume(self, kind: Kind, id_: str) -> Done[Any]:
+        return await self._calls.post(f"{_path(kind, id_)}/resume")
+
+    async def move(self, kind: Kind, id_: str, to: str) -> Done[Any]:
+        return await self._calls.post(f"{_path(kind, id_)}/move", {"to": to})
+
+    async def retry(self, kind: Kind, id_: str, *, new_seeds: bool = False) -> Done[Any]:
+        """A failed or canceled job again, as a new one; of a batch, the items that failed."""
+        verb = "retry" if kind == "job" else "retry-failed"
+        return await self._calls.post(f"{_path(kind, id_)}/{verb}", {"new_seeds": new_seeds})
+
+    async def again(self, batch_id: str, *, new_seeds: bool = False) -> Done[Batch]:
+        """All items of a batch once more, however they ended, as a new batch."""
+        return await self._calls.post(f"{_path('batch', batch_id)}/again", {"new_seeds": new_seeds})
+
+    # Batches
+
+    async def submit_batch(
+        self,
+        items: Sequence[Mapping[str, Any]],
+        *,
+        effect_id: int | None = None,
+        workflow_slug: str | None = None,
+        label: str | None = None,
+        priority: int = 0,
+        webhook_url: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Batch:
+        """Submit jobs together, all or none. An item may have `input_payload`, `input_file_id` and `label`."""
+        body = _given(
+            effect_id=effect_id,
+            workflow_slug=workflow_slug,
+            items=list(items),
+            label=label,
+            priority=priority,
+            webhook_url=webhook_url,
+            idempotency_key=idempotency_key or uuid4().hex,
+        )
+        batch: Batch = (await self._calls.post(PATHS["batch"], body)).data
+        return batch
+
+    async def batch(self, batch_id: str) -> Batch:
+        batch: Batch = await self._calls.get(_path("batch", batch_id))
+        return batch
+
+    def batches(self) -> AsyncIterator[Batch]:
+        return self._calls.pages(PATHS["batch"], limit=LARGEST_PAGE)
+
+    async def some_batches(self, *, limit: int) -> list[Batch]:
+        page = await self._calls.get(PATHS["batch"], limit=limit)
+        return list(page["items"])
+
+    async def batches_before(self, id_: str, *, limit: int) -> list[Batch]:
+        """The newest that were made before this id; the id itself need not exist."""
+        return list((await self._calls.get(PATHS["batch"], cursor=id_, limit=limit))["items"])
+
+    async def jobs_before(self, id_: str, *, limit: int) -> list[Job]:
+        return list((await self._calls.get(PATHS["job"], cursor=id_, limit=limit))["items"])
+
+    # Presets
+
+    async def presets(self) -> list[Preset]:
+        return [each async for each in self._calls.pages("/api/presets", limit=LARGEST_PAGE)]
+
+    async def create_preset(self, name: str, values: Mapping[str, Any]) -> Preset:
+        preset: Preset = (await self._calls.post("/api/presets", {"name": name, "values": values})).data
+        return preset
+
+    async def remove_preset(self, preset_id: str) -> None:
+        await self._calls.delete(f"/api/presets/{quote(preset_id, safe='')}")
+
+    # Only where there is a desk
+
+    async def now(self) -> Now | None:
+        """The queue at a glance; nothing where there is no desk."""
+        try:
+            now: Now = await self._calls.get("/api/desk/now")
+        except NotFound:
+            return None
+        return now
+
+    async def about(self, job_id: str) -> About | None:
+        """What a job was made of, and each attempt; nothing where there is no desk."""
+        try:
+            about: About = await self._calls.get(f"/api/desk/jobs/{quote(job_id, safe='')}")
+        except NotFound:
+            return None
+        return about
+
+    # Only on a desk
+
+    async def desk(self) -> dict[str, Any]:
+        """What the desk is made of; `NotFound` where there is none."""
+        desk: dict[str, Any] = await self._calls.get("/api/desk")
+        return desk
+
+    async def add_graph(self, graph: Mapping[str, Any], *, name: str | None = None) -> dict[str, Any]:
+        """Make a workflow of a graph: `workflow`, with its inputs as properties, and `roles`."""
+        described: dict[str, Any] = (await self._calls.post("/api/desk/graphs", _given(graph=graph, name=name))).data
+        return described
+
+    async def add_batch(self, wish: Mapping[str, Any]) -> Batch:
+        """A batch made of folders and lists, as `POST /api/desk/batches` takes it."""
+        batch: Batch = (await self._calls.post("/api/desk/batches", {"idempotency_key": uuid4().hex, **wish})).data
+        return batch
+
+    # Only for administrators
+
+    async def workers(self) -> list[Worker]:
+        return list((await self._calls.get("/api/admin/workers", limit=LARGEST_PAGE))["items"])
+
+
+def _path(kind: Kind, id_: str) -> str:
+    return f"{PATHS[kind]}/{quote(id_, safe='')}"
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

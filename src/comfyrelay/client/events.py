@@ -1,0 +1,87 @@
+"""The events of a job as they happen, also over a connection that breaks."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from comfyrelay.client.calls import Calls
+from comfyrelay.errors import ControlPlaneUnreachable
+
+__all__ = ["Event", "follow", "parsed"]
+
+# The server says something every 15 s.
+SILENCE_SECONDS = 45.0
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """`id` counts the job's events; `progress` has none, because it is not kept."""
+
+    type: str
+    data: dict[str, Any]
+    id: int | None = None
+
+    @property
+    def is_last(self) -> bool:
+        return self.type in ("job:completed", "job:failed", "job:canceled")
+
+
+async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: float) -> AsyncGenerator[Event, None]:
+    """Every event after this one, once and in order, up to the job's last.
+
+    When the connection breaks it is made again, and what was missed is told. `ControlPlaneUnreachable` when nobody
+    could be reached for so long.
+    """
+    loop = asyncio.get_running_loop()
+    heard_at, pause = loop.time(), FIRST_PAUSE_SECONDS
+    while True:
+        headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
+        path = f"/api/ai-jobs/{quote(job_id, safe='')}/events"
+        try:
+            async with calls.stream(path, headers=headers, silence_seconds=SILENCE_SECONDS) as response:
+                if response.status_code == 204:
+                    return
+                heard_at, pause = loop.time(), FIRST_PAUSE_SECONDS
+                async for event in parsed(response.aiter_lines()):
+                    if event.id is not None:
+                        after = event.id
+                    yield event
+                    if event.is_last:
+                        return
+                    heard_at = loop.time()
+        except ControlPlaneUnreachable:
+            if loop.time() - heard_at > patience_seconds:
+                raise
+        # broken, or ended by a server that is being stopped
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+
+async def parsed(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
+    """Server-sent events out of their lines. Comments, and what is not JSON, are passed over."""
+    fields: dict[str, str] = {}
+    async for line in lines:
+        if line:
+            name, _, value = line.partition(":")
+            value = value.removeprefix(" ")
+            fields[name] = f"{fields[name]}\n{value}" if name == "data" and name in fields else value
+            continue
+        event, fields = _event(fields), {}
+        if event is not None:
+            yield event
+
+
+def _event(fields: dict[str, str]) -> Event | None:
+    try:
+        data = json.loads(fields["data"])
+    except (KeyError, ValueError):
+        return None
+    number = fields.get("id", "")
+    if not isinstance(data, dict):
+        return None
+    return Event(type=fields.get("event", "message"), data=data, id=int(number) if number.isdecimal() else None)

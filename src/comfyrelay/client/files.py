@@ -1,0 +1,108 @@
+"""Files to and from object storage, by URLs that carry their own permission: in pieces, and whole or not at all."""
+
+import asyncio
+import hashlib
+import mimetypes
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+
+from comfyrelay.client.bodies import Output
+from comfyrelay.comfy.http import is_loopback, save
+from comfyrelay.errors import InvalidInput, TransferFailed
+
+__all__ = ["Files", "LinkExpired", "media_type", "safe_name"]
+
+_TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
+_PIECE = 256 * 1024
+# What Python 3.11 does not know, wherever the machine has no list of its own.
+_MORE_TYPES = {".mkv": "video/x-matroska", ".avif": "image/avif", ".flac": "audio/flac", ".m4a": "audio/mp4"}
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class LinkExpired(TransferFailed):
+    """The permission to fetch this file has expired."""
+
+
+class Files:
+    """The token of the API is not sent along: storage is somebody else, and S3 takes one permission only."""
+
+    def __init__(self) -> None:
+        self._there = httpx.AsyncClient(timeout=_TIMEOUT)
+        # a proxy is for other machines
+        self._here = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
+
+    async def close(self) -> None:
+        await self._there.aclose()
+        await self._here.aclose()
+
+    async def send(self, path: Path, url: str, *, headers: dict[str, str], size: int) -> None:
+        # S3 takes no body of unknown length
+        headers = {**headers, "Content-Length": str(size)}
+        try:
+            response = await self._for(url).put(url, headers=headers, content=_pieces(path, size))
+        except httpx.HTTPError as error:
+            raise TransferFailed(f"{path.name} could not be sent: the connection to storage was lost.") from error
+        if not response.is_success:
+            raise TransferFailed(f"{path.name} could not be sent: storage answered with {response.status_code}.")
+
+    async def fetch(self, output: Output, to: Path) -> Path:
+        """The file appears under its name only when it is whole."""
+        what = f"{output['filename']} could not be fetched"
+        # as it is stored, not packed on the way: its checksum is that of the stored bytes
+        headers = {"Accept-Encoding": "identity"}
+        try:
+            await asyncio.to_thread(to.parent.mkdir, parents=True, exist_ok=True)
+            async with self._for(output["url"]).stream("GET", output["url"], headers=headers) as response:
+                if response.status_code in (400, 401, 403):
+                    raise LinkExpired(f"{what}: storage answered with {response.status_code}.")
+                if not response.is_success:
+                    raise TransferFailed(f"{what}: storage answered with {response.status_code}.")
+                await save(_checked(response, output, what), to)
+        except httpx.HTTPError as error:
+            raise TransferFailed(f"{what}: the connection to storage was lost.") from error
+        except OSError as error:
+            raise TransferFailed(f"{to} cannot be written: {error.strerror or error}.") from error
+        return to
+
+    def _for(self, url: str) -> httpx.AsyncClient:
+        return self._here if is_loopback(httpx.URL(url).host) else self._there
+
+
+def media_type(path: Path) -> str:
+    """What a file is, as far as its name tells."""
+    found = _MORE_TYPES.get(path.suffix.lower()) or mimetypes.guess_type(path.name, strict=False)[0] or ""
+    if not found.startswith(("image/", "video/", "audio/")):
+        raise InvalidInput(f"{path.name} does not look like an image, a video or audio.")
+    return found
+
+
+def safe_name(name: str) -> str:
+    """The last part of a name: whatever a server says, a file stays in the folder it is meant for."""
+    last = re.split(r"[\\/]", name.replace("\0", ""))[-1].strip()
+    return last if last.strip(".") else "output"
+
+
+async def _pieces(path: Path, size: int) -> AsyncIterator[bytes]:
+    left = size
+    with path.open("rb") as file:
+        # a file on this machine: reading a piece is shorter than handing it to a thread
+        while left and (piece := file.read(min(_PIECE, left))):
+            left -= len(piece)
+            yield piece
+    if left:
+        raise TransferFailed(f"{path.name} became shorter while it was sent.")
+
+
+async def _checked(response: httpx.Response, output: Output, what: str) -> AsyncIterator[bytes]:
+    digest, size = hashlib.sha256(), 0
+    async for piece in response.aiter_raw(_PIECE):
+        digest.update(piece)
+        size += len(piece)
+        yield piece
+    # before the file appears
+    wanted = output["content_hash"] or ""
+    if output["size"] not in (None, size) or (_SHA256.fullmatch(wanted) and digest.hexdigest() != wanted):
+        raise TransferFailed(f"{what}: what came is not what was stored.")

@@ -1,0 +1,71 @@
+"""A job or batch by a part of its id.
+
+Ids begin with the time, so those of one batch begin alike; they end at random. The end is therefore what tables and
+names of output files show, and both ends are understood.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from comfyrelay.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from comfyrelay.client.client import Client
+
+__all__ = ["SHORT", "Found", "find"]
+
+SHORT = 8
+_LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+_SOME = 3
+_PART = re.compile(r"[0-9a-f-]{4,36}")
+
+Kind = Literal["job", "batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    kind: Kind
+    id: str
+
+
+async def find(client: "Client", text: str) -> Found:
+    """The one job or batch whose id this is, or begins or ends so."""
+    part = text.strip().lower()
+    if not _PART.fullmatch(part):
+        raise InvalidInput(f"{text!r} is no id. Give 4 characters at least, of those that `comfyrelay jobs` shows.")
+    if len(part) == len(_LAST):
+        return await _whole(client, part)
+    found = await _beginning(client, part) or await _ending(client, part)
+    if not found:
+        raise NotFound(f"There is no job and no batch {text!r}.")
+    if len(found) > 1:
+        some = ", ".join(f"{each.kind} {each.id}" for each in found[:_SOME])
+        raise InvalidInput(f"{text!r} fits more than one: {some}. Give more of the one that you mean.")
+    return found[0]
+
+
+async def _whole(client: "Client", id_: str) -> Found:
+    try:
+        return Found("job", (await client.job(id_))["id"])
+    except NotFound:
+        pass
+    try:
+        return Found("batch", (await client.batch(id_))["id"])
+    except NotFound:
+        raise NotFound(f"There is no job and no batch {id_!r}.") from None
+
+
+async def _beginning(client: "Client", part: str) -> list[Found]:
+    """Lists go back in time from any id, so the ids that begin so come first after the last that could."""
+    last = part + _LAST[len(part) :]
+    jobs, batches = await client.jobs_before(last, limit=_SOME), await client.batches_before(last, limit=_SOME)
+    found = [*(Found("job", each["id"]) for each in jobs), *(Found("batch", each["id"]) for each in batches)]
+    return [each for each in found if each.id.startswith(part)]
+
+
+async def _ending(client: "Client", part: str) -> list[Found]:
+    jobs = [Found("job", each["id"]) async for each in client.jobs(search=part) if each["id"].endswith(part)]
+    # there are few of them, so all may be looked through
+    batches = [Found("batch", each["id"]) async for each in client.batches() if each["id"].endswith(part)]
+    return [*jobs, *batches]

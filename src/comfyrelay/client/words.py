@@ -1,0 +1,221 @@
+"""How jobs and batches are put into words and tables for a terminal."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from comfyrelay.client.bodies import About, Batch, Job, Preset
+from comfyrelay.client.find import SHORT
+
+__all__ = [
+    "batch_details",
+    "batch_table",
+    "clean",
+    "grid",
+    "how_far",
+    "job_details",
+    "job_table",
+    "now",
+    "output_lines",
+    "part_done",
+    "preset_table",
+    "short",
+    "since",
+    "size_of",
+    "span",
+    "status_text",
+]
+
+_COLOURS = {
+    "queued": "cyan",
+    "processing": "blue",
+    "completed": "green",
+    "failed": "red",
+    "canceled": "yellow",
+    "paused": "magenta",
+}
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+def short(id_: str) -> str:
+    return id_[-SHORT:]
+
+
+def clean(text: str) -> str:
+    """Without what would move the cursor or change the terminal: names and logs come from others."""
+    return "".join(each if each.isprintable() or each == "\t" else " " for each in _ANSI.sub("", text))
+
+
+def span(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h" if whole < 100 * 3600 else f"{whole // 86400} days"
+
+
+def since(moment: str, now: datetime) -> float:
+    return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds())
+
+
+def size_of(count: int | None) -> str:
+    if count is None:
+        return ""
+    size = float(count)
+    for unit in ("B", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def part_done(job: Job) -> float | None:
+    value = (job["progress"] or {}).get("value")
+    return min(1.0, max(0.0, float(value))) if isinstance(value, int | float) else None
+
+
+def how_far(job: Job, now: datetime) -> str:
+    """What a running job does: its node, its step, and when it should be done."""
+    progress, words = job["progress"] or {}, []
+    if progress.get("node"):
+        words.append(clean(str(progress["node"])))
+    if progress.get("steps"):
+        words.append(f"step {progress.get('step') or 0} of {progress['steps']}")
+    if not words and progress.get("stage"):
+        words.append(clean(str(progress["stage"])))
+    done = part_done(job)
+    # before that much is done, the guess would jump about
+    if done and 0.05 <= done < 1 and job["started_at"]:
+        words.append(f"about {span(since(job['started_at'], now) * (1 - done) / done)} left")
+    return ", ".join(words)
+
+
+def status_text(status: str) -> Text:
+    return Text(status, style=_COLOURS.get(status, ""))
+
+
+def grid(*columns: str) -> Table:
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    # an id is of use only when it is whole
+    table.columns[0].no_wrap = True
+    return table
+
+
+def job_table(jobs: Sequence[Job], labels: Mapping[str, str], now: datetime) -> Table:
+    table = grid("job", "status", "", "what", "made", "")
+    for each in jobs:
+        done = part_done(each) if each["status"] == "processing" else None
+        table.add_row(
+            short(each["id"]),
+            status_text(each["status"]),
+            "" if done is None else f"{done:.0%}",
+            Text(labels.get(each["id"], "")),
+            f"{span(since(each['created_at'], now))} ago",
+            Text(clean(each["error"] or ""), style="red") if each["error"] else how_far(each, now),
+        )
+    return table
+
+
+def batch_table(batches: Iterable[Batch]) -> Table:
+    table = grid("batch", "", "done", "what", "")
+    for each in batches:
+        table.add_row(
+            short(each["id"]),
+            ProgressBar(total=1.0, completed=each["progress"], width=20),
+            f"{each['done']} of {each['total']}",
+            Text(clean(each["label"] or "")),
+            _counts(each),
+        )
+    return table
+
+
+def preset_table(presets: Iterable[Preset]) -> Table:
+    table = grid("preset", "values")
+    for each in presets:
+        values = ", ".join(f"{key}={value}" for key, value in each["values"].items())
+        table.add_row(Text(clean(each["name"])), Text(clean(values)))
+    return table
+
+
+def job_details(job: Job, label: str, about: About | None, now: datetime) -> Table:
+    rows: list[tuple[str, RenderableType]] = [
+        ("job", job["id"]),
+        ("status", status_text(job["status"])),
+        ("what", Text(label)),
+        ("workflow", Text(clean(about["workflow_name"])) if about else ""),
+        ("progress", _progress(job, now)),
+        ("waits", Text(clean(job["waiting"]["text"])) if job["waiting"] else ""),
+        ("error", Text(clean(job["error"] or ""), style="red")),
+        ("attempts", f"{job['attempts']} of {job['max_attempts']}"),
+        ("priority", str(job["priority"]) if job["priority"] else ""),
+        ("retry of", job["retry_of"] or ""),
+        ("made", _moment(job["created_at"])),
+        ("started", _moment(job["started_at"])),
+        ("ended", _moment(job["completed_at"]) + _took(job)),
+        *((clean(each["key"]), Text(clean(str(each["value"])))) for each in (about["inputs"] if about else ())),
+    ]
+    return _rows(rows)
+
+
+def output_lines(job: Job) -> list[str]:
+    """Names and links, to be printed as they are: a link must not be cut or broken over lines."""
+    return [
+        line
+        for each in job["outputs"]
+        for line in (f"{clean(each['filename'])}  {size_of(each['size'])}", clean(each["url"]))
+    ]
+
+
+def batch_details(batch: Batch, failed: Sequence[Job]) -> RenderableType:
+    rows: list[tuple[str, RenderableType]] = [
+        ("batch", batch["id"]),
+        ("what", Text(clean(batch["label"] or ""))),
+        ("done", f"{batch['done']} of {batch['total']} ({batch['progress']:.0%})"),
+        ("items", _counts(batch)),
+        ("made", _moment(batch["created_at"])),
+    ]
+    errors = [Text(f"{short(each['id'])}  {clean(each['error'] or '')}", style="red") for each in failed]
+    return Group(_rows(rows), *errors)
+
+
+def _rows(rows: Sequence[tuple[str, RenderableType]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        if not isinstance(value, str | Text) or str(value):
+            table.add_row(Text(name, style="dim"), value)
+    return table
+
+
+def _progress(job: Job, now: datetime) -> str:
+    if job["status"] != "processing":
+        return ""
+    done = part_done(job)
+    return ", ".join(each for each in ("" if done is None else f"{done:.0%}", how_far(job, now)) if each)
+
+
+def _counts(batch: Batch) -> Text:
+    parts = [
+        Text(f"{count} {status}", style=_COLOURS.get(status, "")) for status, count in batch["counts"].items() if count
+    ]
+    return Text(", ").join(parts)
+
+
+def _moment(text: str | None) -> str:
+    return "" if text is None else f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _took(job: Job) -> str:
+    if job["started_at"] is None or job["completed_at"] is None:
+        return ""
+    return f", after {span(since(job['started_at'], datetime.fromisoformat(job['completed_at'])))}"
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,326 @@
+"""The commands as people call them: processes that speak to a server, with words, JSON and exit codes."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.server.main import listen
+from tests.api.receiver import receiving
+from tests.api.studio import complete, fail, lease, lease_of, run
+from tests.client.conftest import Site
+
+
+async def failed(site: Site, error: str = "It broke.") -> Any:
+    job = await site.submit()
+    await fail(site.api, site.worker, await lease(site.worker), error)
+    return job
+
+
+async def status_of(site: Site, job: Any) -> str:
+    return (await site.client.job(job["id"]))["status"]
+
+
+# Lists
+
+
+async def test_jobs_are_listed_with_what_they_are_and_what_went_wrong(site: Site) -> None:
+    broken = await failed(site, "No [red]such model\x1b[31m.")
+    await site.batch(1, label="boats")
+    ran = await site.command("jobs")
+    assert (ran.code, ran.err) == (0, "")
+    assert broken["id"][-8:] in ran.out
+    assert "No [red]such model" in ran.out
+    assert "\x1b" not in ran.out
+    assert "boats #1" in ran.out
+
+
+async def test_jobs_can_be_filtered_searched_and_limited(site: Site) -> None:
+    broken = await failed(site, "Out of memory.")
+    waiting = [await site.submit(label=f"boat {n}") for n in range(3)]
+    batch = await site.batch(2)
+
+    async def listed(*words: str) -> list[str]:
+        return [each["id"] for each in json.loads((await site.command("jobs", "--json", *words)).out)]
+
+    assert await listed("--status", "failed") == [broken["id"]]
+    assert await listed("--search", "OUT OF MEM") == [broken["id"]]
+    assert await listed("--search", "boat", "--limit", "2") == [waiting[2]["id"], waiting[1]["id"]]
+    assert len(await listed("--batch", batch["id"][-8:])) == 2
+    assert await listed("--search", "nothing like that") == []
+
+
+async def test_an_unknown_status_is_refused_with_those_that_there_are(site: Site) -> None:
+    ran = await site.command("jobs", "--status", "running")
+    assert ran.code == 2
+    assert "'queued', 'processing'" in ran.err
+
+
+async def test_a_job_is_shown_with_its_error_or_its_output(site: Site) -> None:
+    broken = await failed(site)
+    done = await run(site.api, site.user, site.worker, site.effect_id)
+    ran = await site.command("show", broken["id"][-8:])
+    assert ran.code == 0
+    assert broken["id"] in ran.out
+    assert "It broke." in ran.out
+    ran = await site.command("show", done["id"])
+    assert f"clip-{done['id'][-8:]}.png" in ran.out
+    shown = json.loads((await site.command("show", done["id"], "--json")).out)
+    # whole and on a line of its own, to be clicked on
+    [link] = [each for each in ran.out.splitlines() if each.startswith("http")]
+    assert link.startswith(shown["outputs"][0]["url"].partition("?")[0])
+    assert len(link) == len(shown["outputs"][0]["url"])
+    assert (shown["id"], shown["status"]) == (done["id"], "completed")
+
+
+async def test_a_waiting_job_says_what_it_waits_for(site: Site) -> None:
+    job = await site.submit()
+    assert "Next in line; a worker is free." in (await site.command("show", job["id"])).out
+
+
+async def test_a_batch_is_shown_with_its_counts_and_what_failed(site: Site) -> None:
+    batch = await site.batch(3)
+    await fail(site.api, site.worker, await lease(site.worker), "Too dark.")
+    ran = await site.command("show", batch["id"][-8:])
+    assert ran.code == 0
+    assert "1 of 3 (33%)" in ran.out
+    assert "2 queued, 1 failed" in ran.out
+    assert "Too dark." in ran.out
+
+
+# Logs
+
+
+async def test_logs_are_followed_to_the_end_and_the_code_tells_it(site: Site) -> None:
+    job = await site.submit()
+    leased = await lease(site.worker)
+    await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "logs": ["loading\x1b[2J"]})
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "comfyrelay", "logs", job["id"], "-f", env=site.env, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        assert await process.stdout.readline() == b"loading\n"
+        await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "logs": ["sampling"]})
+        assert await process.stdout.readline() == b"sampling\n"
+        await complete(site.api, site.worker, leased)
+        assert await process.wait() == 0
+    plain = await site.command("logs", job["id"])
+    assert (plain.code, plain.out) == (0, "loading\nsampling\n")
+    [first, _] = (await site.command("logs", job["id"], "--json")).out.splitlines()
+    assert json.loads(first)["line"] == "loading\x1b[2J"
+
+
+async def test_the_log_of_a_job_that_failed_ends_with_1_when_followed(site: Site) -> None:
+    job = await failed(site)
+    ran = await site.command("logs", job["id"], "--follow")
+    assert (ran.code, ran.err) == (1, "The job is failed.\n")
+    assert (await site.command("logs", job["id"])).code == 0
+
+
+# Verbs
+
+
+async def test_jobs_are_paused_resumed_and_canceled_several_at_once(site: Site) -> None:
+    one, two = await site.submit(), await site.submit()
+    ran = await site.command("pause", one["id"], two["id"][-8:])
+    assert (ran.code, ran.out.count("The job is paused.")) == (0, 2)
+    assert await status_of(site, one) == await status_of(site, two) == "paused"
+    assert (await site.command("resume", one["id"])).code == 0
+    assert await status_of(site, one) == "queued"
+    ran = await site.command("cancel", one["id"], "--json")
+    assert [each["status"] for each in json.loads(ran.out)] == ["canceled"]
+
+
+async def test_pause_now_interrupts_what_runs(site: Site) -> None:
+    job = await site.submit()
+    leased = await lease(site.worker)
+    await site.command("pause", job["id"], "--now")
+    answer = await site.worker.post("/api/worker/heartbeat", lease_of(leased))
+    assert answer["stop"] == "pause"
+
+
+async def test_a_refusal_is_a_sentence_and_2_and_the_others_are_done(site: Site) -> None:
+    done, waiting = await run(site.api, site.user, site.worker, site.effect_id), await site.submit()
+    ran = await site.command("cancel", done["id"], waiting["id"])
+    assert ran.code == 2
+    assert ran.err.startswith(f"job {done['id'][-8:]}: ")
+    assert await status_of(site, waiting) == "canceled"
+
+
+async def test_a_slip_of_the_pen_changes_nothing(site: Site) -> None:
+    job = await site.submit()
+    ran = await site.command("cancel", job["id"], "00000000")
+    assert (ran.code, ran.out) == (2, "")
+    assert "There is no job and no batch '00000000'." in ran.err
+    assert await status_of(site, job) == "queued"
+
+
+async def test_a_batch_takes_every_verb_that_a_job_takes(site: Site) -> None:
+    batch = await site.batch(2)
+    short = batch["id"][-8:]
+    assert "2 jobs paused." in (await site.command("pause", short)).out
+    assert "2 jobs resumed." in (await site.command("resume", short)).out
+    assert "Moved." in (await site.command("move", short, "--to", "top")).out
+    await fail(site.api, site.worker, await lease(site.worker))
+    assert "1 job submitted again." in (await site.command("retry", short, "--new-seed")).out
+    assert "2 jobs canceled." in (await site.command("cancel", short)).out
+    again = json.loads((await site.command("retry", short, "--all", "--json")).out)
+    assert [(each["total"], each["id"] != batch["id"]) for each in again] == [(2, True)]
+
+
+async def test_a_job_is_retried_as_a_new_one(site: Site) -> None:
+    job = await failed(site)
+    [again] = json.loads((await site.command("retry", job["id"], "--json")).out)
+    assert (again["retry_of"], again["status"]) == (job["id"], "queued")
+    assert (await site.command("retry", job["id"], "--all")).code == 2
+
+
+async def test_jobs_moved_to_the_top_keep_the_order_in_which_they_were_named(site: Site) -> None:
+    jobs = [await site.submit() for _ in range(4)]
+    assert (await site.command("move", jobs[2]["id"], jobs[3]["id"], "--to", "top")).code == 0
+    assert (await site.command("move", jobs[0]["id"], "--to", "down")).code == 0
+    waiting = [(await site.client.job(each["id"]))["waiting"] for each in jobs]
+    assert [each and each["position"] for each in waiting] == [4, 3, 1, 2]
+
+
+# Presets
+
+
+async def test_presets_are_added_listed_and_removed(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "medium.json").write_text('{"steps": 20, "profile": "medium"}')
+    added = await site.command("presets", "add", "medium", "--file", str(tmp_path / "medium.json"), "--set", "steps=25")
+    assert (added.code, added.out) == (0, "Kept medium with 2 values.\n")
+    await site.command("presets", "add", "look-dev", "--set", "prompt=a cat", "--set", "fast=true")
+    [newest, oldest] = json.loads((await site.command("presets", "--json")).out)
+    assert (newest["name"], newest["values"]) == ("look-dev", {"prompt": "a cat", "fast": True})
+    assert oldest["values"] == {"steps": 25, "profile": "medium"}
+    assert "steps=25" in (await site.command("presets")).out
+    assert (await site.command("presets", "remove", "medium")).out == "Removed medium.\n"
+    gone = await site.command("presets", "remove", "medium")
+    assert (gone.code, gone.err) == (2, "NotFound: There is no preset 'medium'.\n")
+
+
+@pytest.mark.parametrize("words", [["empty"], ["x", "--set", "no-equals-sign"], ["x", "--file", "nowhere.json"]])
+async def test_a_preset_without_good_values_is_refused(site: Site, words: list[str]) -> None:
+    assert (await site.command("presets", "add", *words)).code == 2
+    assert await site.client.presets() == []
+
+
+# Where it runs, and who calls
+
+
+async def test_nobody_there_is_one_sentence_and_2(site: Site) -> None:
+    with listen("127.0.0.1", 0) as probe:
+        port = probe.getsockname()[1]
+    said = f"ControlPlaneUnreachable: Nobody answers at http://127.0.0.1:{port}. Start it with: comfyrelay up\n"
+    for words in (["jobs"], ["show", "12345678"], ["cancel", "12345678"], ["presets"], ["top", "--once"]):
+        ran = await site.command(*words, "--url", f"http://127.0.0.1:{port}")
+        assert (ran.code, ran.out, ran.err) == (2, "", said)
+    # without an address: where a ComfyRelay with these settings would be
+    ran = await site.command("jobs", COMFYRELAY_URL="", COMFYRELAY_PORT=str(port), COMFYRELAY_HOST="0.0.0.0")
+    assert (ran.code, ran.err) == (2, said)
+
+
+async def test_a_missing_token_is_asked_for(site: Site) -> None:
+    ran = await site.command("jobs", COMFYRELAY_TOKEN="")
+    assert (ran.code, ran.out) == (2, "")
+    assert "Set COMFYRELAY_TOKEN to an API token of yours." in ran.err
+
+
+# The live view
+
+
+async def test_top_shows_queue_progress_and_outcomes_once(site: Site) -> None:
+    await failed(site, "Too dark.")
+    done = await run(site.api, site.user, site.worker, site.effect_id)
+    batch = await site.batch(2, label="boats")
+    leased = await lease(site.worker)
+    progress = {"value": 0.4, "stage": "running", "node": "KSampler", "step": 8, "steps": 20}
+    await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": progress})
+    await site.api.engine.courier.idle()
+    ran = await site.command("top", "--once")
+    assert (ran.code, ran.err) == (0, "")
+    for each in ("processing 1", "queued 1", "40%", "KSampler, step 8 of 20", "boats #1", "Too dark.", done["id"][-8:]):
+        assert each in ran.out
+    seen = json.loads((await site.command("top", "--json")).out)
+    assert seen["counts"] == {"processing": 1, "queued": 1, "paused": 0}
+    assert [each["id"] for each in seen["batches"]] == [batch["id"]]
+    assert [each["status"] for each in seen["outcomes"]] == ["completed", "failed"]
+    # who works is told to administrators only
+    assert seen["workers"] is None
+
+
+async def test_top_says_why_nothing_runs(site: Site) -> None:
+    await site.submit()
+    assert "Next in line; a worker is free." in (await site.command("top", "--once")).out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
+@pytest.mark.parametrize("leave", [b"q", b"\x03"], ids=["q", "ctrl-c"])
+async def test_top_is_live_in_a_terminal_until_somebody_leaves(site: Site, leave: bytes) -> None:
+    ours, theirs = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "comfyrelay",
+        "top",
+        "--every",
+        "0.1",
+        env=site.env,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=_own_terminal(theirs),
+    )
+    os.close(theirs)
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", buffering=0, closefd=False)
+    )
+    try:
+        async with asyncio.timeout(60):
+            await reader.readuntil(b"q quits")
+            job = await site.submit()
+            await reader.readuntil(b"queued")
+            await site.user.post(f"/api/ai-jobs/{job['id']}/cancel")
+            await reader.readuntil(job["id"][-8:].encode())
+            os.write(ours, leave)
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGKILL)
+        transport.close()
+        os.close(ours)
+
+
+def _own_terminal(fd: int) -> Callable[[], None]:
+    """As a shell's: Ctrl-C typed there reaches the process."""
+    return lambda: os.login_tty(os.dup(fd))
+
+
+# Notifications
+
+
+async def test_notify_test_says_what_arrived_and_what_did_not(site: Site) -> None:
+    async with receiving() as receiver:
+        good = receiver.url.replace("http://", "json://user:hunter22@")
+        with listen("127.0.0.1", 0) as probe:
+            port = probe.getsockname()[1]
+        bad = f"json://127.0.0.1:{port}/topsecret"
+        ran = await site.command("notify", "test", good, bad)
+        as_json = await site.command("notify", "test", bad, "--json")
+    assert ran.code == as_json.code == 1
+    first, second = ran.out.splitlines()
+    assert first.endswith("/…  sent")
+    assert second.startswith(f"json://127.0.0.1:{port}/…  failed: ")
+    assert json.loads(as_json.out)["failures"][0]["url"] == f"json://127.0.0.1:{port}/…"
+    for secret in ("hunter22", "topsecret"):
+        assert secret not in ran.out + ran.err + as_json.out + as_json.err
+    assert "notifications arrive here" in receiver.heard[0][1]
