@@ -6,9 +6,11 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI, Request
 
 from comfyrelay import __version__
+from comfyrelay.desk import batch_routes, graph_routes, page_routes
 from comfyrelay.server.answers import Answer, Body
 from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.problems import may_answer
+from comfyrelay.web import desk as page
 
 __all__ = ["DeskState", "add_desk_routes"]
 
@@ -35,7 +37,8 @@ class DeskBody(Body):
 
 def add_desk_routes(app: FastAPI, state: DeskState) -> None:
     app.state.desk = state
-    app.include_router(router)
+    for each in (router, graph_routes.router, batch_routes.router, page_routes.router, page.router):
+        app.include_router(each)
 
 
 @router.get("", responses=may_answer(401))

@@ -12,7 +12,7 @@ from comfyrelay.services.library import Input, OfferedEffect, inputs_of
 from comfyrelay.services.own_workflows import NewWorkflow
 from comfyrelay.store.catalogue import Workflow
 
-__all__ = ["router"]
+__all__ = ["router", "workflow_body"]
 
 router = APIRouter(prefix="/api", tags=["effects"])
 
@@ -38,7 +38,7 @@ async def workflows(
 ) -> Answer[Page[WorkflowBody]]:
     """Your own workflows, newest first."""
     page = await context.engine.own_workflows.page(user.tenant_id, before_id=cursor, limit=limit)
-    return Answer(data=Page(items=[_workflow(each) for each in page.items], next_cursor=page.next_cursor))
+    return Answer(data=Page(items=[workflow_body(each) for each in page.items], next_cursor=page.next_cursor))
 
 
 @router.post("/workflows", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
@@ -52,7 +52,7 @@ async def create_workflow(body: NewWorkflowBody, context: ContextOf, user: Curre
         output_extension=body.output_extension,
         output_mime_type=body.output_mime_type,
     )
-    return Answer(data=_workflow(await context.engine.own_workflows.create(user.tenant_id, new)), message="Made.")
+    return Answer(data=workflow_body(await context.engine.own_workflows.create(user.tenant_id, new)), message="Made.")
 
 
 @router.delete("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
@@ -89,7 +89,7 @@ def _effect(offered: OfferedEffect) -> EffectBody:
     )
 
 
-def _workflow(workflow: Workflow) -> WorkflowBody:
+def workflow_body(workflow: Workflow) -> WorkflowBody:
     return WorkflowBody(
         slug=workflow.slug,
         name=workflow.name,

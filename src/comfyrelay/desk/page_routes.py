@@ -1,0 +1,138 @@
+"""What the page asks for beside the user's API: the queue at a glance, and all that is known of one job."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from comfyrelay.desk.examples import sample_picture
+from comfyrelay.domain.fleets import WorkerState
+from comfyrelay.domain.states import JobStatus
+from comfyrelay.server.answers import Answer, Body
+from comfyrelay.server.auth import CurrentUser
+from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.server.problems import may_answer
+from comfyrelay.server.user_models import IdInPath
+from comfyrelay.services.overview import Overview
+from comfyrelay.store.overview import Unit
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/desk", tags=["desk"])
+# More than anybody looks through; what comes later is in the lists.
+MOST_WAITING = 200
+
+
+class WorkerNow(Body):
+    state: WorkerState
+    leases: int
+    max_concurrency: int
+
+
+class UnitBody(Body):
+    """A batch, or a job that belongs to none."""
+
+    id: str
+    is_batch: bool
+
+
+class NowBody(Body):
+    """`waiting` is in the order in which it will run; `worker` is null until it has registered."""
+
+    worker: WorkerNow | None
+    counts: dict[JobStatus, int]
+    running: list[UnitBody]
+    waiting: list[UnitBody]
+
+
+class InputValueBody(Body):
+    """A value; of a file, its name and a URL that works for a while."""
+
+    key: str
+    type: str
+    value: Any
+    url: str | None
+
+
+class AttemptBody(Body):
+    number: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    outcome: str | None
+    fault: str | None
+    error: str | None
+    seed: int | None
+
+
+class AboutJobBody(Body):
+    """`error_detail` is what the program itself said."""
+
+    workflow_slug: str
+    workflow_name: str
+    inputs: list[InputValueBody]
+    error_detail: str | None
+    attempts: list[AttemptBody]
+
+
+@router.get("/now", responses=may_answer(401, 503))
+async def now(context: ContextOf, user: CurrentUser) -> Answer[NowBody]:
+    """Whether the worker is well, how many jobs are where, and what runs and comes next."""
+    glance = await _overview(context).glance(user.tenant_id, limit=MOST_WAITING)
+    workers = (await context.engine.fleets.workers(limit=1)).items
+    worker = (
+        WorkerNow(
+            state=WorkerState(workers[0].state),
+            leases=workers[0].leases,
+            max_concurrency=workers[0].max_concurrency,
+        )
+        if workers
+        else None
+    )
+    return Answer(
+        data=NowBody(
+            worker=worker,
+            counts={JobStatus(status): count for status, count in glance.counts.items()},
+            running=_units(glance.running),
+            waiting=_units(glance.waiting),
+        )
+    )
+
+
+@router.get(
+    "/sample",
+    response_class=Response,
+    responses={200: {"description": "A picture", "content": {"image/png": {}}}, **may_answer(401)},
+)
+async def sample(_user: CurrentUser) -> Response:
+    """A picture for a first job."""
+    return Response(sample_picture(), media_type="image/png")
+
+
+@router.get("/jobs/{job_id}", responses=may_answer(401, 404, 422, 503))
+async def about_job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[AboutJobBody]:
+    """What a job was made of, what was said when it failed, and each attempt."""
+    about = await _overview(context).about(user.tenant_id, job_id)
+    return Answer(
+        data=AboutJobBody(
+            workflow_slug=about.workflow_slug,
+            workflow_name=about.workflow_name,
+            inputs=[
+                InputValueBody(key=each.key, type=each.type, value=each.value, url=each.url) for each in about.inputs
+            ],
+            error_detail=about.error_detail,
+            attempts=[
+                AttemptBody(**{name: getattr(each, name) for name in AttemptBody.model_fields})
+                for each in about.attempts
+            ],
+        )
+    )
+
+
+def _overview(context: Context) -> Overview:
+    engine = context.engine
+    return Overview(engine.databases, engine.objects, ttl_seconds=engine.settings.presigned_ttl_seconds)
+
+
+def _units(units: Iterable[Unit]) -> list[UnitBody]:
+    return [UnitBody(id=each.id, is_batch=each.is_batch) for each in units]

@@ -1,0 +1,100 @@
+"""What a page shows of a queue beside lists of jobs: the queue at a glance, and all that is known of one job."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.properties import Property
+from comfyrelay.domain.settlement import Attempt
+from comfyrelay.domain.states import JobStatus
+from comfyrelay.errors import NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.store import catalogue, jobs, overview
+from comfyrelay.store.overview import Unit
+
+__all__ = ["AboutJob", "Glance", "InputValue", "Overview"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Glance:
+    """`waiting` is in the order in which it will run, and only its beginning."""
+
+    counts: Mapping[str, int]
+    running: Sequence[Unit]
+    waiting: Sequence[Unit]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputValue:
+    """A value, or a file with a URL that works for a while."""
+
+    key: str
+    type: str
+    value: Any = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AboutJob:
+    workflow_slug: str
+    workflow_name: str
+    inputs: Sequence[InputValue]
+    error_detail: str | None
+    attempts: Sequence[Attempt]
+
+
+class Overview:
+    def __init__(self, databases: Databases, objects: ObjectStore, *, ttl_seconds: float) -> None:
+        self._databases = databases
+        self._objects = objects
+        self._ttl_seconds = ttl_seconds
+
+    async def glance(self, tenant_id: str, *, limit: int) -> Glance:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            counts = await overview.count_by_status(tx, tenant_id)
+        async with self._databases.central.read() as tx:
+            return Glance(
+                counts={each: counts.get(each, 0) for each in JobStatus},
+                running=await overview.running(tx, tenant_id),
+                waiting=await overview.waiting(tx, tenant_id, limit=limit),
+            )
+
+    async def about(self, tenant_id: str, job_id: str) -> AboutJob:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            job = await jobs.get(tx, tenant_id, job_id)
+            if job is None:
+                raise NotFound(f"There is no job {job_id!r}.")
+            payload = (await jobs.payloads(tx, [job_id]))[job_id]
+            attempts = await jobs.attempts_of(tx, job_id)
+        async with self._databases.central.read() as tx:
+            workflow = await catalogue.workflow(tx, id_=job.workflow_id)
+        properties = [Property.from_json(each) for each in workflow.properties] if workflow else []
+        return AboutJob(
+            workflow_slug=workflow.slug if workflow else "",
+            workflow_name=workflow.name if workflow else "",
+            inputs=await self._inputs(Snapshot.from_json(payload), properties),
+            error_detail=job.error_detail,
+            attempts=attempts,
+        )
+
+    async def _inputs(self, snapshot: Snapshot, properties: Sequence[Property]) -> list[InputValue]:
+        """In the order of the workflow's properties; those that were removed since then come by their placeholders."""
+        found = [
+            InputValue(
+                key=each.key,
+                type=each.type,
+                value=each.name,
+                url=await self._objects.sign_download(
+                    each.path, ttl_seconds=self._ttl_seconds, filename=each.name, content_type=each.mime_type
+                ),
+            )
+            for each in snapshot.assets
+        ]
+        by_placeholder = {each.placeholder: each for each in properties}
+        for placeholder, value in snapshot.values.items():
+            prop = by_placeholder.get(placeholder)
+            found.append(InputValue(key=prop.key if prop else placeholder, type=prop.type if prop else "", value=value))
+        order = {each.key: number for number, each in enumerate(properties)}
+        return sorted(found, key=lambda each: order.get(each.key, len(order)))

@@ -1,0 +1,49 @@
+"""A tenant's queue at a glance: how many jobs are where, and what runs and comes next."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import func, select
+
+from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.store.central import ai_job_dispatches as d
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import ai_jobs
+from comfyrelay.store.types import word
+
+__all__ = ["Unit", "count_by_status", "running", "waiting"]
+
+
+class Unit(NamedTuple):
+    """A batch, or a job that belongs to none."""
+
+    id: str
+    is_batch: bool
+
+
+async def count_by_status(tx: Tx, tenant_id: str) -> dict[str, int]:
+    counted = select(ai_jobs.c.status, func.count().label("jobs")).where(ai_jobs.c.tenant_id == tenant_id)
+    return {row.status: row.jobs for row in await tx.execute(counted.group_by(ai_jobs.c.status))}
+
+
+async def running(tx: Tx, tenant_id: str) -> list[Unit]:
+    """What workers have, the longest first."""
+    query = select(d.c.batch_id, d.c.tenant_job_id).where(
+        d.c.tenant_id == tenant_id, d.c.status == word(DispatchStatus.LEASED)
+    )
+    rows = (await tx.execute(query.order_by(d.c.leased_at, d.c.id))).all()
+    # several items of a batch may run at once
+    return list(dict.fromkeys(Unit(batch_id or job_id, batch_id is not None) for batch_id, job_id in rows))
+
+
+async def waiting(tx: Tx, tenant_id: str, *, limit: int) -> Sequence[Unit]:
+    """What is queued, in the order in which it will run; a batch stands where its first item does."""
+    unit = func.coalesce(d.c.batch_id, d.c.tenant_job_id)
+    query = (
+        select(unit, func.max(d.c.batch_id))
+        .where(d.c.tenant_id == tenant_id, d.c.status == word(DispatchStatus.QUEUED))
+        .group_by(unit)
+        .order_by(func.max(d.c.priority).desc(), func.min(d.c.rank), func.min(d.c.id))
+        .limit(limit)
+    )
+    return [Unit(id_, batch_id is not None) for id_, batch_id in await tx.execute(query)]

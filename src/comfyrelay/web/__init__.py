@@ -1,0 +1,1 @@
+"""Pages, as files that are served as they are."""

@@ -1,0 +1,38 @@
+"""The page of the desk: plain files, from this server alone."""
+
+from pathlib import Path
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse, Response
+from starlette.exceptions import HTTPException
+
+__all__ = ["router"]
+
+FILES = Path(__file__).parent / "static"
+TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+HEADERS = {
+    # blob: is a file that was chosen and is shown before it is sent
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; media-src 'self' blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    # asked again each time, so that a newer version is never mixed with files of the old one
+    "Cache-Control": "no-cache",
+}
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+async def page() -> Response:
+    return _file("index.html")
+
+
+@router.get("/static/{name}")
+async def static(name: str) -> Response:
+    return _file(name)
+
+
+def _file(name: str) -> Response:
+    place = FILES / name
+    # one folder without others in it, so a name with a way to elsewhere is none of its files
+    if place.parent != FILES or place.suffix not in TYPES or not place.is_file():
+        raise HTTPException(404, "There is no such page.")
+    return FileResponse(place, media_type=TYPES[place.suffix], headers=HEADERS)

@@ -1,0 +1,312 @@
+// Adding: choose what to run, fill in its form, and one job or a batch of them is made.
+
+import { get, parse, post, remove, typeOf, upload } from "./api.js";
+import { $, h, setText, toast } from "./dom.js";
+import { Field } from "./fields.js";
+import { knowEffects } from "./queue.js";
+import { tellChange } from "./verbs.js";
+import { many } from "./words.js";
+
+const MOST_ITEMS = 10000;
+const MOST_SEEN = 6;
+
+let choices = []; // what can be run: {value, name, target, properties}
+let chosen = null;
+let fields = [];
+let presets = [];
+const tries = h("input", { type: "number", id: "adding-tries", min: 1, max: 1000, step: 1, value: "1" });
+
+export async function load() {
+  const [effects, workflows] = await Promise.all([all("/api/effects"), all("/api/workflows")]);
+  knowEffects(effects);
+  choices = [
+    ...effects.map((each) => ({ value: `effect:${each.id}`, group: "Effects", name: each.name, target: { effect_id: each.id }, properties: each.properties })),
+    ...workflows.map((each) => ({ value: `workflow:${each.slug}`, group: "Your workflows", name: each.name, target: { workflow_slug: each.slug }, properties: each.properties })),
+  ];
+  const groups = [...new Set(choices.map((each) => each.group))];
+  $("adding-what").replaceChildren(
+    ...groups.map((group) =>
+      h("optgroup", { label: group }, choices.filter((each) => each.group === group).map((each) => h("option", { value: each.value }, each.name))),
+    ),
+  );
+  return choices;
+}
+
+async function all(path) {
+  const found = [];
+  let cursor = null;
+  do {
+    const page = await get(path, { limit: 200, cursor });
+    found.push(...page.items);
+    cursor = page.next_cursor;
+  } while (cursor);
+  return found;
+}
+
+/** Open the form: with something chosen, with files put in. */
+export async function open({ value = null, files = [] } = {}) {
+  if (!$("adding").open) {
+    problem(null);
+    $("adding").showModal();
+    await Promise.all([load(), loadPresets()]);
+  }
+  choose(value ?? fitting(files) ?? chosen?.value ?? choices[0]?.value);
+  if (files.length) put(files);
+}
+
+/** The first that takes such a file as its input. */
+function fitting(files) {
+  if (!files.length) return null;
+  const takes = (each) => each?.properties.some((prop) => prop.is_primary_input && typeOf(files[0]).startsWith(`${prop.type}/`));
+  const present = choices.find((each) => each.value === chosen?.value);
+  return (takes(present) ? present : choices.find(takes))?.value ?? null;
+}
+
+function put(files) {
+  const field = fields.find((each) => each.isFile && files.some((file) => each.takes(file)));
+  if (field) field.add(files.filter((file) => field.takes(file)));
+  else problem("What is chosen here takes no file like this one.");
+  sum();
+}
+
+function choose(value) {
+  chosen = choices.find((each) => each.value === value) ?? choices[0] ?? null;
+  if (!chosen) return;
+  $("adding-what").value = chosen.value;
+  fields = chosen.properties.map((each) => new Field(each, sum));
+  // what must be given, and what people change most, is seen at once
+  const isSeen = (field, place) => field.isFile || field.isRequired || field.hasRole || place < MOST_SEEN;
+  const rest = fields.filter((field, place) => !isSeen(field, place));
+  const hasSeed = fields.some((each) => each.isSeed);
+  tries.value = "1";
+  $("adding-fields").replaceChildren(
+    ...fields.filter(isSeen).map((each) => each.node),
+    ...(hasSeed
+      ? [h("div", { class: "field" }, h("label", { for: tries.id }, "Tries"), tries, h("p", { class: "hint" }, "Each further try gets a seed by chance."))]
+      : []),
+    ...(rest.length ? [h("details", { class: "rest" }, h("summary", {}, `${many(rest.length, "more setting")}`), ...rest.map((each) => each.node))] : []),
+  );
+  showPresets();
+  sum();
+}
+
+// ------------------------------------------------------------------------------------------------ presets
+
+async function loadPresets() {
+  presets = await all("/api/presets");
+}
+
+/** The kept values that mean something here, each to be put in with one click. */
+function showPresets() {
+  const keys = new Set(fields.filter((each) => !each.isFile).map((each) => each.key));
+  const useful = presets.filter((each) => Object.keys(each.values).some((key) => keys.has(key)));
+  const node = $("adding-preset");
+  node.hidden = keys.size === 0;
+  node.replaceChildren(
+    h("span", { class: "label" }, "Presets"),
+    h(
+      "div",
+      { class: "chips" },
+      useful.map((each) =>
+        h(
+          "span",
+          { class: "chip-pair" },
+          h("button", { type: "button", class: "chip", onclick: () => apply(each) }, each.name),
+          h("button", { type: "button", class: "chip quiet", "aria-label": `Delete preset ${each.name}`, onclick: () => forget(each) }, "✕"),
+        ),
+      ),
+      h("button", { type: "button", class: "chip quiet", onclick: nameIt }, "Keep these values…"),
+    ),
+  );
+}
+
+function apply(preset) {
+  for (const field of fields) if (!field.isFile && field.key in preset.values) field.set(preset.values[field.key]);
+  sum();
+}
+
+function nameIt() {
+  const name = h("input", { type: "text", maxlength: 200, "aria-label": "Name of the preset", placeholder: "Name" });
+  const keep = async () => {
+    if (!name.value.trim()) return name.focus();
+    const values = Object.fromEntries(fields.filter((each) => !each.isFile).map((each) => [each.key, each.value()]).filter(([, value]) => value !== undefined));
+    await tried(async () => {
+      await post("/api/presets", { name: name.value.trim(), values });
+      await loadPresets();
+      showPresets();
+    });
+  };
+  name.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") {
+      event.preventDefault();
+      keep();
+    }
+  });
+  $("adding-preset").lastChild.replaceChildren(name, h("button", { type: "button", onclick: keep }, "Keep"), h("button", { type: "button", class: "quiet", onclick: showPresets }, "Not now"));
+  name.focus();
+}
+
+const forget = (preset) =>
+  tried(async () => {
+    await remove(`/api/presets/${preset.id}`);
+    await loadPresets();
+    showPresets();
+  });
+
+// ------------------------------------------------------------------------------------------------ making
+
+/** What the form stands for: every file with every prompt, each as often as it is to be tried. */
+function plan() {
+  const primary = fields.find((each) => each.isPrimary);
+  const files = primary?.files.length ? primary.files : [null];
+  const many = fields.find((each) => each.lines() !== null);
+  const prompts = many ? many.lines() : [null];
+  const seed = fields.find((each) => each.isSeed);
+  const times = seed ? Math.min(1000, Math.max(1, Math.round(Number(tries.value)) || 1)) : 1;
+  const items = [];
+  for (const file of files)
+    for (const prompt of prompts)
+      for (let number = 0; number < times; number += 1) items.push({ file, prompt, number });
+  return { items, files: primary?.files ?? [], prompts: many ? prompts : [], times, manyKey: many?.key, seedKey: seed?.key };
+}
+
+function sum() {
+  const { items, files, prompts, times } = plan();
+  const count = items.length;
+  const parts = [files.length > 1 && many(files.length, "file"), prompts.length > 1 && many(prompts.length, "prompt"), times > 1 && many(times, "try", "tries")].filter(Boolean);
+  setText($("adding-sum"), count > 1 ? `One batch: ${parts.join(" × ")} = ${many(count, "job")}` : "");
+  setText($("adding-submit"), count > 1 ? `Add ${many(count, "job")}` : "Add job");
+}
+
+function problem(text) {
+  $("adding-error").hidden = !text;
+  setText($("adding-error"), text ?? "");
+  if (text) $("adding-error").scrollIntoView({ block: "nearest" });
+}
+
+async function tried(work) {
+  try {
+    problem(null);
+    return await work();
+  } catch (error) {
+    problem(error.message);
+    for (const each of fields) each.complain(error.errors?.[each.key] ?? null);
+    return null;
+  }
+}
+
+async function submit(event) {
+  event.preventDefault();
+  if ($("adding-submit").disabled) return;
+  for (const each of fields) each.complain(null);
+  const wrong = fields.filter((each) => each.wrong());
+  if (wrong.length) {
+    for (const each of wrong) each.complain(each.wrong());
+    wrong[0].focus();
+    return;
+  }
+  $("adding-submit").disabled = true;
+  const made = await tried(make);
+  $("adding-submit").disabled = false;
+  sum();
+  if (!made) return;
+  $("adding").close();
+  tellChange();
+  location.hash = made;
+}
+
+async function make() {
+  const { items, files, manyKey, seedKey } = plan();
+  if (items.length > MOST_ITEMS) throw new Error(`A batch has at most ${MOST_ITEMS} jobs; this would be ${items.length}.`);
+  const ids = new Map();
+  const payload = {};
+  const others = fields.filter((each) => each.isFile && !each.isPrimary && each.files.length);
+  let sent = 0;
+  const send = async (file) => {
+    sent += 1;
+    setText($("adding-sum"), `Sending ${file.name} (${sent} of ${files.length + others.length})…`);
+    return upload(file);
+  };
+  for (const each of files) ids.set(each, await send(each));
+  for (const each of others) payload[each.key] = await send(each.files[0]);
+  for (const each of fields) if (!each.isFile && each.isChanged()) payload[each.key] = each.value();
+  const bodies = items.map(({ file, prompt, number }) => ({
+    input_payload: {
+      ...payload,
+      ...(prompt === null ? {} : { [manyKey]: prompt }),
+      ...(number && seedKey ? { [seedKey]: Math.floor(Math.random() * Number.MAX_SAFE_INTEGER) } : {}),
+    },
+    ...(file ? { input_file_id: ids.get(file) } : {}),
+    label: labelOf(file, prompt ?? payload.prompt, number),
+  }));
+  if (bodies.length === 1) {
+    const { data } = await post("/api/ai-jobs", { ...chosen.target, ...bodies[0], idempotency_key: crypto.randomUUID() });
+    toast("Added.");
+    return `job/${data.id}`;
+  }
+  const { data } = await post("/api/batches", { ...chosen.target, items: bodies, label: chosen.name.slice(0, 200), idempotency_key: crypto.randomUUID() });
+  toast(`Added ${many(bodies.length, "job")}.`);
+  return `batch/${data.id}`;
+}
+
+function labelOf(file, prompt, number) {
+  const words = [file?.name, typeof prompt === "string" && prompt.trim() ? prompt.trim().replace(/\s+/g, " ") : null, number ? `try ${number + 1}` : null];
+  return words.filter(Boolean).join(" · ").slice(0, 200) || undefined;
+}
+
+// ------------------------------------------------------------------------------------------------ graphs, files
+
+/** A graph becomes a workflow of one's own, and its form is shown. */
+export async function openGraph(file) {
+  await open();
+  await tried(async () => {
+    let graph;
+    try {
+      graph = parse(await file.text());
+    } catch {
+      throw new Error(`${file.name} is not JSON. Save the graph in ComfyUI with “Export (API)”.`);
+    }
+    if (graph === null || typeof graph !== "object" || Array.isArray(graph)) throw new Error(`${file.name} is not a graph.`);
+    const name = file.name.replace(/\.json$/i, "").slice(0, 200) || "workflow";
+    const { data, message } = await post("/api/desk/graphs", { graph, name });
+    await load();
+    choose(`workflow:${data.workflow.slug}`);
+    toast(message === "Made." ? `“${name}” is now one of your workflows.` : message);
+  });
+}
+
+/** Files that were dropped or pasted, wherever that was. */
+export async function take(files) {
+  const graph = files.find((each) => each.name.toLowerCase().endsWith(".json"));
+  if (graph) return openGraph(graph);
+  const media = files.filter((each) => /^(image|video|audio)\//.test(typeOf(each)));
+  if (!media.length) return toast("Drop a graph (.json), pictures, videos or sound.", "error");
+  await open();
+  choose(fitting(media) ?? chosen?.value);
+  put(media);
+}
+
+/** The first job: an example with the sample picture. */
+export async function trySample(choice) {
+  try {
+    const picture = await (await fetch("/api/desk/sample")).blob();
+    const id = await upload(new File([picture], "sample.png", { type: "image/png" }));
+    const { data } = await post("/api/ai-jobs", { ...choice.target, input_file_id: id, label: "sample.png", idempotency_key: crypto.randomUUID() });
+    tellChange();
+    location.hash = `job/${data.id}`;
+  } catch (error) {
+    toast(error.message, "error");
+  }
+}
+
+export function start() {
+  $("adding-form").addEventListener("submit", submit);
+  $("adding-close").addEventListener("click", () => $("adding").close());
+  $("adding-what").addEventListener("change", (event) => choose(event.target.value));
+  tries.addEventListener("input", sum);
+  $("adding-graph").addEventListener("change", (event) => {
+    const [file] = event.target.files;
+    event.target.value = "";
+    if (file) openGraph(file);
+  });
+}

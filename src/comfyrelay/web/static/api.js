@@ -1,0 +1,93 @@
+// The server's API. Errors are thrown as `Problem`, with a sentence that can be shown.
+
+export class Problem extends Error {
+  constructor(text, status, errors = {}) {
+    super(text);
+    this.status = status;
+    this.errors = errors;
+  }
+}
+
+// Seeds have 64 bits, more than JavaScript's numbers hold exactly.
+const exact = (_key, value, context) =>
+  typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? "")
+    ? BigInt(context.source)
+    : value;
+const plain = (_key, value) =>
+  typeof value === "bigint" ? (JSON.rawJSON ? JSON.rawJSON(String(value)) : Number(value)) : value;
+
+/** JSON, with numbers that JavaScript would round kept whole. */
+export const parse = (text) => JSON.parse(text, exact);
+
+export async function call(method, path, body) {
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method,
+      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body, plain),
+    });
+  } catch {
+    throw new Problem("The desk does not answer. Is `comfyrelay up` still running?", 0);
+  }
+  const text = await answer.text();
+  let found = {};
+  try {
+    found = text ? parse(text) : {};
+  } catch {
+    // said below, by its status
+  }
+  if (answer.ok) return found;
+  throw new Problem(told(found, answer.status), answer.status, found.errors);
+}
+
+function told(problem, status) {
+  const errors = Object.entries(problem.errors ?? {});
+  const sentence = problem.detail || problem.title || `The server answered ${status}.`;
+  if (!errors.length) return sentence;
+  const first = errors.slice(0, 3).map(([field, why]) => `${field}: ${why}`);
+  return `${sentence} ${first.join(" ")}${errors.length > 3 ? ` (and ${errors.length - 3} more)` : ""}`;
+}
+
+export const get = async (path, query = {}) => (await call("GET", path + queryOf(query))).data;
+export const post = (path, body) => call("POST", path, body);
+export const remove = (path) => call("DELETE", path);
+
+function queryOf(query) {
+  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+/** The page may have been opened by another name of this machine than the one in URLs. */
+export const here = (url) => {
+  const { pathname, search } = new URL(url, location.href);
+  return pathname.startsWith("/files/") ? pathname + search : url;
+};
+
+const TYPES = {
+  png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", webp: "image/webp", gif: "image/gif", bmp: "image/bmp",
+  avif: "image/avif", tif: "image/tiff", tiff: "image/tiff", mp4: "video/mp4", m4v: "video/mp4", mov: "video/quicktime",
+  webm: "video/webm", mkv: "video/x-matroska", avi: "video/x-msvideo", mp3: "audio/mpeg", wav: "audio/wav",
+  flac: "audio/flac", ogg: "audio/ogg", opus: "audio/ogg", m4a: "audio/mp4",
+};
+
+export const typeOf = (file) => file.type || TYPES[file.name.split(".").pop().toLowerCase()] || "";
+
+/** Send a file; its id. */
+export async function upload(file) {
+  const { data } = await post("/api/videos/uploads", {
+    mime_type: typeOf(file),
+    size: file.size,
+    original_filename: file.name.slice(-255),
+  });
+  // a browser sets the length itself, and does not let anybody else
+  const headers = Object.entries(data.upload_headers).filter(([name]) => name.toLowerCase() !== "content-length");
+  let answer;
+  try {
+    answer = await fetch(here(data.upload_url), { method: "PUT", headers: Object.fromEntries(headers), body: file });
+  } catch {
+    throw new Problem(`${file.name} could not be sent.`, 0);
+  }
+  if (!answer.ok) throw new Problem(`${file.name} could not be sent: the server answered ${answer.status}.`, answer.status);
+  return data.file.id;
+}

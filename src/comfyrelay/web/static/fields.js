@@ -1,0 +1,199 @@
+// One input of a form, made of a property: its type, its range, its choices.
+
+import { typeOf } from "./api.js";
+import { h } from "./dom.js";
+import { label, many, size } from "./words.js";
+
+const FILES = new Set(["image", "video", "audio"]);
+const ROLES = new Set(["prompt", "negative_prompt", "seed"]);
+let last = 0;
+
+export class Field {
+  constructor(property, onChange) {
+    this.property = property;
+    this.onChange = onChange;
+    this.key = property.key;
+    this.isFile = FILES.has(property.type);
+    this.isPrimary = property.is_primary_input;
+    this.isRequired = property.required;
+    this.isSeed = property.type === "number" && /(^|_)(noise_)?seed(_|$)/.test(property.key);
+    this.hasRole = ROLES.has(property.key);
+    this.isPrompt = property.type === "text" && /(^|_)prompt(_|$)/.test(property.key) && !property.key.startsWith("negative");
+    this.files = [];
+    this.id = `field-${(last += 1)}`;
+    this.note = h("p", { class: "field-error", id: `${this.id}-error`, hidden: true });
+    this.node = h("div", { class: `field ${property.type}`, dataset: { key: this.key } }, this.made(), this.note);
+    this.first = this.isFile ? null : this.value();
+  }
+
+  made() {
+    const { property } = this;
+    if (this.isFile) return this.fileInput();
+    if (property.type === "boolean") return this.checkbox();
+    const name = h("label", { for: this.id }, label(property.key), this.isRequired ? "" : null);
+    if (property.type === "choice") return [name, this.choice()];
+    if (property.type === "number") return [name, this.number()];
+    return [name, this.text()];
+  }
+
+  text() {
+    const text = String(this.property.default_value ?? "");
+    const isLong = this.isPrompt || this.key.includes("prompt") || text.length > 60 || text.includes("\n");
+    this.input = isLong ? h("textarea", { id: this.id, rows: 3 }) : h("input", { id: this.id, type: "text" });
+    this.input.value = text;
+    this.listen();
+    if (!this.isPrompt) return this.input;
+    this.byLine = h("input", { type: "checkbox", onchange: this.onChange });
+    return h("div", {}, this.input, h("label", { class: "check" }, this.byLine, "One prompt per line: each makes a job"));
+  }
+
+  number() {
+    const { default_value: value, minimum, maximum } = this.property;
+    // a text field, since a number field rounds seeds of 64 bits
+    this.input = h("input", { id: this.id, type: "text", inputmode: "decimal", autocomplete: "off", "aria-describedby": `${this.id}-hint` });
+    this.input.value = value === null || value === undefined ? "" : String(value);
+    this.listen();
+    const from = minimum === null || minimum === undefined ? null : short(minimum);
+    const to = maximum === null || maximum === undefined ? null : short(maximum);
+    const hint = from !== null && to !== null ? `${from} to ${to}` : from !== null ? `at least ${from}` : to !== null ? `at most ${to}` : "";
+    const dice = this.isSeed ? h("button", { type: "button", onclick: () => this.set(Math.floor(Math.random() * Number.MAX_SAFE_INTEGER)) }, "By chance") : null;
+    return h("div", { class: "with-button" }, this.input, dice, h("span", { class: "hint", id: `${this.id}-hint` }, hint));
+  }
+
+  choice() {
+    const { choices, default_value: value } = this.property;
+    this.input = h("select", { id: this.id, onchange: this.onChange }, choices.map((each, place) => h("option", { value: place }, String(each))));
+    this.input.selectedIndex = Math.max(0, choices.indexOf(value));
+    return this.input;
+  }
+
+  checkbox() {
+    this.input = h("input", { id: this.id, type: "checkbox", checked: this.property.default_value === true, onchange: this.onChange });
+    return h("label", { class: "check" }, this.input, label(this.key));
+  }
+
+  fileInput() {
+    const { type } = this.property;
+    this.input = h("input", {
+      id: this.id,
+      type: "file",
+      class: "for-readers",
+      accept: `${type}/*`,
+      multiple: this.isPrimary,
+      onchange: () => {
+        this.add([...this.input.files]);
+        this.input.value = "";
+      },
+    });
+    this.list = h("ul", { class: "files" });
+    const what = this.isPrimary ? `Choose or drop ${type === "audio" ? "sound" : `${type}s`}` : `Choose or drop ${type === "audio" ? "a sound" : `a${type === "image" ? "n" : ""} ${type}`}`;
+    const zone = h("label", { class: "zone", for: this.id }, h("strong", {}, what), this.isPrimary ? h("span", { class: "hint" }, "Several make a batch.") : null);
+    return [h("span", { class: "label" }, label(this.key), this.isRequired ? null : h("span", { class: "hint" }, " (optional)")), this.input, zone, this.list];
+  }
+
+  listen() {
+    this.input.addEventListener("input", () => {
+      this.complain(null);
+      this.onChange();
+    });
+  }
+
+  takes(file) {
+    return typeOf(file).startsWith(`${this.property.type}/`);
+  }
+
+  add(files) {
+    this.files = this.isPrimary ? [...this.files, ...files] : files.slice(-1);
+    this.complain(null);
+    this.showFiles();
+    this.onChange();
+  }
+
+  showFiles() {
+    for (const each of this.list.querySelectorAll("img")) URL.revokeObjectURL(each.src);
+    const shown = this.files.slice(0, 50).map((file) =>
+      h(
+        "li",
+        {},
+        this.property.type === "image" ? h("img", { src: URL.createObjectURL(file), alt: "" }) : null,
+        h("span", { class: "filename" }, file.name),
+        h("span", { class: "hint" }, size(file.size)),
+        h("button", { type: "button", class: "quiet", "aria-label": `Remove ${file.name}`, onclick: () => this.drop(file) }, "✕"),
+      ),
+    );
+    const more = this.files.length - shown.length;
+    this.list.replaceChildren(...shown, ...(more > 0 ? [h("li", {}, `and ${many(more, "more file")}`)] : []));
+  }
+
+  drop(file) {
+    this.files = this.files.filter((each) => each !== file);
+    this.showFiles();
+    this.onChange();
+    this.input.focus();
+  }
+
+  /** The prompts, when each line is one. */
+  lines() {
+    if (!this.byLine?.checked) return null;
+    const found = this.input.value.split("\n").map((each) => each.trim()).filter(Boolean);
+    return found.length ? found : null;
+  }
+
+  value() {
+    const { type, choices } = this.property;
+    if (type === "boolean") return this.input.checked;
+    if (type === "choice") return choices[this.input.selectedIndex];
+    if (type !== "number") return this.input.value;
+    const text = this.input.value.trim();
+    if (!text) return undefined;
+    return /^-?\d+$/.test(text) && !Number.isSafeInteger(Number(text)) ? BigInt(text) : Number(text);
+  }
+
+  /** What was not touched is not sent: the server knows its defaults, and exactly. */
+  isChanged() {
+    const value = this.value();
+    return value !== undefined && (value !== this.first || (this.property.default_value ?? null) === null) && !(value === "" && !this.first);
+  }
+
+  set(value) {
+    const { type, choices } = this.property;
+    if (type === "boolean") this.input.checked = value === true;
+    else if (type === "choice") this.input.selectedIndex = Math.max(0, choices.indexOf(value));
+    else this.input.value = String(value);
+    this.complain(null);
+    this.onChange();
+  }
+
+  wrong() {
+    if (this.isFile) return this.isRequired && !this.files.length ? "This is needed." : null;
+    const value = this.value();
+    const { type, minimum, maximum } = this.property;
+    if (this.isRequired && (value === undefined || value === "")) return "This is needed.";
+    if (type !== "number" || value === undefined) return null;
+    if (Number.isNaN(value)) return "This must be a number.";
+    // what was not touched may be out of range: that is the graph's own affair
+    if (!this.isChanged()) return null;
+    if (minimum !== null && minimum !== undefined && value < minimum) return `This must be at least ${short(minimum)}.`;
+    if (maximum !== null && maximum !== undefined && value > maximum) return `This must be at most ${short(maximum)}.`;
+    return null;
+  }
+
+  complain(text) {
+    this.note.hidden = !text;
+    this.note.textContent = text ?? "";
+    this.node.classList.toggle("is-wrong", Boolean(text));
+    if (text) {
+      this.input.setAttribute("aria-invalid", "true");
+      this.input.setAttribute("aria-errormessage", this.note.id);
+      this.node.closest("details")?.setAttribute("open", "");
+    } else this.input?.removeAttribute("aria-invalid");
+  }
+
+  focus() {
+    this.input.focus();
+    this.node.scrollIntoView({ block: "nearest" });
+  }
+}
+
+/** 18446744073709552000 tells nobody anything. */
+const short = (value) => (Math.abs(Number(value)) >= 1e15 ? Number(value).toExponential(1) : String(value));

@@ -1,0 +1,243 @@
+// The page as a whole: its header, its keys, its dropping, and the clock that keeps it live.
+
+import { get } from "./api.js";
+import * as adding from "./adding.js";
+import { $, h, setText, toast } from "./dom.js";
+import * as pane from "./pane.js";
+import * as queue from "./queue.js";
+import { doVerb, onChange, pauseAll, resumeAll } from "./verbs.js";
+import { STATUS } from "./words.js";
+
+const EVERY_MS = 1000;
+const HIDDEN_HINT = "comfyrelay.stand-in";
+
+// ------------------------------------------------------------------------------------------------ header
+
+const FILTERS = ["", ...Object.keys(STATUS)];
+let desk = null;
+
+function makeFilters() {
+  $("filters").append(
+    ...FILTERS.map((status) =>
+      h("button", { type: "button", class: "chip", "aria-pressed": String(status === ""), dataset: { status }, onclick: () => filter(status) }, h("span", {}, status ? STATUS[status] : "all"), h("b", {})),
+    ),
+  );
+}
+
+function filter(status) {
+  for (const each of $("filters").children) each.setAttribute("aria-pressed", String(each.dataset.status === status));
+  told(queue.show({ status }));
+}
+
+function showHeader() {
+  const counts = queue.counts();
+  if (!counts) return;
+  const total = Object.values(counts).reduce((sum, each) => sum + each, 0);
+  for (const each of $("filters").children) {
+    const count = each.dataset.status ? counts[each.dataset.status] : total;
+    setText(each.lastChild, count.toLocaleString("en"));
+    each.classList.toggle("is-zero", !count);
+  }
+  $("pause-all").classList.toggle("is-off", !counts.queued && !counts.processing);
+  $("resume-all").disabled = !counts.paused;
+  document.title = counts.processing ? `(${counts.processing + counts.queued}) ComfyRelay` : "ComfyRelay";
+}
+
+const MACHINE = {
+  idle: ["Ready", "good"],
+  busy: ["Working", "busy"],
+  draining: ["Finishing, then stopping", "warn"],
+  offline: ["The worker does not answer", "bad"],
+  revoked: ["The worker is shut out", "bad"],
+};
+
+function showMachine(isReached) {
+  const worker = queue.worker();
+  const [words, kind] = !isReached
+    ? ["The desk does not answer", "bad"]
+    : worker
+      ? (MACHINE[worker.state] ?? [worker.state, "warn"])
+      : ["The worker is starting", "warn"];
+  const where = !desk ? "" : desk.is_stand_in ? "stand-in" : `ComfyUI at ${desk.comfyui.map((each) => each.replace(/^https?:\/\//, "")).join(", ")}`;
+  $("machine").dataset.kind = kind;
+  setText($("machine-text"), [words, where].filter(Boolean).join(" · "));
+}
+
+// ------------------------------------------------------------------------------------------------ clock
+
+let isLooking = false;
+let wasReached = true;
+
+async function look(force = false) {
+  if (isLooking) return;
+  isLooking = true;
+  try {
+    await queue.refresh({ force });
+    if (!wasReached) toast("The desk is back.");
+    wasReached = true;
+  } catch (problem) {
+    // said once, not every second
+    if (wasReached || problem.status) toast(problem.message, "error");
+    wasReached = problem.status !== 0;
+  } finally {
+    isLooking = false;
+  }
+  showMachine(wasReached);
+  showHeader();
+}
+
+const told = (promise) => promise?.catch?.((problem) => toast(problem.message, "error"));
+
+/** Near the end of the list, the next page is fetched. */
+function reachOn() {
+  if ($("more").textContent && $("more").getBoundingClientRect().top < innerHeight + 600) told(queue.loadMore());
+}
+
+async function tick() {
+  if (document.hidden) return;
+  await look();
+  reachOn();
+  const unit = pane.openUnit();
+  if (wasReached && unit && unit.wantsClock()) await told(pane.refresh());
+}
+
+// ------------------------------------------------------------------------------------------------ address
+
+function followAddress() {
+  const [, kind, id] = /^#(job|batch)\/([\w-]+)$/.exec(location.hash) ?? [];
+  const before = pane.openUnit()?.id;
+  queue.select(id ?? null);
+  told(pane.show(kind ?? null, id ?? null));
+  if (!id && before) document.querySelector(`.row[data-id="${CSS.escape(before)}"] .name`)?.focus({ preventScroll: true });
+}
+
+// ------------------------------------------------------------------------------------------------ keys
+
+const KEYS = {
+  "/": () => $("search").focus(),
+  j: () => queue.step(1),
+  k: () => queue.step(-1),
+  n: () => told(adding.open()),
+  x: () => act("cancel"),
+  r: () => act("retry"),
+  Escape: () => (location.hash = ""),
+};
+
+function act(verb) {
+  const row = queue.focused();
+  if (row) doVerb(verb, row.unit);
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const isTyping = event.target.closest("input, textarea, select");
+  if (isTyping) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const does = KEYS[event.key];
+  if (!does) return;
+  event.preventDefault();
+  does();
+}
+
+// ------------------------------------------------------------------------------------------------ dropping
+
+function makeDropping() {
+  let depth = 0;
+  const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+  const done = () => {
+    depth = 0;
+    $("dropping").hidden = true;
+  };
+  addEventListener("dragenter", (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    depth += 1;
+    // inside the dialog, which is above all else
+    ($("adding").open ? $("adding") : document.body).append($("dropping"));
+    $("dropping").hidden = false;
+  });
+  addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
+  addEventListener("dragleave", () => {
+    depth -= 1;
+    if (depth <= 0) done();
+  });
+  addEventListener("drop", (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    done();
+    told(adding.take([...event.dataTransfer.files]));
+  });
+  addEventListener("paste", (event) => {
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (files.length) told(adding.take(files));
+  });
+}
+
+// ------------------------------------------------------------------------------------------------ start
+
+function makeHeader() {
+  makeFilters();
+  let typing = null;
+  $("search").addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => told(queue.show({ search: $("search").value.trim() })), 200);
+  });
+  $("add").addEventListener("click", () => told(adding.open()));
+  $("resume-all").addEventListener("click", resumeAll);
+  for (const each of $("pause-all").querySelectorAll("button")) {
+    each.addEventListener("click", () => {
+      $("pause-all").open = false;
+      pauseAll(each.dataset.mode);
+    });
+  }
+  addEventListener("click", (event) => {
+    if (!$("pause-all").contains(event.target)) $("pause-all").open = false;
+  });
+  // what is beside the list stays below the header, however high that is
+  new ResizeObserver(() => document.body.style.setProperty("--top", `${document.querySelector(".top").offsetHeight + 16}px`)).observe(
+    document.querySelector(".top"),
+  );
+  $("stand-in-close").addEventListener("click", () => {
+    sessionStorage.setItem(HIDDEN_HINT, "1");
+    $("stand-in").hidden = true;
+  });
+}
+
+async function begin() {
+  makeHeader();
+  makeDropping();
+  adding.start();
+  addEventListener("keydown", onKey);
+  addEventListener("hashchange", followAddress);
+  onChange(() => {
+    look(true);
+    told(pane.refresh());
+  });
+  addEventListener("scroll", reachOn, { passive: true });
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) pane.sleep();
+    else {
+      tick();
+      told(pane.refresh());
+    }
+  });
+  try {
+    const [found, choices] = await Promise.all([get("/api/desk"), adding.load()]);
+    desk = found;
+    $("stand-in").hidden = !desk.is_stand_in || sessionStorage.getItem(HIDDEN_HINT) !== null;
+    const starters = choices.filter((each) => each.properties.some((prop) => prop.is_primary_input && prop.type === "image"));
+    $("starters").append(
+      ...starters.slice(0, 2).map((each) => h("button", { type: "button", onclick: () => adding.trySample(each) }, `${each.name} (sample picture)`)),
+      h("button", { type: "button", onclick: () => told(adding.open()) }, "Choose something else…"),
+    );
+  } catch (problem) {
+    toast(problem.message, "error");
+  }
+  await look(true);
+  followAddress();
+  setInterval(tick, EVERY_MS);
+}
+
+begin();

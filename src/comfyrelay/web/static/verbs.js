@@ -1,0 +1,119 @@
+// What can be done with a job or a batch, and doing it. Every button and key comes here.
+
+import { post, remove } from "./api.js";
+import { ask, toast } from "./dom.js";
+import { ENDED, many } from "./words.js";
+
+const changed = new EventTarget();
+export const onChange = (listener) => changed.addEventListener("change", listener);
+export const tellChange = () => changed.dispatchEvent(new Event("change"));
+
+/** Do it, say what came of it, and let the page look again. */
+async function run(work) {
+  try {
+    const answer = await work();
+    if (answer?.message && answer.message !== "OK") toast(answer.message);
+    return answer?.data ?? true;
+  } catch (problem) {
+    toast(problem.message, "error");
+    return null;
+  } finally {
+    tellChange();
+  }
+}
+
+const job = (id, verb, body) => run(() => post(`/api/ai-jobs/${id}/${verb}`, body));
+const batch = (id, verb, body) => run(() => post(`/api/batches/${id}/${verb}`, body));
+
+/** The verbs that make sense now: [name, words, do, is it dangerous]. */
+export function verbsOf({ id, kind, status, counts, hasSeed = false }) {
+  return kind === "batch" ? ofBatch(id, counts) : ofJob(id, status, hasSeed);
+}
+
+function ofJob(id, status, hasSeed) {
+  const again = (body) => async () => {
+    const made = await job(id, "retry", body);
+    if (made) location.hash = `job/${made.id}`;
+  };
+  const found = [];
+  if (status === "queued") {
+    found.push(["pause", "Pause", () => job(id, "pause", { mode: "after" })], ...moves((to) => job(id, "move", { to })));
+  }
+  if (status === "processing") found.push(["pause-now", "Pause now", () => job(id, "pause", { mode: "now" })]);
+  if (status === "paused") found.push(["resume", "Resume", () => job(id, "resume")]);
+  if (status === "failed" || status === "canceled") {
+    found.push(["retry", "Retry", again(undefined)]);
+    if (hasSeed) found.push(["retry-seeds", "Retry with a new seed", again({ new_seeds: true })]);
+  }
+  if (ENDED.has(status)) found.push(["delete", "Delete", () => deleteJob(id), true]);
+  else found.push(["cancel", "Cancel", () => job(id, "cancel"), true]);
+  return found;
+}
+
+function ofBatch(id, counts) {
+  const active = counts.queued + counts.processing + counts.paused;
+  const found = [];
+  if (counts.queued || counts.processing) {
+    found.push(["pause", "Pause after this one", () => batch(id, "pause", { mode: "after" })]);
+    if (counts.processing) found.push(["pause-now", "Pause now", () => batch(id, "pause", { mode: "now" })]);
+  }
+  if (counts.paused) found.push(["resume", "Resume", () => batch(id, "resume")]);
+  if (counts.queued) found.push(...moves((to) => batch(id, "move", { to })));
+  if (counts.failed) {
+    found.push(["retry", `Retry ${counts.failed} failed`, () => batch(id, "retry-failed")]);
+    found.push(["retry-seeds", "Retry failed with new seeds", () => batch(id, "retry-failed", { new_seeds: true })]);
+  }
+  if (active) found.push(["cancel", "Cancel", () => cancelBatch(id, active), true]);
+  else {
+    found.push(["again", "Run all again with new seeds", () => again(id)]);
+    found.push(["delete", "Delete", () => deleteBatch(id), true]);
+  }
+  return found;
+}
+
+const moves = (move) => [
+  ["top", "Run next", () => move("top")],
+  ["up", "Move up", () => move("up")],
+  ["down", "Move down", () => move("down")],
+];
+
+async function again(id) {
+  const made = await batch(id, "again", { new_seeds: true });
+  if (made) location.hash = `batch/${made.id}`;
+}
+
+async function cancelBatch(id, active) {
+  if (await ask(`Cancel ${many(active, "item")} of this batch that have not ended?`, "Cancel them")) await batch(id, "cancel");
+}
+
+async function deleteJob(id) {
+  if (!(await ask("Delete this job, its output and its log? This cannot be undone.", "Delete"))) return;
+  if (await run(() => remove(`/api/ai-jobs/${id}`))) location.hash = "";
+}
+
+async function deleteBatch(id) {
+  if (!(await ask("Delete all items of this batch, their outputs and logs? This cannot be undone.", "Delete"))) return;
+  if (await bulk("delete", { batch_id: id }, "deleted")) location.hash = "";
+}
+
+function bulk(action, filter, done, mode) {
+  return run(async () => {
+    const { data } = await post("/api/ai-jobs/bulk", { action, filter, ...(mode ? { mode } : {}) });
+    const refused = data.refused[0] ? ` ${data.refused[0].detail}` : "";
+    return { data, message: `${many(data.changed, "job")} ${done}.${refused}` };
+  });
+}
+
+export async function pauseAll(mode) {
+  await bulk("pause", { status: "queued" }, "paused", mode);
+  if (mode === "now") await bulk("pause", { status: "processing" }, "asked to pause", mode);
+}
+
+export const resumeAll = () => bulk("resume", { status: "paused" }, "resumed");
+
+/** By key: the verb of this name, if it makes sense now. */
+export function doVerb(name, unit) {
+  const found = verbsOf(unit).find(([each]) => each === name);
+  if (found) found[2]();
+  else toast(name === "retry" ? "Only what failed or was canceled can be retried." : "This has ended already.");
+}

@@ -1,0 +1,116 @@
+"""What the page asks the desk for, and who may ask."""
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from comfyrelay.desk.examples import sample_picture
+from tests.web.looking import PROMPT_GRAPH
+
+PATHS = ("/", "/static/main.js", "/api/desk", "/api/desk/now")
+
+
+@pytest.fixture
+async def http(desk_url: str) -> Any:
+    async with httpx.AsyncClient(base_url=desk_url, timeout=30) as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_foreign_name_is_refused(http: httpx.AsyncClient, path: str) -> None:
+    assert (await http.get(path)).status_code == 200
+    for name in ("evil.example", f"evil.example:{http.base_url.port}", "127.0.0.1:1"):
+        assert (await http.get(path, headers={"Host": name})).status_code == 403
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_foreign_page_is_refused(http: httpx.AsyncClient, path: str) -> None:
+    own = f"http://{http.base_url.netloc.decode()}"
+    assert (await http.get(path, headers={"Origin": own})).status_code == 200
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        assert (await http.get(path, headers={"Origin": origin})).status_code == 403
+
+
+async def test_a_foreign_page_cannot_add_a_graph(http: httpx.AsyncClient) -> None:
+    answer = await http.post(
+        "/api/desk/graphs", json={"graph": PROMPT_GRAPH}, headers={"Origin": "https://evil.example"}
+    )
+    assert answer.status_code == 403
+    assert (await http.get("/api/workflows")).json()["data"]["items"] == []
+
+
+async def test_everything_of_the_page_comes_from_this_server(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/")
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "<script>" not in answer.text
+    assert "style=" not in answer.text
+
+
+@pytest.mark.parametrize("name", ["../desk.py", "..%2Fdesk.py", "%2Fetc%2Fpasswd", "%2E%2E", "nothing.js", "desk.py"])
+async def test_only_files_of_the_page_are_served(http: httpx.AsyncClient, name: str) -> None:
+    assert (await http.get(f"/static/{name}")).status_code == 404
+
+
+async def test_a_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/api/desk/graphs", json={"graph": PROMPT_GRAPH, "name": "portrait"})
+    assert answer.status_code == 201
+    data = answer.json()["data"]
+    assert data["roles"] == {"prompt": "prompt", "negative_prompt": "negative_prompt", "seed": "seed"}
+    by_key = {each["key"]: each for each in data["workflow"]["properties"]}
+    assert list(by_key)[:3] == ["prompt", "negative_prompt", "seed"]
+    # the range is that of the node
+    (steps,) = (each for key, each in by_key.items() if key.endswith("_steps"))
+    assert (steps["minimum"], steps["maximum"]) == (1, 10000)
+    listed = (await http.get("/api/workflows")).json()["data"]["items"]
+    assert [each["slug"] for each in listed] == [data["workflow"]["slug"]]
+
+
+async def test_a_graph_as_the_editor_saves_it_is_refused_with_an_explanation(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/api/desk/graphs", json={"graph": {"nodes": [], "links": []}})
+    assert answer.status_code == 422
+    assert "Export (API)" in answer.json()["detail"]
+
+
+async def test_all_that_is_known_of_a_job_is_told(http: httpx.AsyncClient) -> None:
+    made = (await http.post("/api/desk/graphs", json={"graph": PROMPT_GRAPH, "name": "portrait"})).json()["data"]
+    body = {
+        "workflow_slug": made["workflow"]["slug"],
+        "input_payload": {"prompt": "a hill", "seed": 18446744073709551614},
+        "idempotency_key": str(uuid4()),
+    }
+    job_id = (await http.post("/api/ai-jobs", json=body)).json()["data"]["id"]
+    await _ended(http, job_id)
+    about = (await http.get(f"/api/desk/jobs/{job_id}")).json()["data"]
+    assert about["workflow_name"] == "portrait"
+    values = {each["key"]: each["value"] for each in about["inputs"]}
+    assert (values["prompt"], values["negative_prompt"], values["seed"]) == ("a hill", "blurry", 18446744073709551614)
+    assert [each["outcome"] for each in about["attempts"]] == ["failed"]
+    assert about["error_detail"]
+
+
+async def test_a_file_of_a_job_can_be_looked_at(http: httpx.AsyncClient) -> None:
+    content = sample_picture()
+    about_file = {"mime_type": "image/png", "size": len(content), "original_filename": "cat.png"}
+    upload = (await http.post("/api/videos/uploads", json=about_file)).json()["data"]
+    await http.put(upload["upload_url"], content=content, headers=upload["upload_headers"])
+    body = {"effect_id": 1, "input_file_id": upload["file"]["id"], "idempotency_key": str(uuid4())}
+    job_id = (await http.post("/api/ai-jobs", json=body)).json()["data"]["id"]
+    (shown,) = (await http.get(f"/api/desk/jobs/{job_id}")).json()["data"]["inputs"]
+    assert (shown["key"], shown["type"], shown["value"]) == ("image", "image", "cat.png")
+    assert (await http.get(shown["url"])).content == content
+
+
+async def test_nothing_is_known_of_a_job_that_is_not_there(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/api/desk/jobs/nothing")).status_code == 404
+
+
+async def _ended(http: httpx.AsyncClient, job_id: str) -> None:
+    async with asyncio.timeout(30):
+        async with http.stream("GET", f"/api/ai-jobs/{job_id}/events") as events:
+            async for _line in events.aiter_lines():
+                pass
