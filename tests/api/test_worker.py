@@ -324,6 +324,13 @@ class TestPoll:
         assert known is not None
         assert known.capabilities == {"gpus": 1}
 
+    async def test_one_that_left_by_another_server_is_refused_at_its_next_poll(self, api: Api) -> None:
+        await api.effect()
+        worker = await api.worker()
+        await poll(worker)
+        await api.engine.workers.deregister("gpu-1")
+        problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
+
     async def test_one_that_leaves_does_not_make_the_others_unknown(self, api: Api) -> None:
         await api.effect()
         leaving, staying = await api.worker("gpu-1"), await api.worker("gpu-2")

@@ -16,8 +16,7 @@ from comfyrelay.store.workers import Worker
 __all__ = ["SESSION_COOKIE", "Admin", "CurrentUser", "CurrentWorker", "PollingWorker"]
 
 SESSION_COOKIE = "comfyrelay_session"
-# Longer than a poll may be parked.
-POLL_REMEMBER_SECONDS = 60.0
+POLL_REMEMBER_SECONDS = 3600.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 Bearer = Annotated[
     HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, description="An API token"))
@@ -50,7 +49,7 @@ async def current_worker(context: ContextOf, bearer: Bearer) -> Worker:
 
 
 async def polling_worker(context: ContextOf, bearer: Bearer) -> Worker:
-    """Who polls may be remembered from its last poll: leasing looks at the token and the approval itself."""
+    """Who polls may be remembered for long: leasing looks at the token and the approval itself."""
     try:
         return await _worker(context, bearer, oldest_seconds=POLL_REMEMBER_SECONDS)
     except (Unauthorized, Forbidden):

@@ -107,9 +107,8 @@ async def poll(body: Poll, request: Request, context: ContextOf, worker: Polling
         warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
         token_hash=worker.token_hash,
     )
-    if body.capabilities is not None and body.capabilities != worker.capabilities:
+    if body.capabilities is not None:
         await context.engine.workers.note_capabilities(worker, body.capabilities)
-        context.forget_worker(worker.worker_id)
     wait_seconds = 0.0 if context.stopping.is_set() else _spread(min(body.wait_seconds, LONGEST_WAIT_SECONDS))
     leased = await _unless_gone(request, _leased(context, wish, wait_seconds))
     return Answer(data=Polled(job=leased), message="Here is a job." if leased else "There is nothing to do.")
@@ -209,7 +208,11 @@ async def _tried(context: Context, body: Register) -> WouldRegister:
 
 
 async def _leased(context: Context, wish: LeaseRequest, wait_seconds: float) -> LeasedJobBody | None:
-    leased = await context.engine.claimer.poll(wish, wait_seconds=wait_seconds)
+    try:
+        leased = await context.engine.claimer.poll(wish, wait_seconds=wait_seconds)
+    except (Unauthorized, Forbidden):
+        context.forget_worker(wish.worker_id)
+        raise
     return leased_job(leased[0], await context.engine.handover.urls(leased[0])) if leased else None
 
 

@@ -216,7 +216,8 @@ class Leasing:
         for index, request in enumerate(requests):
             fact = facts.get(request.worker_id)
             if fact is None and request.worker_id not in known:
-                leased.refused[index] = Forbidden(f"The worker {request.worker_id!r} is not registered.")
+                gone = f"The worker {request.worker_id!r} is not registered."
+                leased.refused[index] = Forbidden(gone) if request.token_hash is None else Unauthorized(gone)
             elif fact is not None and not fact.is_approved:
                 leased.refused[index] = Forbidden(f"The worker {request.worker_id!r} is not approved.")
             elif fact is not None and request.token_hash not in {None, fact.token_hash}:

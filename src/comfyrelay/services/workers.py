@@ -102,7 +102,11 @@ class Workers:
             return await workers.by_token(tx, token_hash)
 
     async def note_capabilities(self, worker: Worker, capabilities: Mapping[str, Any]) -> None:
-        """A worker says, with a poll, that what it is or has changed."""
+        """A worker says, with a poll, what it is or has; mostly that has not changed."""
+        async with self._databases.central.read() as tx:
+            known = await workers.get(tx, worker.worker_id)
+        if known is None or known.capabilities == capabilities:
+            return
         await self._databases.central.run(
             Step.WORKER, lambda tx: workers.change(tx, worker.worker_id, capabilities=dict(capabilities))
         )
