@@ -1,0 +1,238 @@
+"""Stopping: a user's cancel and pause, an operator's drain and revoke, signals, and notices that the machine goes."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from comfyrelay.sim import Slow, Stuck
+from tests.worker.metadata import Metadata
+from tests.worker.processes import Service
+from tests.worker.system import DOWNLOAD, UPLOAD, System
+
+# in the first node: progress counts nodes, and after the first it would look as if the job were soon done
+ENDLESS = Slow(class_type="LoadImage", seconds=600, steps=6000)
+SOON_SECONDS = 2.0
+Going = tuple[System, Service, Metadata | None]
+
+
+@pytest.fixture
+async def metadata() -> AsyncIterator[Metadata]:
+    async with Metadata() as metadata:
+        yield metadata
+
+
+def tell(worker: Service, metadata: Metadata | None) -> None:
+    """Tell a worker that it must go: by a Spot notice where there is one, else by a signal."""
+    if metadata is None:
+        worker.send(signal.SIGTERM)
+    else:
+        metadata.interrupt(seconds=120)
+
+
+async def finished_by_another(system: System, job: str) -> None:
+    """What was given back is unharmed: nothing was counted against it, and another worker does it."""
+    found = await system.job(job)
+    assert (found["status"], found["attempts"]) == ("queued", 0)
+    system.sim.behave()
+    system.files.let_go()
+    await system.started("other")
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+
+
+@pytest.fixture(params=["signal", "spot"])
+def going(request: pytest.FixtureRequest, system: System, metadata: Metadata) -> Going:
+    """A worker that has not been started, and how it will hear that it must go."""
+    by_signal = request.param == "signal"
+    worker = system.worker(
+        metadata_url="off" if by_signal else metadata.url, metadata_interval_seconds=0.1, shutdown_seconds=30
+    )
+    return system, worker, None if by_signal else metadata
+
+
+class TestLeaving:
+    """By SIGTERM and by a Spot notice, at each moment of a job."""
+
+    async def test_an_idle_worker_goes_at_once(self, going: Going) -> None:
+        system, worker, metadata = going
+        await system.plain_effect()
+        await worker.start()
+        await worker.until_said("worker.registered")
+        tell(worker, metadata)
+        assert await worker.ended() == 0
+        assert (await system.admin("GET", "/workers"))["items"] == []
+
+    async def test_a_job_that_is_being_fetched_is_given_back(self, going: Going) -> None:
+        system, worker, metadata = going
+        job = await system.image(await system.effect())
+        system.files.hold(DOWNLOAD)
+        await worker.start()
+        await system.files.until_held()
+        tell(worker, metadata)
+        assert await worker.ended() == 0
+        await finished_by_another(system, job)
+
+    async def test_a_job_that_cannot_end_in_time_is_given_back_and_interrupted(self, going: Going) -> None:
+        system, worker, metadata = going
+        system.sim.misbehave(ENDLESS)
+        job = await system.image(await system.effect())
+        await worker.start()
+        await system.until_progress(job, 0.0001)
+        tell(worker, metadata)
+        assert await worker.ended() == 0
+        assert system.sim.log.interrupts == 1
+        await finished_by_another(system, job)
+
+    async def test_a_job_that_is_nearly_done_is_finished(self, going: Going) -> None:
+        system, worker, metadata = going
+        system.sim.misbehave(Slow(class_type="ImageInvert", seconds=3, steps=30))
+        job = await system.image(await system.effect())
+        await worker.start()
+        await system.until_progress(job, 0.4)
+        tell(worker, metadata)
+        assert await worker.ended() == 0
+        assert (await system.until(job, "completed"))["attempts"] == 1
+        assert system.sim.log.interrupts == 0
+
+    async def test_an_output_that_is_being_uploaded_gets_there(self, going: Going) -> None:
+        system, worker, metadata = going
+        job = await system.image(await system.effect())
+        system.files.hold(UPLOAD)
+        await worker.start()
+        await system.files.until_held()
+        tell(worker, metadata)
+        await worker.until_said("worker.leaving")
+        system.files.let_go()
+        assert await worker.ended() == 0
+        assert (await system.until(job, "completed"))["attempts"] == 1
+
+    async def test_no_job_is_taken_any_more(self, going: Going) -> None:
+        system, worker, metadata = going
+        effect = await system.effect()
+        job = await system.image(effect)
+        system.files.hold(UPLOAD)
+        await worker.start()
+        await system.files.until_held()
+        tell(worker, metadata)
+        await worker.until_said("worker.leaving")
+        system.files.let_go()
+        second = await system.image(effect)
+        assert await worker.ended() == 0
+        await system.completed(job)
+        await finished_by_another(system, second)
+
+
+async def test_a_second_signal_waits_for_nothing(system: System) -> None:
+    job = await system.image(await system.effect())
+    system.files.hold(UPLOAD)
+    worker = await system.started(shutdown_seconds=600)
+    await system.files.until_held()
+    worker.send(signal.SIGINT)
+    await worker.until_said("worker.leaving")
+    worker.send(signal.SIGINT)
+    assert await worker.ended(seconds=10) == 0
+    await finished_by_another(system, job)
+
+
+async def test_a_recommendation_to_rebalance_lets_the_job_finish(system: System, metadata: Metadata) -> None:
+    effect = await system.effect()
+    stuck = system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    worker = await system.started(metadata_url=metadata.url, metadata_interval_seconds=0.1)
+    job = await system.image(effect)
+    await system.until_running()
+    metadata.recommend_rebalance()
+    await worker.until_said("worker.leaving")
+    second = await system.image(effect)
+    stuck.end()
+    await system.completed(job)
+    assert await worker.ended() == 0
+    await finished_by_another(system, second)
+
+
+async def test_an_auto_scaling_group_that_ends_the_instance_is_heard(system: System, metadata: Metadata) -> None:
+    effect = await system.effect()
+    system.sim.misbehave(ENDLESS)
+    worker = await system.started(metadata_url=metadata.url, metadata_interval_seconds=0.1)
+    job = await system.image(effect)
+    await system.until_progress(job, 0.0001)
+    metadata.end_by_group()
+    assert await worker.ended() == 0
+    await finished_by_another(system, job)
+
+
+class TestStopping:
+    async def test_a_cancel_stops_the_run_soon(self, any_system: System) -> None:
+        system = any_system
+        effect = await system.effect()
+        system.sim.misbehave(ENDLESS)
+        worker = await system.started()
+        job = await system.image(effect)
+        await system.until_running()
+        await worker.until_said("worker.job_runs")
+        async with asyncio.timeout(SOON_SECONDS):
+            await system.user("POST", f"/ai-jobs/{job}/cancel", {})
+            await system.until(job, "canceled")
+        assert system.sim.log.interrupts == 1
+        system.sim.behave()
+        await system.completed(await system.image(effect))
+
+    async def test_a_cancel_stops_a_download_too(self, system: System) -> None:
+        effect = await system.effect()
+        system.files.hold(DOWNLOAD)
+        await system.started()
+        job = await system.image(effect)
+        await system.files.until_held()
+        async with asyncio.timeout(SOON_SECONDS):
+            await system.user("POST", f"/ai-jobs/{job}/cancel", {})
+            await system.until(job, "canceled")
+        system.files.let_go()
+
+    async def test_a_pause_now_puts_the_job_back_soon(self, any_system: System) -> None:
+        system = any_system
+        effect = await system.effect()
+        system.sim.misbehave(ENDLESS)
+        worker = await system.started()
+        job = await system.image(effect)
+        await system.until_running()
+        await worker.until_said("worker.job_runs")
+        async with asyncio.timeout(SOON_SECONDS):
+            await system.user("POST", f"/ai-jobs/{job}/pause", {"mode": "now"})
+            await system.until(job, "paused")
+        system.sim.behave()
+        await system.user("POST", f"/ai-jobs/{job}/resume", {})
+        await system.completed(job)
+        assert (await system.job(job))["attempts"] == 1
+
+    async def test_a_draining_worker_finishes_what_it_has_and_gets_nothing_new(self, system: System) -> None:
+        effect = await system.effect()
+        stuck = system.sim.misbehave(Stuck(class_type="ImageInvert"))
+        worker = await system.started(prefetch=0)
+        job = await system.image(effect)
+        await system.until_running()
+        await system.admin("POST", "/workers/gpu-1/drain")
+        second = await system.image(effect)
+        stuck.end()
+        await system.completed(job)
+        # long enough for whoever would get it
+        await system.reconcile()
+        assert (await system.job(second))["status"] == "queued"
+        await system.admin("POST", "/workers/gpu-1/undrain")
+        await system.completed(second)
+        assert worker.is_running
+
+    @pytest.mark.parametrize("sims", [2])
+    async def test_a_revoked_worker_stops_what_it_runs(self, system: System) -> None:
+        effect = await system.effect()
+        system.sims[0].misbehave(ENDLESS)
+        worker = await system.started("revoked", sims=[system.sims[0]])
+        job = await system.image(effect)
+        await system.until_running()
+        await worker.until_said("worker.job_runs")
+        await system.admin("POST", "/workers/revoked/revoke")
+        await worker.until_said("worker.job_lost")
+        assert system.sims[0].log.interrupts == 1
+        await system.started("trusted", sims=[system.sims[1]])
+        await system.completed(job)
+        assert (await system.lease_of(job))["last_worker_id"] == "trusted"
