@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from comfyrelay import __version__
 from comfyrelay.cli_batch_i2v import batch_i2v
+from comfyrelay.cli_jobs import jobs_app
+from comfyrelay.cli_run import run_app
 from comfyrelay.cli_worker import worker_app
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
 from comfyrelay.settings import load_settings
@@ -37,6 +40,8 @@ app.add_typer(db_app, name="db")
 admin_app = typer.Typer(no_args_is_help=True, help="Administrators of the server.")
 app.add_typer(admin_app, name="admin")
 app.add_typer(worker_app, name="worker")
+app.add_typer(run_app)
+app.add_typer(jobs_app)
 app.command()(batch_i2v)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -52,7 +57,7 @@ def main() -> None:
     try:
         app()
     except ComfyRelayError as error:
-        err.print(f"[red]{type(error).__name__}[/red]: {error}", soft_wrap=True, highlight=False)
+        err.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(CANNOT)
 
 
@@ -84,7 +89,7 @@ def up(
         out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]", highlight=False)
         out.print(f"  data     {found.data_dir}", highlight=False)
         if found.is_stand_in:
-            out.print("  ComfyUI  none at http://127.0.0.1:8188, so the built-in stand-in runs the jobs", highlight=False)
+            out.print("  ComfyUI  none at http://127.0.0.1:8188: the built-in stand-in runs the jobs", highlight=False)
             out.print("           start ComfyUI and then this again, or name it with --comfyui-url", highlight=False)
         else:
             out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
