@@ -64,6 +64,10 @@ async def test_a_running_job_shows_its_node_and_step_and_is_canceled_by_key(look
     await looking.page.keyboard.press("x")
     await expect(row.locator(".badge")).to_have_text("canceled")
     await expect(looking.page.locator("#machine-text")).to_have_text("Ready · stand-in")
+    await looking.behave()
+    await looking.page.keyboard.press("r")
+    await looking.status_is("succeeded")
+    await expect(looking.rows.locator(".badge")).to_have_text(["succeeded", "canceled"])
 
 
 async def test_an_open_job_is_live_by_its_events(looking: Looking) -> None:
@@ -286,6 +290,17 @@ async def test_an_error_of_the_server_is_said_in_words(looking: Looking) -> None
     await looking.call("DELETE", f"/api/ai-jobs/{job_id}")
     await looking.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await expect(looking.page.locator(".toast.error")).to_contain_text("There is no job")
+
+
+async def test_a_desk_that_does_not_answer_is_told_once_and_its_return_too(looking: Looking) -> None:
+    page = looking.page
+    await expect(page.locator("#machine-text")).to_have_text("Ready · stand-in")
+    await page.route("**/api/**", lambda route: route.abort())
+    await expect(page.locator("#machine-text")).to_contain_text("does not answer")
+    await expect(page.locator(".toast.error")).to_have_count(1)
+    await page.unroute("**/api/**")
+    await expect(page.locator(".toast")).to_contain_text(["Is `comfyrelay up` still running?", "The desk is back."])
+    await expect(page.locator("#machine-text")).to_have_text("Ready · stand-in")
 
 
 async def test_the_page_is_usable_on_a_phone(looking: Looking) -> None:

@@ -1,5 +1,6 @@
 """What a page shows of a queue beside lists of jobs: the queue at a glance, and all that is known of one job."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,14 +53,17 @@ class Overview:
         self._ttl_seconds = ttl_seconds
 
     async def glance(self, tenant_id: str, *, limit: int) -> Glance:
+        counts, (running, waiting) = await asyncio.gather(self._counts(tenant_id), self._in_line(tenant_id, limit))
+        return Glance(counts={each: counts.get(each, 0) for each in JobStatus}, running=running, waiting=waiting)
+
+    async def _counts(self, tenant_id: str) -> dict[str, int]:
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
-            counts = await overview.count_by_status(tx, tenant_id)
+            return await overview.count_by_status(tx, tenant_id)
+
+    async def _in_line(self, tenant_id: str, limit: int) -> tuple[Sequence[Unit], Sequence[Unit]]:
         async with self._databases.central.read() as tx:
-            return Glance(
-                counts={each: counts.get(each, 0) for each in JobStatus},
-                running=await overview.running(tx, tenant_id),
-                waiting=await overview.waiting(tx, tenant_id, limit=limit),
-            )
+            running = await overview.running(tx, tenant_id)
+            return running, await overview.waiting(tx, tenant_id, limit=limit)
 
     async def about(self, tenant_id: str, job_id: str) -> AboutJob:
         async with (await self._databases.pool_of(tenant_id)).read() as tx:

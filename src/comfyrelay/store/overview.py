@@ -28,9 +28,9 @@ async def count_by_status(tx: Tx, tenant_id: str) -> dict[str, int]:
 
 async def running(tx: Tx, tenant_id: str) -> list[Unit]:
     """What workers have, the longest first."""
-    query = select(d.c.batch_id, d.c.tenant_job_id).where(
-        d.c.tenant_id == tenant_id, d.c.status == word(DispatchStatus.LEASED)
-    )
+    # few are leased, and an index has only those; SQLite would rather look through all of the tenant's
+    of_tenant = d.c.tenant_id.concat("") == tenant_id
+    query = select(d.c.batch_id, d.c.tenant_job_id).where(of_tenant, d.c.status == word(DispatchStatus.LEASED))
     rows = (await tx.execute(query.order_by(d.c.leased_at, d.c.id))).all()
     # several items of a batch may run at once
     return list(dict.fromkeys(Unit(batch_id or job_id, batch_id is not None) for batch_id, job_id in rows))

@@ -389,7 +389,7 @@ function shownItem(job) {
   const picture = job.outputs.find((each) => each.mime_type.startsWith("image/") && (each.size ?? 0) < 3e6);
   const percent = percentOf(job);
   return [
-    h("span", { class: "number" }, String(job.item_no + 1)),
+    h("span", { class: "item-no" }, String(job.item_no + 1)),
     h("span", { class: "badge" }, percent === null ? STATUS[job.status] : `${percent} %`),
     h("a", { href: `#job/${job.id}`, dataset: { verb: "open" } }, job.label || `Item ${job.item_no + 1}`),
     h("span", { class: "thumb" }, picture ? h("img", { src: here(picture.url), alt: "", loading: "lazy" }) : null),

@@ -21,7 +21,7 @@ const state = {
   cursor: { jobs: null, batches: null }, // where the next page begins; null before the first and after the last
   isLast: { jobs: false, batches: false },
   pages: { jobs: [], batches: [] }, // where each page after the first one began
-  perItem: new Map(), // batch id → { done, seconds }
+  perItem: new Map(), // batch id → { done, seconds }: how long from one end to the next
   effects: new Map(),
   selected: null,
 };
@@ -124,21 +124,19 @@ async function refreshUnit({ id, is_batch: isBatch }) {
   }
 }
 
-/** How long an item takes, from the newest that are done. */
+/** How often an item is done, from the newest that are: the middle one of the times between them. */
 async function learnPace(batch) {
   if (!batch || !batch.counts.completed || state.perItem.get(batch.id)?.done === batch.done) return;
   const { items } = await get("/api/ai-jobs", { batch_id: batch.id, status: "completed", limit: 10 });
-  const times = items.filter((each) => each.started_at).map((each) => since(each.started_at, each.completed_at));
-  if (times.length) {
-    state.perItem.set(batch.id, { done: batch.done, seconds: times.reduce((sum, each) => sum + each, 0) / times.length });
-  }
+  const ends = items.map((each) => each.completed_at).sort();
+  const times = ends.slice(1).map((each, place) => since(ends[place], each)).sort((a, b) => a - b);
+  if (times.length) state.perItem.set(batch.id, { done: batch.done, seconds: times[times.length >> 1] });
 }
 
 export function etaOf(batch) {
   const pace = state.perItem.get(batch.id);
   const left = batch.counts.queued + batch.counts.processing;
-  if (!pace || !left || !batch.counts.processing) return "";
-  return `about ${span((pace.seconds * left) / (state.now?.worker?.max_concurrency || 1))} left`;
+  return pace && left && batch.counts.processing ? `about ${span(pace.seconds * left)} left` : "";
 }
 
 /** From 0 to 1, with the parts of the items that run. */
