@@ -315,8 +315,12 @@ async def open_system(
     s3: tuple[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
     sims: int = 1,
+    quiet: bool = False,
 ) -> AsyncIterator[System]:
-    """A server with an administrator, a user with tokens and an empty fleet. `s3` is a server and a storage URL."""
+    """A server with an administrator, a user with tokens and an empty fleet. `s3` is a server and a storage URL.
+
+    At the end what the processes said is printed, for who looks at a failed test, unless this is `quiet`.
+    """
     port = free_port()
     server_url = f"http://127.0.0.1:{port}"
     async with AsyncExitStack() as stack:
@@ -358,7 +362,8 @@ async def open_system(
             for service in (*system.workers, server):
                 if service.is_running:
                     await service.kill()
-                sys.stdout.write(f"--- {service.name}\n{service.text()[-6000:]}\n")
+                if not quiet:
+                    sys.stdout.write(f"--- {service.name}\n{service.text()[-6000:]}\n")
 
 
 async def _populate(system: System, environment: Mapping[str, str]) -> None:

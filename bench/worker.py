@@ -1,0 +1,134 @@
+"""What a worker costs: the time that a job takes beside its run, and how much of its time the GPU works.
+
+Server and worker are processes, as the tests of the whole system start them; the stand-in for ComfyUI and the network
+in between are in this one.
+"""
+
+import asyncio
+import io
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from PIL import Image
+
+from bench.figure import Figure
+from comfyrelay.comfy import ComfyClient
+from comfyrelay.sim import Slow
+from tests.comfy.graphs import invert_file
+from tests.worker.system import System, open_system
+
+RUN_SECONDS = 3.0
+TRANSFER_SECONDS = 1.0
+LOOK_EVERY_SECONDS = 0.02
+
+
+def picture(number: int, *, side: int = 64) -> bytes:
+    """Another one for each number; larger ones are noise, which does not get smaller when it is stored."""
+    file = io.BytesIO()
+    if side > 64:
+        Image.frombytes("RGB", (side, side), os.urandom(3 * side * side)).save(file, "PNG", compress_level=0)
+    else:
+        Image.new("RGB", (side, side), f"#{number:06x}").save(file, "PNG")
+    return file.getvalue()
+
+
+async def own_seconds(system: System, count: int) -> float:
+    """What ComfyUI itself takes for such an image, by its own messages."""
+    found = []
+    async with ComfyClient(system.sim.url) as comfy, httpx.AsyncClient(base_url=system.sim.url) as http:
+        for number in range(count):
+            uploaded = await comfy.upload(picture(number))
+            result = await comfy.run(invert_file(uploaded.reference))
+            history = (await http.get(f"/history/{result.prompt_id}")).json()[result.prompt_id]
+            at = {kind: data["timestamp"] for kind, data in history["status"]["messages"]}
+            found.append((at["execution_success"] - at["execution_start"]) / 1000)
+    return float(statistics.median(found))
+
+
+async def seconds_to_completed(system: System, effect_id: int, file_id: str) -> float:
+    """From submitting a job until its user hears that it is completed."""
+    began = time.perf_counter()
+    job_id = await system.submit(effect_id, input_file_id=file_id)
+    path = f"/api/ai-jobs/{job_id}/events"
+    async with system.http.stream("GET", path, headers={"Authorization": f"Bearer {system.user_token}"}) as stream:
+        async for line in stream.aiter_lines():
+            if line == "event: job:completed":
+                return time.perf_counter() - began
+            assert line not in ("event: job:failed", "event: job:canceled"), "the job did not work"
+    raise AssertionError("the stream ended before the job")
+
+
+async def added_ms(count: int) -> list[float]:
+    """The time that a job takes beyond ComfyUI's own, job by job."""
+    with tempfile.TemporaryDirectory(prefix="bench-worker-") as folder:
+        async with open_system(Path(folder), {}, quiet=True) as system:
+            own = await own_seconds(system, min(count, 20))
+            effect = await system.effect()
+            files = [await _uploaded(system, picture(number)) for number in range(count)]
+            await system.started(api_base_url=str(system.http.base_url))
+            await seconds_to_completed(system, effect, files[0])
+            return sorted([1000 * (await seconds_to_completed(system, effect, each) - own) for each in files])
+
+
+async def busy_share(jobs: int, **settings: Any) -> float:
+    """How much of the time between its first run and its last the GPU works, in per cent."""
+    with tempfile.TemporaryDirectory(prefix="bench-worker-") as folder:
+        async with open_system(Path(folder), {}, quiet=True) as system:
+            effect = await system.effect()
+            pictures = [picture(number, side=256) for number in range(jobs)]
+            submitted = [await system.submit(effect, each) for each in pictures]
+            system.sim.misbehave(Slow(class_type="ImageInvert", seconds=RUN_SECONDS))
+            system.files.bytes_per_second = len(pictures[0]) / TRANSFER_SECONDS
+            seen: list[bool] = []
+            watching = asyncio.create_task(_watch(system.sim.url, seen))
+            await system.started(**settings)
+            for each in submitted:
+                await system.until(each, "completed", seconds=jobs * 10)
+            watching.cancel()
+            await asyncio.wait({watching})
+    first, last = seen.index(True), len(seen) - seen[::-1].index(True)
+    return 100 * sum(seen[first:last]) / (last - first)
+
+
+async def _watch(url: str, seen: list[bool]) -> None:
+    """Look at even intervals whether ComfyUI runs something."""
+    loop = asyncio.get_running_loop()
+    next_at = loop.time()
+    async with httpx.AsyncClient(base_url=url) as http:
+        while True:
+            queue = (await http.get("/queue")).json()
+            seen.append(bool(queue["queue_running"]))
+            next_at += LOOK_EVERY_SECONDS
+            await asyncio.sleep(max(0.0, next_at - loop.time()))
+
+
+async def _uploaded(system: System, content: bytes) -> str:
+    return await system.upload(content, name="cat.png", mime_type="image/png")
+
+
+async def measure(scale: float) -> list[Figure]:
+    """The figures of the worker."""
+    added = await added_ms(max(5, int(50 * scale)))
+    jobs = max(4, int(20 * scale))
+    apart = await busy_share(jobs, prefetch=0, upload_behind=0)
+    together = await busy_share(jobs)
+    p50, p90 = statistics.median(added), added[int(0.9 * len(added))]
+    return [
+        Figure("time added to a small image, p50", p50, "ms", reach="≤ 150 ms", holds=p50 <= 150),
+        Figure("time added to a small image, p90", p90, "ms"),
+        Figure("GPU at work, 1 s + 3 s + 1 s, one after the other", apart, "%"),
+        Figure(
+            "GPU at work, 1 s + 3 s + 1 s, overlapped",
+            together,
+            "%",
+            "one after the other",
+            together / apart,
+            "≥ 95 %",
+            together >= 95,
+        ),
+    ]
