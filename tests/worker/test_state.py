@@ -35,15 +35,15 @@ def test_a_folder_that_cannot_be_made_is_said_to_be(tmp_path: Path) -> None:
         State(tmp_path / "file" / "worker").open()
 
 
-def test_the_token_is_kept_with_what_it_was_given_for(state: State) -> None:
+def test_the_token_is_kept(state: State) -> None:
     assert state.kept_token() is None
-    state.keep_token("secret", {"fleet_slug": "attic"})
-    assert again(state).kept_token() == ("secret", {"fleet_slug": "attic"})
+    state.keep_token("secret")
+    assert again(state).kept_token() == "secret"
     assert (state.folder / "token.json").stat().st_mode & 0o077 == 0
 
 
 def test_a_forgotten_or_broken_token_is_none(state: State) -> None:
-    state.keep_token("secret", {})
+    state.keep_token("secret")
     (state.folder / "token.json").write_text("{")
     assert state.kept_token() is None
     state.forget_token()

@@ -136,23 +136,18 @@ class Agent:
         async def enlist() -> None:
             await enlisting.enlist({**details, "capabilities": self._capabilities.current})
 
-        async def enlist_again() -> None:
-            state.forget_token()
-            await enlist()
-
         self._protect(this)
-        await enlist()
         tools = self._tools(control, state, transfers)
-        for held in state.left_behind():
-            work = Work(held.lease, tools)
-            self._begin(work, work.settle_left_behind(held))
+        enlisting.recall()
+        await self._settle_left_behind(state, tools)
+        await enlist()
         self._poller = Poller(
             control,
             room=self._room,
             servers=self._servers,
             capabilities=self._capabilities,
             accept=lambda lease: self._accept(lease, tools),
-            enlist_again=enlist_again,
+            enlist_again=enlist,
             wait_seconds=self._settings.poll_wait_seconds,
         )
         keeping = asyncio.create_task(self._keep_capabilities())
@@ -161,6 +156,16 @@ class Agent:
         finally:
             self._poller = None
             keeping.cancel()
+
+    async def _settle_left_behind(self, state: State, tools: Tools) -> None:
+        """What an earlier process held is told of before anything new begins."""
+        for held in state.left_behind():
+            work = Work(held.lease, tools)
+            self._begin(work, work.settle_left_behind(held))
+        while self._works:
+            await asyncio.wait(self._works.values())
+            # the callbacks of what has ended
+            await asyncio.sleep(0)
 
     async def _leave(self, notice: Notice, working: asyncio.Task[None], control: Control, enlisting: Enlisting) -> None:
         log.info("worker.leaving", reason=notice.reason, seconds=notice.seconds, jobs=len(self._works))

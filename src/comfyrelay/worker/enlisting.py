@@ -34,24 +34,27 @@ class Enlisting:
         self._control = control
         self._state = state
 
+    def recall(self) -> bool:
+        """Speak with the token that is kept from before, if there is one; what was left behind is settled with it."""
+        kept = self._state.kept_token()
+        if kept is not None:
+            self._control.token = kept
+        return kept is not None
+
     async def enlist(self, details: Mapping[str, Any]) -> None:
-        """Become a worker that may poll. A token that is kept from before is used until it is refused.
+        """Become a worker that may poll.
 
         Waits as long as it takes where waiting can help; `ConfigurationError` where only somebody else can.
         """
-        kept = self._state.kept_token()
-        if kept is not None:
-            self._control.token, given_for = kept
-            if given_for == self._given_for(details):
-                log.info("worker.known", worker_id=self._control.worker_id)
-                return
-            # registered for something else before: that ends
-            with suppress(ComfyRelayError):
-                await self._control.deregister(reason="changed")
+        if self._control.token:
+            # an earlier process may have got a lease that it had no time to write down: signing off gives it back
+            with suppress(Unauthorized, Forbidden, NotFound):
+                await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_told_once())
+            self._control.token = ""
             self._state.forget_token()
         registered = await patiently(lambda: self._register(details), on_pause=_told_once())
         self._control.token = registered.token
-        self._state.keep_token(registered.token, self._given_for(details))
+        self._state.keep_token(registered.token)
         log.info(
             "worker.registered",
             worker_id=self._control.worker_id,
@@ -97,10 +100,6 @@ class Enlisting:
             **details,
         }
         return {key: value for key, value in given.items() if value is not None}
-
-    def _given_for(self, details: Mapping[str, Any]) -> dict[str, Any]:
-        body = self._body(details)
-        return {"url": self._control.url, **{key: each for key, each in body.items() if key != "capabilities"}}
 
 
 def explain(error: ComfyRelayError, settings: WorkerSettings, control: Control) -> str:

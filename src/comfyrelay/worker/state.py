@@ -60,16 +60,15 @@ class State:
     def close(self) -> None:
         self._lock.give_up()
 
-    def kept_token(self) -> tuple[str, dict[str, Any]] | None:
-        """The token that we were given earlier, and what it was given for."""
+    def kept_token(self) -> str | None:
+        """The token that we were given earlier."""
         try:
-            kept = json.loads(self._token.read_text())
-            return str(kept["token"]), dict(kept["given_for"])
+            return str(json.loads(self._token.read_text())["token"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def keep_token(self, token: str, given_for: Mapping[str, Any]) -> None:
-        _write(self._token, {"token": token, "given_for": given_for})
+    def keep_token(self, token: str) -> None:
+        _write(self._token, {"token": token})
 
     def forget_token(self) -> None:
         self._token.unlink(missing_ok=True)

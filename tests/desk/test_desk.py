@@ -1,0 +1,174 @@
+"""The desk: everything in one process, for one person, and for nobody else."""
+
+import itertools
+from pathlib import Path
+
+import httpx
+import pytest
+
+from comfyrelay.client import Client
+from comfyrelay.desk import place
+from comfyrelay.desk.place import filesystem_of, take_folder
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.settings import Settings
+from comfyrelay.sim import Sim, Slow
+from tests.comfy.graphs import invert
+from tests.desk.conftest import OpenDesk, make_desk
+
+
+async def test_the_first_start_brings_examples_that_run_without_models(desk: OpenDesk, tmp_path: Path) -> None:
+    assert desk.ready.is_new
+    assert desk.ready.is_stand_in
+    effects = {each["slug"]: each["id"] for each in await desk.client.effects()}
+    assert set(effects) == {"invert-image", "image-to-clip", "invert-video"}
+    sample = desk.desk.input_folder / "examples" / "sample.png"
+    image = await desk.client.upload(sample)
+    clip = await desk.client.submit(effect_id=effects["image-to-clip"], input_file_id=image)
+    assert (await desk.ended(clip["id"]))["status"] == "completed"
+    [saved] = await desk.client.download_outputs(clip["id"], tmp_path)
+    video = await desk.client.upload(saved)
+    jobs = [
+        await desk.client.submit(effect_id=effects["invert-image"], input_file_id=image),
+        await desk.client.submit(effect_id=effects["invert-video"], input_file_id=video),
+    ]
+    assert [(await desk.ended(each["id"]))["status"] for each in jobs] == ["completed", "completed"]
+
+
+async def test_a_second_start_finds_everything_again(tmp_path: Path) -> None:
+    first = make_desk(tmp_path)
+    async with first.open() as (_, ready), Client(ready.url) as client:
+        made = await client.add_graph(invert(), name="mine")
+    second = make_desk(tmp_path)
+    async with second.open() as (_, ready), Client(ready.url) as client:
+        assert not ready.is_new
+        assert [each["slug"] for each in await client.workflows()] == [made["workflow"]["slug"]]
+        assert len(await client.effects()) == 3
+
+
+async def test_the_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
+    first = await desk.client.add_graph(invert(), name="mine")
+    again = await desk.client.add_graph(invert(), name="mine")
+    other = await desk.client.add_graph(invert(), name="other")
+    assert first["workflow"]["slug"] == again["workflow"]["slug"] != other["workflow"]["slug"]
+
+
+async def test_one_process_uses_a_data_folder(desk: OpenDesk) -> None:
+    other = make_desk(desk.ready.data_dir)
+    with pytest.raises(ConfigurationError, match=r"Another process \(process \d+\) uses the folder .* --data-dir"):
+        async with other.open():
+            pass
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8420"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+    ],
+    ids=["host", "host and port", "origin", "no origin", "another port"],
+)
+async def test_foreign_hosts_and_origins_are_refused_everywhere(desk: OpenDesk, headers: dict[str, str]) -> None:
+    paths = ("/", "/api/desk", "/api/ai-jobs", "/docs", "/files/a", "/api/worker/poll", "/metrics", "/nothing")
+    async with httpx.AsyncClient(base_url=desk.ready.url) as http:
+        for path, method in itertools.product(paths, ("GET", "POST", "OPTIONS")):
+            answer = await http.request(method, path, headers=headers)
+            assert answer.status_code == 403, f"{method} {path} {answer.text}"
+
+
+async def test_its_own_names_and_pages_are_let_in(desk: OpenDesk) -> None:
+    port = httpx.URL(desk.ready.url).port
+    async with httpx.AsyncClient(base_url=desk.ready.url) as http:
+        for name in ("127.0.0.1", "localhost", "[::1]"):
+            headers = {"Host": f"{name}:{port}", "Origin": f"http://{name}:{port}"}
+            assert (await http.get("/api/desk", headers=headers)).is_success, name
+
+
+async def test_it_does_not_listen_where_others_could_reach_it(tmp_path: Path) -> None:
+    open_to_all = make_desk(tmp_path)
+    open_to_all.settings = Settings(data_dir=tmp_path, host="0.0.0.0")
+    with pytest.raises(ConfigurationError, match="comfyrelay server"):
+        async with open_to_all.open():
+            pass
+
+
+async def test_a_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) -> None:
+    async with Sim() as sim:
+        named = make_desk(tmp_path, comfyui_url=[sim.url])
+        async with named.open() as (_, ready), Client(ready.url) as client:
+            assert not ready.is_stand_in
+            assert (await client.desk())["comfyui"] == [sim.url]
+            made = await client.add_graph(invert(), name="mine")
+            job = await client.submit(workflow_slug=made["workflow"]["slug"])
+            async for _ in client.events(job["id"]):
+                pass
+            assert sim.log.count("POST", "/prompt") == 1
+
+
+async def test_what_runs_is_put_back_when_the_desk_is_closed(tmp_path: Path) -> None:
+    async with Sim() as sim:
+        sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
+        first = make_desk(tmp_path, comfyui_url=[sim.url], finish_seconds=0)
+        async with first.open() as (_, ready), Client(ready.url) as client:
+            made = await client.add_graph(invert(), name="mine")
+            job = await client.submit(workflow_slug=made["workflow"]["slug"])
+            async for event in client.events(job["id"]):
+                if event.type == "progress":
+                    break
+        sim.behave()
+        second = make_desk(tmp_path, comfyui_url=[sim.url])
+        async with second.open() as (_, ready), Client(ready.url) as client:
+            async for _event in client.events(job["id"]):
+                pass
+            found = await client.job(job["id"])
+            assert (found["status"], found["attempts"]) == ("completed", 1)
+
+
+# where the data may be
+
+
+MOUNTS = """\
+/dev/sda1 / ext4 rw 0 0
+drvfs /mnt/c 9p rw 0 0
+server:/share /home/me/net nfs4 rw 0 0
+/dev/sdb1 /home/me/net/local ext4 rw 0 0
+tmpfs /a\\040b tmpfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/home/me/data", "ext4"),
+        ("/mnt/c/Users/me/data", "9p"),
+        ("/mnt/cc", "ext4"),
+        ("/home/me/net/data", "nfs4"),
+        ("/home/me/net/local/data", "ext4"),
+        ("/a b/data", "tmpfs"),
+    ],
+)
+def test_the_file_system_of_a_folder_is_found(folder: str, kind: str) -> None:
+    assert filesystem_of(Path(folder), mounts=MOUNTS) == kind
+
+
+@pytest.mark.parametrize("kind", ["9p", "drvfs", "nfs4", "cifs", "fuse.sshfs"])
+def test_a_folder_where_the_queue_could_be_damaged_is_refused_with_advice(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # no such disk can be mounted in a test
+    monkeypatch.setattr(place, "filesystem_of", lambda _folder: kind)
+    with pytest.raises(ConfigurationError, match="--data-dir"):
+        take_folder(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="--data-dir"):
+        take_folder(tmp_path / "file" / "data")
+
+
+def test_the_trial_of_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    take_folder(tmp_path).give_up()
+    assert [each.name for each in tmp_path.iterdir()] == ["lock"]
