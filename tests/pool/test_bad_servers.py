@@ -5,10 +5,15 @@ import asyncio
 import pytest
 
 from comfyrelay.comfy import RunTimeouts
-from comfyrelay.errors import Conflict, NodeFailed
-from comfyrelay.pool import WorkflowPool
+from comfyrelay.errors import Conflict, NodeFailed, NotInstalled
+from comfyrelay.pool import SmartFailover, WorkflowPool
 from comfyrelay.sim import MissingModel, Sim, Stuck
 from tests.pool.harness import QUICK, invert, plain
+
+RARE = {
+    "8": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "rare.safetensors"}},
+    "9": {"class_type": "PreviewAny", "inputs": {"source": ["8", 0]}},
+}
 
 
 async def test_a_server_that_does_not_let_go_of_a_run_gets_no_other(sim: Sim) -> None:
@@ -34,17 +39,13 @@ async def test_a_server_that_does_not_let_go_of_a_run_gets_no_other(sim: Sim) ->
 
 
 async def test_a_model_that_most_servers_lack_is_found_on_the_one_that_has_it() -> None:
-    graph = {
-        "8": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "rare.safetensors"}},
-        "9": {"class_type": "PreviewAny", "inputs": {"source": ["8", 0]}},
-    }
     models = {"checkpoints": ["rare.safetensors"]}
     async with Sim(models=models) as a, Sim(models=models) as b, Sim(models=models) as c, Sim(models=models) as d:
         for sim in (a, b, c):
             sim.misbehave(MissingModel(model="rare.safetensors"))
         async with WorkflowPool([a.url, b.url, c.url, d.url], timings=QUICK) as pool:
             await pool.wait_ready()
-            job = await pool.enqueue(graph, max_attempts=2, retry_delay=0)
+            job = await pool.enqueue(RARE, max_attempts=2, retry_delay=0)
             # the stand-in has the name of the model only, but that is as far as it must come
             with pytest.raises(NodeFailed):
                 await job
@@ -58,3 +59,17 @@ async def test_a_server_may_be_added_before_the_pool_is_opened_but_not_after_it_
         assert (await pool.run(plain())).files
     with pytest.raises(Conflict, match="closed"):
         pool.add_server(sim.url)
+
+
+async def test_a_model_that_no_server_has_fails_the_job_even_where_nothing_is_blocked() -> None:
+    never_blocks = SmartFailover(cooldown_seconds=0)
+    async with (
+        Sim() as one,
+        Sim() as other,
+        WorkflowPool([one.url, other.url], timings=QUICK, failover=never_blocks) as pool,
+    ):
+        await pool.wait_ready()
+        async with asyncio.timeout(20):
+            with pytest.raises(NotInstalled):
+                await pool.run(RARE, max_attempts=1, retry_delay=0)
+        assert [each.log.count("POST", "/prompt") for each in (one, other)] == [1, 1]

@@ -142,13 +142,19 @@ class Runner:
         if isinstance(error, ServerUnreachable | RunLost | RunTimedOut):
             # it gets no more jobs until it has been seen to be fine
             member.doubt(error.detail)
-        if isinstance(error, NotInstalled) and self._scheduler.could_run(record.ticket.lane):
-            # nothing ran, and another server may have what is missing here
-            record.ticket = replace(record.ticket, attempts=record.ticket.attempts - 1)
+        if isinstance(error, NotInstalled):
+            self._look_elsewhere(record, member)
         if error.fault is Fault.JOB or record.ticket.attempts >= record.ticket.max_attempts:
             await self._endings.fail(record, error)
         else:
             await self._retry(record, error)
+
+    def _look_elsewhere(self, record: Record, member: Member) -> None:
+        """Nothing ran, and another server may have what is missing here; this one is not asked again."""
+        ticket = record.ticket
+        lane = ticket.lane._replace(exclude_clients=ticket.lane.exclude_clients | {member.id})
+        if self._scheduler.could_run(lane):
+            record.ticket = replace(ticket, lane=lane, attempts=ticket.attempts - 1)
 
     def _block(self, member: Member, workflow_hash: str, error: ComfyError) -> None:
         until = self._failover.record_failure(member.id, workflow_hash, error)
