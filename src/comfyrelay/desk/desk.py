@@ -136,6 +136,7 @@ class Desk:
             max_concurrency=self.desk.at_once,
             prefetch=self.desk.prefetch,
             killed_jobs=self.desk.interrupted_jobs,
+            is_only_worker=True,
             shutdown_seconds=self.desk.finish_seconds,
             data_dir=settings.data_dir / "worker",
             metadata_url="off",
@@ -144,7 +145,13 @@ class Desk:
 
 def _for_one_person(settings: Settings) -> Settings:
     given = settings.model_fields_set
-    wanted = {"max_active_jobs_per_user": NO_LIMIT, "default_fleet": FLEET, "requests_per_minute": NO_LIMIT}
+    wanted = {
+        "max_active_jobs_per_user": NO_LIMIT,
+        "default_fleet": FLEET,
+        "requests_per_minute": NO_LIMIT,
+        # there is no other worker to try it meanwhile
+        "block_cooldown_seconds": 5.0,
+    }
     changes = {name: value for name, value in wanted.items() if name not in given or name == "default_fleet"}
     return settings.model_copy(update=changes)
 

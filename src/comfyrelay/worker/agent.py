@@ -201,6 +201,7 @@ class Agent:
             metrics=self._metrics,
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
             killed_jobs=self._settings.killed_jobs,
+            is_only_worker=self._settings.is_only_worker,
             on_change=self._on_change,
             on_progress=lambda _lease: self._show(),
             on_output=self._on_output,

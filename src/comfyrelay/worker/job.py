@@ -23,6 +23,7 @@ from comfyrelay.errors import (
     InvalidInput,
     LeaseLost,
     NotFound,
+    NotInstalled,
     TransferFailed,
     Unauthorized,
 )
@@ -66,6 +67,7 @@ class Tools:
     metrics: Metrics
     heartbeat_interval_seconds: float
     killed_jobs: str
+    is_only_worker: bool
     # a job went from one stage to the next
     on_change: Callable[[], None]
     on_progress: Callable[[Lease], None]
@@ -234,7 +236,10 @@ class Work:
         else:
             # a sentence for the user, and all there is for the operator
             text = json.dumps({"error_message": error.detail, "raw": error.raw}) if error.raw else error.detail
-            await self._fail(text, error.fault, retry_after_seconds=error.retry_after_seconds or 0.0)
+            # what is missing here would be missing at every other try
+            is_final = isinstance(error, NotInstalled) and self._tools.is_only_worker
+            fault = Fault.JOB if is_final else error.fault
+            await self._fail(text, fault, retry_after_seconds=error.retry_after_seconds or 0.0)
 
     async def _stopped(self, why: Stop) -> None:
         self._clean_server()

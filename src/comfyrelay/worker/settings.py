@@ -81,6 +81,9 @@ class WorkerSettings(ArgumentsOnly):
     node_timeout_seconds: Seconds = Field(300, description="longest that a run may show no progress")
     capabilities: dict[str, Any] = Field({}, description="JSON object: more to tell about this worker")
 
+    is_only_worker: bool = Field(
+        False, description="whether there is no other: a job that lacks a node or model here fails, and is not retried"
+    )
     killed_jobs: Literal["retry", "fail", "requeue"] = Field(
         "retry",
         description="what is reported of a job that ran when the worker was killed: `retry` (an attempt is used up), "
