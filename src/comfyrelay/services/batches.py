@@ -31,6 +31,7 @@ class BatchRequest:
     workflow_slug: str | None = None
     priority: int = 0
     webhook_url: str | None = None
+    notify_urls: Sequence[str] = field(default=(), repr=False)
     stage: Stage | None = None
 
 
@@ -100,6 +101,7 @@ class Batches:
                 label=request.label,
                 idempotency_key=request.idempotency_key,
                 request_digest=request_digest,
+                notify_urls=list(request.notify_urls) or None,
             )
             made, submission = await self._submit.write(tx, new)
             return batch, made, submission
@@ -173,6 +175,7 @@ class Batches:
                 label=before.label,
                 idempotency_key=key,
                 request_digest=key,
+                notify_urls=before.notify_urls,
             )
             new = [
                 copy_of(each, payloads[each.id], idempotency_key=f"batch:{key}:{each.item_no}", batch_id=batch.id)
@@ -218,6 +221,7 @@ def _digest(request: BatchRequest) -> str:
             "workflow_slug": request.workflow_slug,
             "priority": request.priority,
             "webhook_url": request.webhook_url,
+            "notify_urls": list(request.notify_urls),
             "stage": request.stage,
             "items": [
                 [dict(each.input_payload), each.input_file_id, each.video_id, each.label, each.output_folder]

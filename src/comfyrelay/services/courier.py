@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import structlog
 
 from comfyrelay.domain.messages import Message
-from comfyrelay.domain.settlement import CANCELED_TEXT, Settled, apply_messages, video_status_of
+from comfyrelay.domain.settlement import CANCELED_TEXT, JobState, Settled, apply_messages, video_status_of
 from comfyrelay.domain.states import JobStatus, TransactionType
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
@@ -38,10 +38,10 @@ class Courier:
         *,
         output_disk: str,
         told: Callable[[str, Sequence[Letter]], None] | None = None,
-        ended: Callable[[Sequence[str]], None] | None = None,
+        ended: Callable[[Sequence[JobState]], None] | None = None,
     ) -> None:
-        """`told` hears which letters have just been applied to which pool; `ended` in which states jobs have just
-        ended, once for each."""
+        """`told` hears which letters have just been applied to which pool; `ended` which jobs have just ended, once
+        for each."""
         self._databases = databases
         self._told = told
         self._ended = ended
@@ -174,7 +174,7 @@ class Courier:
     async def apply(self, pool: str, letters: Sequence[Letter]) -> list[Letter]:
         """Apply what is next in line for each job; returns the letters of which nothing is left to apply."""
 
-        async def work(tx: Tx) -> tuple[list[Letter], list[str]]:
+        async def work(tx: Tx) -> tuple[list[Letter], list[JobState]]:
             return await _apply(tx, letters, output_disk=self._output_disk)
 
         with self._databases.watched(pool):
@@ -193,8 +193,8 @@ class Courier:
         await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_letters(tx, ids))
 
 
-async def _apply(tx: Tx, letters: Sequence[Letter], *, output_disk: str) -> tuple[list[Letter], list[str]]:
-    """Returns the letters of which nothing is left to apply, and the states in which jobs have ended with this."""
+async def _apply(tx: Tx, letters: Sequence[Letter], *, output_disk: str) -> tuple[list[Letter], list[JobState]]:
+    """Returns the letters of which nothing is left to apply, and the jobs that have ended with this."""
     messages: dict[str, list[Message]] = defaultdict(list)
     for letter in letters:
         for message in letter.messages:
@@ -211,7 +211,7 @@ async def _apply(tx: Tx, letters: Sequence[Letter], *, output_disk: str) -> tupl
         for letter in letters
         if all(message.version <= versions.get(message.job_id, message.version) for message in letter.messages)
     ]
-    return applied, [each.job.status for each in settled if each.settlement is not None]
+    return applied, [each.job for each in settled if each.settlement is not None]
 
 
 async def _write(tx: Tx, settled: Sequence[Settled], *, output_disk: str) -> None:

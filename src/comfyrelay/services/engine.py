@@ -10,6 +10,7 @@ import structlog
 
 from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.routing import WarmPolicy
+from comfyrelay.domain.settlement import JobState
 from comfyrelay.domain.states import Stage
 from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.batches import Batches
@@ -21,6 +22,7 @@ from comfyrelay.services.courier import Courier
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.deliveries import Deliveries
 from comfyrelay.services.effect_assets import EffectAssets
+from comfyrelay.services.ends import Ends
 from comfyrelay.services.events import Events
 from comfyrelay.services.fleet_view import FleetViews
 from comfyrelay.services.graphs import Graphs
@@ -141,6 +143,8 @@ class Engine:
         self.reconciler = Reconciler(self.databases, self.courier, self.relay, policy=failover)
         self._add_users_side()
         self._add_operators_side()
+        # who else hears which jobs have just ended; they must not take time, nor raise
+        self.on_ended: list[Callable[[Sequence[JobState]], None]] = []
         self._loops: list[asyncio.Task[None]] = []
 
     def _add_users_side(self) -> None:
@@ -149,6 +153,7 @@ class Engine:
         self.library = Library(self.databases)
         self.own_workflows = OwnWorkflows(self.databases, self.catalogue)
         self.presets = Presets(self.databases)
+        self.ends = Ends(self.databases)
         self.uploads = Uploads(
             self.databases,
             self.objects,
@@ -216,9 +221,11 @@ class Engine:
         """For all workers at once: a poll of its own must not cost a write."""
         await self.workers.seen(self.leasing.heard_of())
 
-    def _ended(self, statuses: Sequence[str]) -> None:
-        self.measures.count_ended(statuses)
+    def _ended(self, ended: Sequence[JobState]) -> None:
+        self.measures.count_ended([each.status for each in ended])
         self.deliveries.hint()
+        for each in self.on_ended:
+            each(ended)
 
     async def _tell_of_ends(self) -> None:
         await self.deliveries.start_due()

@@ -71,18 +71,7 @@ class Uploads:
         signed = await self._objects.sign_upload(
             path, content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
         )
-        values = {
-            "id": id_,
-            "tenant_id": user.tenant_id,
-            "user_id": user.id,
-            "disk": self._disk,
-            "path": path,
-            "mime_type": new.mime_type,
-            "size": new.size,
-            "original_filename": new.original_filename,
-        }
-        pool = await self._databases.pool_of(user.tenant_id)
-        await pool.run(Step.TENANT, lambda tx: media.create_file(tx, **values))
+        pool = await self._write(user, new, id_, path)
         return Upload(file=(await self._files(pool, user, [id_]))[0], signed=signed)
 
     async def take(self, user: User, source: Path) -> str:
@@ -104,6 +93,12 @@ class Uploads:
             content = await asyncio.to_thread(source.read_bytes)
             digest.update(content)
             await self._objects.put(path, content)
+        await self._write(user, new, id_, path, content_hash=digest.hexdigest())
+        return id_
+
+    async def _write(
+        self, user: User, new: NewUpload, id_: str, path: str, *, content_hash: str | None = None
+    ) -> Database:
         values = {
             "id": id_,
             "tenant_id": user.tenant_id,
@@ -111,13 +106,13 @@ class Uploads:
             "disk": self._disk,
             "path": path,
             "mime_type": new.mime_type,
-            "size": size,
-            "content_hash": digest.hexdigest(),
+            "size": new.size,
+            "content_hash": content_hash,
             "original_filename": new.original_filename,
         }
         pool = await self._databases.pool_of(user.tenant_id)
         await pool.run(Step.TENANT, lambda tx: media.create_file(tx, **values))
-        return id_
+        return pool
 
     async def make_video(
         self, user: User, *, original_file_id: str, title: str | None = None, effect_id: int | None = None

@@ -1,7 +1,7 @@
 """Files, videos and batches of a tenant."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -53,6 +53,7 @@ class Batch:
     user_id: str
     label: str | None
     request_digest: str
+    notify_urls: Sequence[str] | None = field(repr=False)
     created_at: datetime
 
 
@@ -221,6 +222,11 @@ async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, li
     query = select(*_BATCH).where(batches.c.tenant_id == tenant_id).order_by(batches.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(batches.c.id < before_id)
+    return [Batch(**row._mapping) for row in await tx.execute(query)]
+
+
+async def batches_of(tx: Tx, tenant_id: str, batch_ids: Iterable[str]) -> list[Batch]:
+    query = select(*_BATCH).where(batches.c.tenant_id == tenant_id, batches.c.id.in_(list(batch_ids)))
     return [Batch(**row._mapping) for row in await tx.execute(query)]
 
 

@@ -64,6 +64,8 @@ batches = Table(
     Column("label", Text),
     Column("idempotency_key", Text, nullable=False),
     Column("request_digest", Text, nullable=False),
+    # Whom to tell when it has ended. They hold secrets.
+    Column("notify_urls", JsonText),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("tenant_id", "idempotency_key"),
     Index(None, "tenant_id", "id"),

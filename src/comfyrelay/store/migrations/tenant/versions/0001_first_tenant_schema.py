@@ -34,6 +34,7 @@ def upgrade() -> None:
         sa.Column("label", sa.Text(), nullable=True),
         sa.Column("idempotency_key", sa.Text(), nullable=False),
         sa.Column("request_digest", sa.Text(), nullable=False),
+        sa.Column("notify_urls", JsonText(), nullable=True),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_batches")),
         sa.UniqueConstraint("tenant_id", "idempotency_key", name=op.f("uq_batches_tenant_id_idempotency_key")),
