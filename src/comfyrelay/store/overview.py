@@ -33,17 +33,17 @@ async def running(tx: Tx, tenant_id: str) -> list[Unit]:
     query = select(d.c.batch_id, d.c.tenant_job_id).where(of_tenant, d.c.status == word(DispatchStatus.LEASED))
     rows = (await tx.execute(query.order_by(d.c.leased_at, d.c.id))).all()
     # several items of a batch may run at once
-    return list(dict.fromkeys(Unit(batch_id or job_id, batch_id is not None) for batch_id, job_id in rows))
+    return list(dict.fromkeys(Unit(row.batch_id or row.tenant_job_id, row.batch_id is not None) for row in rows))
 
 
 async def waiting(tx: Tx, tenant_id: str, *, limit: int) -> Sequence[Unit]:
     """What is queued, in the order in which it will run; a batch stands where its first item does."""
     unit = func.coalesce(d.c.batch_id, d.c.tenant_job_id)
     query = (
-        select(unit, func.max(d.c.batch_id))
+        select(unit.label("unit"), func.max(d.c.batch_id).label("batch_id"))
         .where(d.c.tenant_id == tenant_id, d.c.status == word(DispatchStatus.QUEUED))
         .group_by(unit)
         .order_by(func.max(d.c.priority).desc(), func.min(d.c.rank), func.min(d.c.id))
         .limit(limit)
     )
-    return [Unit(id_, batch_id is not None) for id_, batch_id in await tx.execute(query)]
+    return [Unit(row.unit, row.batch_id is not None) for row in await tx.execute(query)]
