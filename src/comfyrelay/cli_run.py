@@ -97,6 +97,9 @@ def batch_add(
     label: Annotated[str | None, typer.Option(help="What the batch is called.")] = None,
     output_folder: Annotated[str | None, typer.Option(help="Its folder inside the desk's output folder.")] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
+    notify: Annotated[
+        list[str] | None, typer.Option(help="Who is told of its end, as apprise writes it. Repeat for more.")
+    ] = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -117,6 +120,7 @@ def batch_add(
         "preset": preset,
         "output_folder": output_folder,
         "priority": priority,
+        "notify_urls": notify,
     }
 
     async def work(client: Client) -> Any:

@@ -11,6 +11,7 @@ from pydantic import Field
 from comfyrelay.desk.copies import folder_name
 from comfyrelay.desk.expand import ROLES, Mode, SeedMode, SeedPlan, expand
 from comfyrelay.desk.folders import inputs_in
+from comfyrelay.desk.notify import why_unusable, without_secrets
 from comfyrelay.domain.ids import new_id
 from comfyrelay.errors import InvalidInput
 from comfyrelay.server.answers import Answer, Body
@@ -57,6 +58,9 @@ class NewDeskBatch(Body):
     preset: Line | None = None
     output_folder: Annotated[str, Field(max_length=200)] | None = None
     priority: Priority = 0
+    notify_urls: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=20, repr=False)] = Field(
+        default_factory=list, description="who is told of its end beside those of the settings, as apprise writes it"
+    )
     idempotency_key: Key | None = None
 
 
@@ -68,6 +72,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     effect_id = (await engine.catalogue.effect(body.effect_slug)).effect.id if body.effect_slug else None
     target = await engine.submit.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
     folder = folder_name(body.output_folder) if body.output_folder else None
+    await asyncio.to_thread(_check_urls, body.notify_urls)
     inputs = await _inputs(body, state)
     items = expand(
         inputs=inputs,
@@ -98,9 +103,21 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
             effect_id=effect_id,
             workflow_slug=body.workflow_slug,
             priority=body.priority,
+            notify_urls=body.notify_urls,
         )
     )
     return Answer(data=batch_body(batch), message="Submitted.")
+
+
+def _check_urls(urls: Sequence[str]) -> None:
+    """Said now, not when the batch is done and nobody hears of it."""
+    wrong = {
+        f"notify_urls.{number}": f"{without_secrets(url)}: {why}"
+        for number, url in enumerate(urls)
+        if (why := why_unusable(url)) is not None
+    }
+    if wrong:
+        raise InvalidInput(errors=wrong)
 
 
 async def _inputs(body: NewDeskBatch, state: "DeskState") -> Sequence[Path | str | None]:

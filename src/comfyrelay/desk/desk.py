@@ -12,9 +12,11 @@ from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.desk.copies import Copies
 from comfyrelay.desk.examples import EXAMPLES, write_sample
 from comfyrelay.desk.guard import LocalOnly, own_names
+from comfyrelay.desk.notify import Notifier, Occasion, without_secrets
 from comfyrelay.desk.place import take_folder
 from comfyrelay.desk.routes import DeskState, add_desk_routes
 from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.desk.telling import Telling
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import ComfyError
 from comfyrelay.server.app import create_app
@@ -84,8 +86,9 @@ class Desk:
                 )
                 app = create_app(engine, secrets)
                 app.state.context.local_user = user
-                self._add_desk(app, ready, names)
-                async with serving(app, listener):
+                telling = Telling(engine, user, Notifier(self.desk.notify_urls, self.notify_on))
+                self._add_desk(app, ready, names, telling)
+                async with serving(app, listener), telling.running():
                     agent = Agent(
                         self._worker_settings(settings, secrets.fleet[settings.stage][0], urls, folders),
                         on_status=self.on_status,
@@ -110,13 +113,20 @@ class Desk:
     def output_folder(self) -> Path:
         return (self.desk.output_folder or self.settings.data_dir / "outputs").expanduser().absolute()
 
-    def _add_desk(self, app: FastAPI, ready: Ready, names: set[str]) -> None:
+    @property
+    def notify_on(self) -> list[Occasion]:
+        return [Occasion(each) for each in self.desk.notify_on]
+
+    def _add_desk(self, app: FastAPI, ready: Ready, names: set[str], telling: Telling) -> None:
         state = DeskState(
             comfyui=ready.comfyui,
             is_stand_in=ready.is_stand_in,
             data_dir=ready.data_dir,
             input_folder=self.input_folder,
             output_folder=self.output_folder,
+            notify_urls=[without_secrets(each) for each in self.desk.notify_urls],
+            notify_on=self.notify_on,
+            not_sent=telling.not_sent,
         )
         add_desk_routes(app, state)
         # the outermost: nothing else is asked before it

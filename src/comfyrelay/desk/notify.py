@@ -9,15 +9,14 @@ import re
 import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-import apprise
-
-__all__ = ["BatchNow", "Ended", "Failure", "News", "Notifier", "Occasion", "Watch", "without_secrets"]
+__all__ = ["BatchNow", "Ended", "Failure", "News", "Notifier", "Occasion", "Watch", "why_unusable", "without_secrets"]
 
 DESKTOP = "desktop://"
 _DESKTOPS = {"darwin": "macosx://", "win32": "windows://"}
@@ -25,12 +24,14 @@ _DESKTOPS = {"darwin": "macosx://", "win32": "windows://"}
 _WEBHOOKS = frozenset({"form", "forms", "json", "jsons", "xml", "xmls"})
 _SHORTEST_SECRET = 3
 _LOGGERS = ("apprise", "urllib3.connectionpool")
+# Its own, so that services that do not answer leave the threads of others alone.
+_THREADS = ThreadPoolExecutor(4, thread_name_prefix="notify")
 
 
 class Occasion(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
-    QUEUE_EMPTY = "queue_empty"
+    QUEUE_EMPTY = "empty"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +144,8 @@ class Notifier:
     async def send(self, title: str, body: str, urls: Sequence[str]) -> list[Failure]:
         """Send to each URL, once; what could not be sent, and why. Takes seconds where nobody answers."""
         wanted = list(dict.fromkeys(urls))
-        found = await asyncio.gather(*(asyncio.to_thread(_send, each, title, body) for each in wanted))
+        loop = asyncio.get_running_loop()
+        found = await asyncio.gather(*(loop.run_in_executor(_THREADS, _send, each, title, body) for each in wanted))
         return [
             Failure(url=without_secrets(url), why=why, url_given=url)
             for url, why in zip(wanted, found, strict=True)
@@ -168,9 +170,25 @@ def without_secrets(url: str) -> str:
     return f"{scheme}://{host}{f':{port}' if port else ''}/…"
 
 
+def why_unusable(url: str) -> str | None:
+    """What is wrong with a URL, as far as that is seen without sending anything."""
+    import apprise
+
+    real = _real(url)
+    with _heard() as said:
+        return _not_understood(real, _reason(real, said)) if apprise.Apprise.instantiate(real) is None else None
+
+
+def _real(url: str) -> str:
+    return _DESKTOPS.get(sys.platform, "dbus://") if url.strip() == DESKTOP else url
+
+
 def _send(url: str, title: str, body: str) -> str | None:
     """Why it could not be sent, or nothing. Apprise waits on sockets, so this runs in a thread of its own."""
-    real = _DESKTOPS.get(sys.platform, "dbus://") if url.strip() == DESKTOP else url
+    # a hundred services take a while to import, and most desks need none
+    import apprise
+
+    real = _real(url)
     with _heard() as said:
         try:
             service = apprise.Apprise.instantiate(real)
@@ -186,6 +204,8 @@ def _send(url: str, title: str, body: str) -> str | None:
 
 
 def _not_understood(url: str, reason: str) -> str:
+    import apprise
+
     scheme = url.partition("://")[0].strip().lower()
     for each in apprise.Apprise().details(show_requirements=True, show_disabled=True)["schemas"]:
         if scheme not in {*(each["protocols"] or ()), *(each["secure_protocols"] or ())}:

@@ -1,12 +1,16 @@
 """What only a desk serves: its page, and what the page must know about the machine."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Request
 
 from comfyrelay import __version__
 from comfyrelay.desk import batch_routes, graph_routes, page_routes
+from comfyrelay.desk.notify import Occasion
+from comfyrelay.desk.telling import NotSent
 from comfyrelay.server.answers import Answer, Body
 from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.problems import may_answer
@@ -24,6 +28,26 @@ class DeskState:
     data_dir: Path
     input_folder: Path
     output_folder: Path
+    # without their secrets
+    notify_urls: Sequence[str]
+    notify_on: Sequence[Occasion]
+    not_sent: Collection[NotSent]
+
+
+class NotSentBody(Body):
+    """A notification that did not arrive."""
+
+    at: datetime
+    url: str
+    why: str
+
+
+class NotificationsBody(Body):
+    """`urls` are without their secrets; `not_sent` has the last that did not arrive."""
+
+    urls: list[str]
+    on: list[Occasion]
+    not_sent: list[NotSentBody]
 
 
 class DeskBody(Body):
@@ -33,6 +57,7 @@ class DeskBody(Body):
     data_dir: str
     input_folder: str
     output_folder: str
+    notifications: NotificationsBody
 
 
 def add_desk_routes(app: FastAPI, state: DeskState) -> None:
@@ -53,5 +78,10 @@ async def desk(request: Request, _user: CurrentUser) -> Answer[DeskBody]:
             data_dir=str(state.data_dir),
             input_folder=str(state.input_folder),
             output_folder=str(state.output_folder),
+            notifications=NotificationsBody(
+                urls=list(state.notify_urls),
+                on=list(state.notify_on),
+                not_sent=[NotSentBody(at=each.at, url=each.url, why=each.why) for each in state.not_sent],
+            ),
         )
     )

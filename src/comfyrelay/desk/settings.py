@@ -36,6 +36,13 @@ class DeskSettings(ArgumentsOnly):
     finish_seconds: SecondsOrZero = Field(
         10, description="how long Ctrl-C waits for the present job before it is put back"
     )
+    notify_urls: Words = Field(
+        [], repr=False, description="comma-separated: where notifications go, as apprise writes it; they hold secrets"
+    )
+    notify_on: Annotated[list[Literal["completed", "failed", "empty"]], NoDecode, BeforeValidator(split_words)] = Field(
+        ["failed", "empty"],
+        description="comma-separated: what they are told of: `completed`, `failed`, `empty` (queue)",
+    )
 
 
 def load_desk_settings() -> DeskSettings:
