@@ -6,18 +6,20 @@ import re
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import httpx
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from comfyrelay.errors import Fault, LeaseLost, TransferFailed
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.s3 import S3Objects
 from comfyrelay.worker.lease import Urls
 from comfyrelay.worker.transfers import Transfers
+from tests.api.processes import free_port
 from tests.storage.harness import BUCKET, Clock, serve_files
 from tests.worker.leases import Answer, Storage, answering, hanging_up, no_refresh, open_storage
 
@@ -207,6 +209,33 @@ class TestDownloads:
 
 
 class TestUploads:
+    async def test_storage_that_is_away_is_waited_for(self, source: Path) -> None:
+        port, tries = free_port(), count(1)
+        enough = asyncio.Event()
+
+        def urls() -> Urls:
+            if next(tries) == 6:
+                enough.set()
+            return Urls(output_url=f"http://127.0.0.1:{port}/out", output_headers={}, assets={})
+
+        stored: list[bytes] = []
+
+        async def store(request: web.Request) -> web.Response:
+            stored.append(await request.read())
+            return web.Response()
+
+        app = web.Application()
+        app.router.add_put("/out", store)
+        server = TestServer(app, port=port)
+        transfers = Transfers(retries=1, first_pause_seconds=0.01, upload_patience_seconds=60)
+        uploading = asyncio.create_task(transfers.upload(source, urls, refresh=no_refresh))
+        await asyncio.wait_for(enough.wait(), 20)
+        await server.start_server()
+        await asyncio.wait_for(uploading, 20)
+        assert stored == [b"the output"]
+        await server.close()
+        await transfers.close()
+
     async def test_a_file_goes_with_its_length_and_exactly_the_signed_headers(
         self, storage: Storage, transfers: Transfers, source: Path
     ) -> None:

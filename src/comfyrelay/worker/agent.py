@@ -24,7 +24,7 @@ from comfyrelay.worker.notices import Notice, Notices
 from comfyrelay.worker.poller import Poller
 from comfyrelay.worker.protection import Protection
 from comfyrelay.worker.room import Room, room_for
-from comfyrelay.worker.servers import Servers
+from comfyrelay.worker.servers import ClientMaker, Servers
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 from comfyrelay.worker.transfers import Transfers
@@ -34,6 +34,8 @@ __all__ = ["Agent"]
 log = structlog.get_logger(__name__)
 
 CAPABILITIES_SECONDS = 300.0
+# How long an output waits for storage that is away; the lease goes on meanwhile.
+UPLOAD_PATIENCE_SECONDS = 3600.0
 SIGN_OFF_SECONDS = 5.0
 
 
@@ -47,16 +49,20 @@ class Agent:
         metrics: Metrics | None = None,
         on_status: Callable[[list[Lease]], None] | None = None,
         on_output: OutputListener | None = None,
+        make_client: ClientMaker | None = None,
+        own_nodes: frozenset[str] = frozenset(),
         signals: bool = True,
     ) -> None:
         """`signals` is whether SIGTERM and Ctrl-C are for this worker; else `stop` ends it.
 
         `on_output` is awaited before the control plane hears of an output, and must not fail.
+        `make_client` makes the clients of ComfyUI; `own_nodes` are classes of nodes that those run themselves.
         """
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._on_status = on_status
         self._on_output = on_output
+        self._own_nodes = own_nodes
         self._signals = signals
         has_metadata = settings.metadata_url not in ("", "off")
         self._imds = Imds(settings.metadata_url) if has_metadata else None
@@ -72,7 +78,7 @@ class Agent:
         self._poller: Poller | None = None
         self._online = asyncio.Event()
         self._capabilities_due = asyncio.Event()
-        self._servers = Servers(settings, on_change=self._on_servers_change)
+        self._servers = Servers(settings, on_change=self._on_servers_change, make_client=make_client)
         self._capabilities = Capabilities(self._servers, settings.capabilities)
 
     @property
@@ -103,7 +109,7 @@ class Agent:
 
     async def _live(self, this: Machine, state: State) -> None:
         control = Control(self._settings.api_base_url, worker_id=this.worker_id)
-        transfers = Transfers(retries=8, on_bytes=self._metrics.transferred)
+        transfers = Transfers(upload_patience_seconds=UPLOAD_PATIENCE_SECONDS, on_bytes=self._metrics.transferred)
         enlisting = Enlisting(self._settings, control, state)
         working = asyncio.create_task(self._work(this, state, control, transfers, enlisting))
         told = asyncio.create_task(self._notices.wait_newer(None))
@@ -202,6 +208,7 @@ class Agent:
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
             killed_jobs=self._settings.killed_jobs,
             is_only_worker=self._settings.is_only_worker,
+            own_nodes=self._own_nodes,
             on_change=self._on_change,
             on_progress=lambda _lease: self._show(),
             on_output=self._on_output,

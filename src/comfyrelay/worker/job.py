@@ -27,7 +27,7 @@ from comfyrelay.errors import (
     TransferFailed,
     Unauthorized,
 )
-from comfyrelay.pool import JobAccepted, JobEvent, JobProgress, JobStarted
+from comfyrelay.pool import JobAccepted, JobEvent, JobProgress, JobSaid, JobStarted
 from comfyrelay.worker.control import Control, patiently
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.folders import ComfyFolders
@@ -68,6 +68,8 @@ class Tools:
     heartbeat_interval_seconds: float
     killed_jobs: str
     is_only_worker: bool
+    # classes of nodes that ComfyUI never sees: whoever runs them looks at the files that they name
+    own_nodes: frozenset[str]
     # a job went from one stage to the next
     on_change: Callable[[], None]
     on_progress: Callable[[Lease], None]
@@ -196,7 +198,8 @@ class Work:
             with suppress(ComfyError):
                 info = await server.object_info()
         own = [each.placeholder for each in lease.assets]
-        if problems := foreign_files(lease.graph, own=own, object_info=info):
+        graph = {name: node for name, node in lease.graph.items() if node["class_type"] not in self._tools.own_nodes}
+        if problems := foreign_files(graph, own=own, object_info=info):
             raise GraphError("The graph names files that are not its own. " + " ".join(problems))
 
     async def _store(self, collected: Collected, *, prompt_id: str) -> None:
@@ -216,7 +219,10 @@ class Work:
             try:
                 await patiently(
                     lambda: tools.control.complete(
-                        lease, output=collected.as_output, provider_job_id=prompt_id, seed=_seed_of(lease.graph)
+                        lease,
+                        output=collected.as_output,
+                        provider_job_id=prompt_id,
+                        seed=_seed_of(lease.graph, collected),
                     )
                 )
             except InvalidInput as error:
@@ -283,6 +289,8 @@ class Work:
                 event.progress, node_id=event.node_id, node=title, step=event.value, steps=event.maximum
             )
             self._tools.on_progress(lease)
+        elif isinstance(event, JobSaid):
+            self._pulse.log(event.line)
 
     def _note_run(self) -> None:
         seconds = self._ran_seconds = self.running_seconds
@@ -327,8 +335,10 @@ def _sentence(error: ComfyRelayError) -> str:
     return told or error.detail
 
 
-def _seed_of(graph: dict[str, Any]) -> int | None:
-    """The seed that a graph names, where it names one."""
+def _seed_of(graph: dict[str, Any], collected: Collected) -> int | None:
+    """The seed that was told with the output; else the one that the graph names, where it names one."""
+    if isinstance(told := collected.metadata.get("seed"), int):
+        return told
     for node in graph.values():
         for name in ("seed", "noise_seed"):
             value = node["inputs"].get(name)

@@ -62,7 +62,7 @@ def pick(result: RunResult, lease: Lease) -> OutputFile | str:
 async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path) -> Collected:
     """Save the output as `to`, which appears only when it is whole."""
     picked = pick(result, lease)
-    about: dict[str, Any] = {"prompt_id": result.prompt_id, "seconds": result.seconds}
+    about: dict[str, Any] = {**result.about, "prompt_id": result.prompt_id, "seconds": result.seconds}
     mime_type = lease.output_mime_type
     if isinstance(picked, str):
         about["node_id"] = _text_node(result, lease)

@@ -31,9 +31,11 @@ from comfyrelay.pool import (
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
 
-__all__ = ["Ran", "Servers"]
+__all__ = ["ClientMaker", "Ran", "Servers"]
 
 log = structlog.get_logger(__name__)
+
+ClientMaker = Callable[[str, RunTimeouts], ComfyClient]
 
 # A job whose servers are all gone is given back after this.
 OFFLINE_SECONDS = 10.0
@@ -60,16 +62,17 @@ class Servers:
     """One pool for each provider. A job that fails through the fault of one server is tried on another one here, before
     the control plane hears of it."""
 
-    def __init__(self, settings: WorkerSettings, *, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: WorkerSettings, *, on_change: Callable[[], None], make_client: ClientMaker | None = None
+    ) -> None:
         self._on_change = on_change
         self._restart_command = shlex.split(settings.comfyui_restart_command or "")
         timeouts = RunTimeouts(run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds)
         self._own: dict[str, ComfyClient] = {}
         self._cloud: dict[str, CloudClient] = {}
         if "self_hosted" in settings.providers:
-            self._own = {
-                url: ComfyClient(url, timeouts=timeouts, forget_history=True) for url in settings.comfyui_base_url
-            }
+            make = make_client or _comfy_client
+            self._own = {url: make(url, timeouts) for url in settings.comfyui_base_url}
         if "cloud" in settings.providers:
             assert settings.comfy_cloud_api_key is not None
             self._cloud["comfy-cloud"] = CloudClient(
@@ -286,6 +289,10 @@ class Servers:
                 log.error("worker.restart_failed", server=name, reason="it took too long")
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_RESTART_PAUSE_SECONDS)
+
+
+def _comfy_client(url: str, timeouts: RunTimeouts) -> ComfyClient:
+    return ComfyClient(url, timeouts=timeouts, forget_history=True)
 
 
 async def _first(job: Job, giving_up: asyncio.Task[None]) -> RunResult:

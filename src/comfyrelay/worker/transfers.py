@@ -44,6 +44,9 @@ class Transfers:
 
     URLs are asked for anew before each try, because heartbeats replace them. When storage refuses one, `refresh` gets
     new ones first. No message holds a URL: whoever has one may use it.
+
+    An input that cannot be had is given up after `retries`. An output took a GPU to make, so storage that is away is
+    waited for, up to `upload_patience_seconds`.
     """
 
     def __init__(
@@ -51,10 +54,12 @@ class Transfers:
         *,
         retries: int = 5,
         first_pause_seconds: float = 0.5,
+        upload_patience_seconds: float = 0.0,
         on_bytes: Callable[[str, int], None] | None = None,
     ) -> None:
         self._retries = retries
         self._first_pause_seconds = first_pause_seconds
+        self._upload_patience_seconds = upload_patience_seconds
         self._on_bytes = on_bytes or (lambda _direction, _count: None)
         try:
             self._client = httpx.AsyncClient(timeout=_TIMEOUT)
@@ -111,7 +116,7 @@ class Transfers:
                 raise await _failure(response, what="The output could not be stored")
 
         try:
-            await self._patiently(once, refresh, what="The output could not be stored", may_be_refused=True)
+            await self._patiently(once, refresh, what="The output could not be stored", is_upload=True)
         except OSError as error:
             raise TransferFailed(f"The output cannot be read on the worker: {error.strerror or error}.") from error
 
@@ -121,8 +126,10 @@ class Transfers:
         refresh: Callable[[], Awaitable[None]],
         *,
         what: str,
-        may_be_refused: bool = False,
+        is_upload: bool = False,
     ) -> T:
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + (self._upload_patience_seconds if is_upload else 0.0)
         attempt = 0
         while True:
             try:
@@ -131,11 +138,11 @@ class Transfers:
                 failure = error
             except httpx.TransportError as error:
                 # storage that refuses a large upload may hang up before it was heard
-                is_refused = may_be_refused and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                is_refused = is_upload and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 failure = _MayWorkLater(f"{what}: {_connection_words(error)}.", is_refused=is_refused)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise TransferFailed(f"{what}: {type(error).__name__}.") from None
-            if attempt == self._retries:
+            if attempt >= self._retries and (failure.is_refused or loop.time() >= patient_until):
                 raise TransferFailed(failure.detail)
             log.info("transfer.again", why=failure.detail, attempt=attempt + 1)
             if failure.is_refused:
@@ -144,7 +151,7 @@ class Transfers:
             attempt += 1
 
     def _pause(self, attempt: int, wanted: float | None) -> float:
-        growing: float = self._first_pause_seconds * 2**attempt
+        growing: float = self._first_pause_seconds * 2 ** min(attempt, 10)
         # not all workers at once, after storage was away
         return min(max(growing, wanted or 0.0), _LONGEST_PAUSE_SECONDS) * random.uniform(0.75, 1.25)
 
