@@ -16,7 +16,7 @@ from rich.console import Console
 
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus
-from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
+from comfyrelay.errors import ComfyRelayError, InvalidInput
 
 if TYPE_CHECKING:
     from comfyrelay.client import Client, Done, Found, Job
@@ -242,11 +242,9 @@ def presets_remove(
     """Forget a preset."""
 
     async def work(client: Client) -> str:
-        for each in await client.presets():
-            if each["name"] == name:
-                await client.remove_preset(each["id"])
-                return each["id"]
-        raise NotFound(f"There is no preset {name!r}.")
+        preset = await client.preset(name)
+        await client.remove_preset(preset["id"])
+        return preset["id"]
 
     id_ = connected(url, work)
     _print({"id": id_, "name": name}, f"Removed {name}.", as_json=as_json)

@@ -18,7 +18,7 @@ from rich.console import Console
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, GraphError, InvalidInput, NotFound
 
 if TYPE_CHECKING:
-    from comfyrelay.client import Client, Job
+    from comfyrelay.client import Batch, Client, Done, Job
     from comfyrelay.comfy.graph import Graph
 
 __all__ = ["run_app"]
@@ -49,6 +49,7 @@ def run(
     what: What,
     values: Values = None,
     input_: Annotated[Path | None, typer.Option("--input", help="The image, video or sound that it works on.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A preset whose values it has; --set beats them.")] = None,
     to: Annotated[Path, typer.Option("--out", help="The folder for the outputs.")] = Path(),
     url: Url = None,
     as_json: Json = False,
@@ -58,6 +59,8 @@ def run(
     async def work() -> tuple[Job, list[Path]]:
         async with _desk(url) as client:
             target = await _target(client, what, values or [])
+            if preset is not None:
+                target["input_payload"] = {**await _preset(client, preset, target), **target["input_payload"]}
             if input_ is not None:
                 target["input_file_id"] = await client.upload(input_)
             job = await client.submit(**target, label=Path(what).stem)
@@ -123,7 +126,7 @@ def batch_add(
         "notify_urls": notify,
     }
 
-    async def work(client: Client) -> Any:
+    async def work(client: Client) -> Done[Batch]:
         target = await _target(client, what, values or [])
         slugs = {each["id"]: each["slug"] for each in await client.effects()}
         named = (
@@ -134,9 +137,12 @@ def batch_add(
         sent = await client.upload_all(files)
         ids = [sent[each] for each in files]
         given = {**wish, **named, "values": target["input_payload"], "input_file_ids": ids}
-        return await client.add_batch({key: value for key, value in given.items() if value is not None})
+        return await client.add_batch_told({key: value for key, value in given.items() if value is not None})
 
-    batch = connected(url, work)
+    added = connected(url, work)
+    batch, remark = added.data, added.message.removeprefix("Submitted.").strip()
+    if remark:
+        err.print(remark, highlight=False, markup=False, soft_wrap=True)
     if as_json:
         out.print_json(data=batch)
     else:
@@ -195,6 +201,26 @@ async def _target(client: Client, what: str, values: list[str]) -> dict[str, Any
         if what in (workflow["slug"], workflow["name"]):
             return {"workflow_slug": workflow["slug"], "input_payload": payload}
     raise NotFound(f"{what!r} is neither a file, nor an effect, nor a workflow of yours.")
+
+
+async def _preset(client: Client, name: str, target: dict[str, Any]) -> dict[str, Any]:
+    from comfyrelay.domain.presets import apply_preset
+    from comfyrelay.domain.properties import Property
+
+    kept = (await client.preset(name))["values"]
+    if "effect_id" in target:
+        found = next(each["properties"] for each in await client.effects() if each["id"] == target["effect_id"])
+    else:
+        found = next(each["properties"] for each in await client.workflows() if each["slug"] == target["workflow_slug"])
+    # of an effect only what users set is told, and not where it goes
+    known = [{"placeholder": each["key"], "user_configurable": True, **each} for each in found]
+    fields = Property.__dataclass_fields__
+    applied = apply_preset(
+        kept, [Property.from_json({key: each[key] for key in each.keys() & fields.keys()}) for each in known]
+    )
+    if applied.remark:
+        err.print(applied.remark, highlight=False, markup=False, soft_wrap=True)
+    return dict(applied.values)
 
 
 def _with_values(graph: Graph, values: list[str]) -> Graph:

@@ -278,6 +278,12 @@ class Client:
     async def presets(self) -> list[Preset]:
         return [each async for each in self._calls.pages("/api/presets", limit=LARGEST_PAGE)]
 
+    async def preset(self, name: str) -> Preset:
+        for each in await self.presets():
+            if each["name"] == name:
+                return each
+        raise NotFound(f"There is no preset {name!r}.")
+
     async def create_preset(self, name: str, values: Mapping[str, Any]) -> Preset:
         preset: Preset = (await self._calls.post("/api/presets", {"name": name, "values": values})).data
         return preset
@@ -317,8 +323,11 @@ class Client:
 
     async def add_batch(self, wish: Mapping[str, Any]) -> Batch:
         """A batch made of folders and lists, as `POST /api/desk/batches` takes it."""
-        batch: Batch = (await self._calls.post("/api/desk/batches", {"idempotency_key": uuid4().hex, **wish})).data
-        return batch
+        return (await self.add_batch_told(wish)).data
+
+    async def add_batch_told(self, wish: Mapping[str, Any]) -> Done[Batch]:
+        """The same, with what the server has to say about it."""
+        return await self._calls.post("/api/desk/batches", {"idempotency_key": uuid4().hex, **wish})
 
     # Only for administrators
 

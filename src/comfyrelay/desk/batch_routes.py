@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Request, status
 from pydantic import Field
@@ -13,6 +13,7 @@ from comfyrelay.desk.expand import ROLES, Mode, SeedMode, SeedPlan, expand
 from comfyrelay.desk.folders import inputs_in
 from comfyrelay.desk.notify import why_unusable, without_secrets
 from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.presets import Applied, apply_preset
 from comfyrelay.errors import InvalidInput
 from comfyrelay.server.answers import Answer, Body
 from comfyrelay.server.auth import CurrentUser
@@ -74,6 +75,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     folder = folder_name(body.output_folder) if body.output_folder else None
     await asyncio.to_thread(_check_urls, body.notify_urls)
     inputs = await _inputs(body, state)
+    preset = await _preset(body, target, context, user)
     items = expand(
         inputs=inputs,
         prompts=body.prompts,
@@ -81,7 +83,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
         tries=body.tries,
         seeds=_plan(body, target),
         mode=body.mode,
-        base={**await _preset(body, context, user), **body.values},
+        base={**preset.values, **body.values},
         roles=_roles(target),
     )
     files = await _kept(inputs, context, user)
@@ -106,7 +108,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
             notify_urls=body.notify_urls,
         )
     )
-    return Answer(data=batch_body(batch), message="Submitted.")
+    return Answer(data=batch_body(batch), message=f"Submitted. {preset.remark}".strip())
 
 
 def _check_urls(urls: Sequence[str]) -> None:
@@ -150,10 +152,9 @@ def _plan(body: NewDeskBatch, target: Target) -> SeedPlan | None:
     return plan if limit is None else SeedPlan(mode=given.mode, start=given.start, largest=min(limit, plan.largest))
 
 
-async def _preset(body: NewDeskBatch, context: Context, user: User) -> dict[str, Any]:
-    if body.preset is None:
-        return {}
-    return dict((await context.engine.presets.named(user.tenant_id, body.preset)).settings)
+async def _preset(body: NewDeskBatch, target: Target, context: Context, user: User) -> Applied:
+    kept = (await context.engine.presets.named(user.tenant_id, body.preset)).settings if body.preset else {}
+    return apply_preset(kept, target.properties)
 
 
 async def _kept(inputs: Sequence[Path | str | None], context: Context, user: User) -> dict[Path | str, str]:

@@ -14,6 +14,7 @@ from comfyrelay.desk.examples import EXAMPLES, write_sample
 from comfyrelay.desk.guard import LocalOnly, own_names
 from comfyrelay.desk.notify import Notifier, Occasion, without_secrets
 from comfyrelay.desk.place import take_folder
+from comfyrelay.desk.presets import PRESETS
 from comfyrelay.desk.routes import DeskState, add_desk_routes
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.telling import Telling
@@ -183,8 +184,11 @@ async def _furnish(engine: Engine, settings: Settings) -> tuple[User, bool]:
             output_mime_type=each.output_mime_type,
         )
         await engine.catalogue.create_effect(slug=each.slug, workflow_slug=each.slug, name=each.name, credits_cost=0)
-    # last, so that a first start that was cut off is begun again
-    return await engine.tenancy.create_user(email=LOCAL_EMAIL, name="You", is_admin=True), True
+    # after those, so that a first start that was cut off is begun again
+    user = await engine.tenancy.create_user(email=LOCAL_EMAIL, name="You", is_admin=True)
+    for name, values in reversed([*PRESETS.items()]):
+        await engine.presets.create(user.tenant_id, name=name, values=values)
+    return user, True
 
 
 @asynccontextmanager

@@ -88,7 +88,7 @@ def check_properties(properties: Sequence[Property]) -> None:
             errors[each.key] = "A choice needs its choices."
         elif each.is_primary_input and not each.is_asset:
             errors[each.key] = "The primary input must be an image, a video or audio."
-        elif each.default_value is not None and (problem := _problem(each, each.default_value)):
+        elif each.default_value is not None and (problem := problem_with(each, each.default_value)):
             errors[each.key] = f"Default value: {problem}"
     if sum(each.is_primary_input for each in properties) > 1:
         errors["is_primary_input"] = "Only one property can be the primary input."
@@ -115,7 +115,7 @@ def resolve(
         if value is None:
             if each.required and not each.is_primary_input:
                 errors[each.key] = "This input is required."
-        elif problem := _problem(each, value):
+        elif problem := problem_with(each, value):
             errors[each.key] = problem
         else:
             values.append(Value(property=each, value=value, from_user=from_user))
@@ -128,7 +128,7 @@ def check_overrides(properties: Sequence[Property], overrides: Mapping[str, Any]
     by_key = {each.key: each for each in properties}
     errors = {key: "The workflow has no such property." for key in overrides if key not in by_key}
     for key, value in overrides.items():
-        if key in by_key and value is not None and (problem := _problem(by_key[key], value)):
+        if key in by_key and value is not None and (problem := problem_with(by_key[key], value)):
             errors[key] = problem
     if errors:
         raise InvalidInput(errors=errors)
@@ -151,7 +151,8 @@ def _is_the_users(each: Property) -> bool:
     return each.user_configurable and not each.is_primary_input
 
 
-def _problem(prop: Property, value: Any) -> str | None:
+def problem_with(prop: Property, value: Any) -> str | None:
+    """Why a property cannot have a value, in a sentence; nothing when it can."""
     match prop.type:
         case PropertyType.TEXT:
             return _text_problem(value)

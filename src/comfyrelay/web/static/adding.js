@@ -98,10 +98,9 @@ async function loadPresets() {
 
 /** The kept values that mean something here, each to be put in with one click. */
 function showPresets() {
-  const keys = new Set(fields.filter((each) => !each.isFile).map((each) => each.key));
-  const useful = presets.filter((each) => Object.keys(each.values).some((key) => keys.has(key)));
+  const useful = presets.filter((each) => fields.some((field) => meant(each, field) !== null));
   const node = $("adding-preset");
-  node.hidden = keys.size === 0;
+  node.hidden = !fields.some((each) => !each.isFile);
   node.replaceChildren(
     h("span", { class: "label" }, "Presets"),
     h(
@@ -120,8 +119,22 @@ function showPresets() {
   );
 }
 
+/** Under which key a preset has a value for a field: its own, or what follows its node's name (`steps` of `ksampler_steps`). */
+function meant(preset, field) {
+  if (field.isFile) return null;
+  if (field.key in preset.values) return field.key;
+  const names = new Set(fields.map((each) => each.key));
+  const alike = Object.keys(preset.values).find((key) => !names.has(key) && field.key.endsWith(`_${key}`) && field.fits(preset.values[key]));
+  return alike ?? null;
+}
+
 function apply(preset) {
-  for (const field of fields) if (!field.isFile && field.key in preset.values) field.set(preset.values[field.key]);
+  for (const field of fields) {
+    const key = meant(preset, field);
+    if (key !== null) field.set(preset.values[key]);
+  }
+  const ignored = Object.keys(preset.values).filter((key) => !fields.some((field) => meant(preset, field) === key));
+  if (ignored.length) toast(`Not in this workflow, and ignored: ${ignored.join(", ")}.`);
   sum();
 }
 

@@ -164,6 +164,14 @@ export class Field {
     this.onChange();
   }
 
+  /** Whether it could have this value. */
+  fits(value) {
+    const { type, choices, minimum, maximum } = this.property;
+    if (type === "choice") return choices.includes(value);
+    if (type !== "number") return typeof value === (type === "boolean" ? "boolean" : "string");
+    return typeof value === "number" && value >= (minimum ?? -Infinity) && value <= (maximum ?? Infinity);
+  }
+
   wrong() {
     if (this.isFile) return this.isRequired && !this.files.length ? "This is needed." : null;
     const value = this.value();

@@ -1,0 +1,90 @@
+"""Presets: a new desk has three, and each is of use to workflows that have only some of its keys."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from comfyrelay.cli import app
+from comfyrelay.client import Client
+from comfyrelay.domain.presets import apply_preset
+from comfyrelay.domain.properties import Property, PropertyType
+from tests.desk.conftest import OpenDesk, make_desk
+
+
+def number(key: str, **more: Any) -> Property:
+    return Property(key=key, type=PropertyType.NUMBER, placeholder=key, **{"user_configurable": True, **more})
+
+
+# The rule
+
+
+def test_a_key_is_meant_for_the_property_of_that_name_only_where_there_is_one() -> None:
+    applied = apply_preset({"steps": 8}, [number("steps"), number("ksampler_steps")])
+    assert (applied.values, applied.ignored) == ({"steps": 8}, [])
+
+
+def test_a_key_is_meant_for_what_ends_in_it_where_there_is_none_of_that_name() -> None:
+    found = [number("high_noise_steps"), number("low_noise_steps"), number("footsteps"), number("steps_total")]
+    assert apply_preset({"steps": 8}, found).values == {"high_noise_steps": 8, "low_noise_steps": 8}
+
+
+def test_what_is_named_in_full_beats_what_is_only_meant() -> None:
+    for preset in ({"steps": 8, "low_steps": 4}, {"low_steps": 4, "steps": 8}):
+        applied = apply_preset(preset, [number("high_steps"), number("low_steps")])
+        assert applied.values == {"high_steps": 8, "low_steps": 4}
+
+
+@pytest.mark.parametrize(
+    "prop",
+    [
+        number("sampler_steps", maximum=4),
+        number("sampler_steps", user_configurable=False),
+        Property(key="sampler_steps", type=PropertyType.TEXT, placeholder="p", user_configurable=True),
+        Property(key="sampler_steps", type=PropertyType.IMAGE, placeholder="p", user_configurable=True),
+    ],
+    ids=["out of range", "fixed", "a text", "a file"],
+)
+def test_what_cannot_take_the_value_is_not_meant(prop: Property) -> None:
+    applied = apply_preset({"steps": 8}, [prop])
+    assert (applied.values, applied.ignored) == ({}, ["steps"])
+    assert applied.remark == "Not in this workflow, and ignored: steps."
+
+
+# The desk
+
+
+async def test_a_new_desk_has_three_presets_and_a_second_start_leaves_them_alone(tmp_path: Path) -> None:
+    async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
+        assert [each["name"] for each in await client.presets()] == ["look-dev", "medium", "production"]
+        await client.remove_preset((await client.preset("medium"))["id"])
+    async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
+        assert [each["name"] for each in await client.presets()] == ["look-dev", "production"]
+
+
+async def test_a_batch_takes_what_its_workflow_has_and_says_what_was_ignored(desk: OpenDesk) -> None:
+    wish = {"effect_slug": "image-to-clip", "input_subdir": "examples", "preset": "look-dev"}
+    added = await desk.client.add_batch_told(wish)
+    assert added.message == "Submitted. Not in this workflow, and ignored: steps, length, megapixels, profile."
+    [job] = [each async for each in desk.client.jobs(batch_id=added.data["id"])]
+    assert (await desk.ended(job["id"]))["status"] == "completed"
+    about = await desk.client.about(job["id"])
+    assert about is not None
+    assert {each["key"]: each["value"] for each in about["inputs"]}["frames"] == 33
+
+
+def test_run_takes_a_preset_and_a_value_of_its_own_beats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
+    monkeypatch.setenv("COMFYRELAY_PORT", str(make_desk(tmp_path).settings.port))
+    picture = tmp_path / "desk" / "inputs" / "examples" / "sample.png"
+    runner = CliRunner()
+    runner.invoke(app, ["run", "invert-image"])  # furnishes the desk
+    for more in ([], ["--set", "frames=2"]):
+        command = ["run", "image-to-clip", "--input", str(picture), "--preset", "look-dev", "--out", str(tmp_path)]
+        ran = runner.invoke(app, [*command, *more, "--json"])
+        assert ran.exit_code == 0, ran.output
+        assert "ignored: steps, length, megapixels, profile" in ran.stderr
+    assert len(list(tmp_path.glob("*.mp4"))) == 2
+    sizes = sorted(each.stat().st_size for each in tmp_path.glob("*.mp4"))
+    assert sizes[0] < sizes[1]
