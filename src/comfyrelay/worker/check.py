@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.cloud import CloudClient
+from comfyrelay.comfy.preflight import installed_models
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.worker.capabilities import Capabilities
 from comfyrelay.worker.control import Control
@@ -17,7 +19,7 @@ from comfyrelay.worker.servers import Servers
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 
-__all__ = ["Finding", "Verdict", "check"]
+__all__ = ["Finding", "Verdict", "about_comfyui", "check"]
 
 
 class Verdict(StrEnum):
@@ -43,7 +45,10 @@ async def check(settings: WorkerSettings) -> AsyncIterator[Finding]:
         yield _about_machine(this, settings)
         yield _about_folder(settings, this)
         for client in servers.own:
-            yield await _about_comfyui(client, settings)
+            named = next(url for url in settings.comfyui_base_url if client.url in url)
+            yield await about_comfyui(
+                client, folder=settings.folder_of(named), setting="COMFYRELAY_WORKER_COMFYUI_FOLDERS"
+            )
         for cloud in servers.cloud:
             yield await _about_cloud(cloud)
         async for finding in _about_control(settings, this, servers):
@@ -80,7 +85,8 @@ def _about_folder(settings: WorkerSettings, this: Machine) -> Finding:
     return Finding(verdict=Verdict.FINE, about="folder", text=f"Its files are in {state.folder}.")
 
 
-async def _about_comfyui(client: ComfyClient, settings: WorkerSettings) -> Finding:
+async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: str) -> Finding:
+    """`folder` has its `input` and `output`, where that is known; `setting` is where to say so."""
     about = f"ComfyUI {client.url}"
     try:
         await client.check()
@@ -90,13 +96,13 @@ async def _about_comfyui(client: ComfyClient, settings: WorkerSettings) -> Findi
         return Finding(verdict=Verdict.BROKEN, about=about, text=error.detail)
     system, devices = stats.get("system") or {}, stats.get("devices") or []
     gpus = ", ".join(_gpu(each) for each in devices if isinstance(each, dict)) or "no device told"
-    text = f"It answers: version {system.get('comfyui_version', 'unknown')}, {gpus}, {len(info)} kinds of nodes."
-    folder = settings.folder_of(next(url for url in settings.comfyui_base_url if client.url in url))
+    has = f"{len(info)} kinds of nodes, {len(installed_models(info))} models"
+    text = f"It answers: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
     if folder is None:
-        more = "Its folders are not configured, so what jobs leave in them stays (COMFYRELAY_WORKER_COMFYUI_FOLDERS)."
+        more = f"Its folders are not configured, so what jobs leave in them stays ({setting})."
         return Finding(verdict=Verdict.LACKING, about=about, text=f"{text} {more}")
     if not (folder / "output").is_dir():
-        more = f"But {folder} has no folder `output`: check COMFYRELAY_WORKER_COMFYUI_FOLDERS."
+        more = f"But {folder} has no folder `output`: check {setting}."
         return Finding(verdict=Verdict.LACKING, about=about, text=f"{text} {more}")
     return Finding(verdict=Verdict.FINE, about=about, text=text)
 

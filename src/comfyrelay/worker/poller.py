@@ -126,7 +126,14 @@ class Poller:
             await asyncio.wait({polling, waking}, return_when=asyncio.FIRST_COMPLETED)
             waking.cancel()
             self._changed.clear()
-            now = self._room()
-            if not polling.done() and (now is None or now.providers != room.providers):
+            if not polling.done() and self._is_outdated(room):
                 return False
         return True
+
+    def _is_outdated(self, room: Room) -> bool:
+        """Whether what was asked for cannot be run any more, or more can. That there is no room for one more just now
+        is no reason: a poll that is cut off may cost a lease that is given back for nothing."""
+        if any(not self._servers.slots(name) for name in room.providers):
+            return True
+        now = self._room()
+        return now is not None and not set(now.providers) <= set(room.providers)
