@@ -76,6 +76,7 @@ def up(
 ) -> None:
     """Run ComfyRelay here for yourself: the queue, its page, and a worker for this machine's ComfyUI, until Ctrl-C."""
     from comfyrelay.desk.desk import Desk, Ready
+    from comfyrelay.desk.script_config import load_script_table
     from comfyrelay.desk.settings import DeskSettings, load_desk_settings
     from comfyrelay.logs import log_as_json
 
@@ -96,7 +97,7 @@ def up(
         out.print("Press Ctrl-C to stop.", highlight=False)
 
     log_as_json("warning")
-    _run_loop(Desk(settings=settings, desk=desk, on_ready=ready).run())
+    _run_loop(Desk(settings=settings, desk=desk, script=load_script_table(), on_ready=ready).run())
     out.print("Stopped.", highlight=False)
 
 

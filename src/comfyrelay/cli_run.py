@@ -154,6 +154,7 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
     """A client of the ComfyRelay that runs; where none does, one that runs as long as it is needed."""
     from comfyrelay.client import Client
     from comfyrelay.desk.desk import Desk
+    from comfyrelay.desk.script_config import load_script_table
     from comfyrelay.desk.settings import load_desk_settings
     from comfyrelay.logs import log_as_json
     from comfyrelay.settings import load_settings
@@ -175,7 +176,7 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
             return
         log_as_json("warning")
         err.print("Nothing runs here yet, so it is started for this job.", highlight=False, style="dim")
-        async with Desk(settings=settings, desk=load_desk_settings()).open():
+        async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():
             yield client
 
 

@@ -28,6 +28,7 @@
     │   ├── DeviceFault          worker: the GPU is in a bad state until ComfyUI is restarted
     │   ├── NoOutput             job: it ran to its end and made nothing
     │   ├── OutputGone           worker: the file that it made is no longer there
+    │   ├── ScriptFailed         job: a script of the user ended with another exit code than 0
     │   ├── RunInterrupted       interrupted: somebody stopped it
     │   │   └── RunRemoved       interrupted: somebody took it out of the queue
     │   ├── RunLost              worker: the server no longer knows it, most likely because it restarted
@@ -77,6 +78,7 @@ __all__ = [
     "RunRemoved",
     "RunTimedOut",
     "SchemaOutOfDate",
+    "ScriptFailed",
     "ServerRefused",
     "ServerUnreachable",
     "StorageUnavailable",
@@ -321,6 +323,13 @@ class OutputGone(ComfyError):
     """The output file is no longer on the server."""
 
     code = "output_gone"
+
+
+class ScriptFailed(ComfyError):
+    """The script failed."""
+
+    code = "script_failed"
+    usual_fault = Fault.JOB
 
 
 class RunInterrupted(ComfyError):

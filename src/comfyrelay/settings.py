@@ -23,7 +23,7 @@ from pydantic_settings import (
 
 from comfyrelay.errors import ConfigurationError
 
-__all__ = ["ENV_PREFIX", "ArgumentsOnly", "Settings", "Stage", "load", "load_settings"]
+__all__ = ["ENV_PREFIX", "ArgumentsOnly", "Settings", "Stage", "load", "load_settings", "load_table"]
 
 ENV_PREFIX = "COMFYRELAY_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
@@ -181,6 +181,8 @@ S = TypeVar("S", bound=ArgumentsOnly)
 
 # Other parts have tables of their own in the file.
 TABLES = ("worker", "desk")
+# Tables within those that only the file can say; `load_table` reads them.
+FILE_ONLY = {"desk": ("script",)}
 _JSON_EXAMPLES = {
     "tenant_pools": 'an object of pool names and database URLs: {"main": "postgresql://…"}',
     "fleet_secrets": 'an object of stages and lists of secrets: {"production": ["…"]}',
@@ -202,13 +204,24 @@ def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, 
     """
     path = _config_path()
     in_file = _read_file(path) if path else {}
-    in_file = in_file.get(table, {}) if table else {key: value for key, value in in_file.items() if key not in TABLES}
+    others = FILE_ONLY.get(table, ()) if table else TABLES
+    own = in_file.get(table, {}) if table else in_file
+    in_file = {key: value for key, value in own.items() if key not in others}
     in_environment = _read_environment(model, plain_names or {})
     try:
         return model(**{**in_file, **in_environment})
     except ValidationError as error:
         complaints = [_complaint(model, each, in_environment, path) for each in error.errors()]
         raise ConfigurationError("\n".join(complaints)) from None
+
+
+def load_table(table: str, name: str) -> dict[str, Any] | None:
+    """A table within a table, as the file has it; `None` when it has none. The environment does not count."""
+    path = _config_path()
+    found = (_read_file(path) if path else {}).get(table, {}).get(name)
+    if found is not None and not isinstance(found, dict):
+        raise ConfigurationError(f"{path}: write [{table}.{name}] as a table.")
+    return found
 
 
 def _config_path() -> Path | None:

@@ -163,3 +163,4 @@ class About(TypedDict):
     inputs: list[InputValue]
     error_detail: str | None
     attempts: list[Attempt]
+    output_metadata: dict[str, Any] | None

@@ -9,7 +9,7 @@ Usable on its own:
 
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.cloud import CloudClient
-from comfyrelay.comfy.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Started, Step
+from comfyrelay.comfy.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Said, Started, Step
 from comfyrelay.comfy.graph import Graph, check_graph, load_graph, placeholders_in, replace_placeholders
 from comfyrelay.comfy.hash import workflow_hash
 from comfyrelay.comfy.nodes import NamedFile, files_in, find_node, models_in, output_nodes, set_input, title_of
@@ -34,6 +34,7 @@ __all__ = [
     "RunEvent",
     "RunResult",
     "RunTimeouts",
+    "Said",
     "Started",
     "Step",
     "Uploaded",

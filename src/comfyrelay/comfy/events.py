@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 
-__all__ = ["Finished", "NodeStarted", "Output", "Preview", "Queued", "RunEvent", "Started", "Step"]
+__all__ = ["Finished", "NodeStarted", "Output", "Preview", "Queued", "RunEvent", "Said", "Started", "Step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +61,17 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """What runs has printed a line. Graphs print none; a script does."""
+
+    prompt_id: str
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
     prompt_id: str
     result: RunResult
 
 
-RunEvent = Queued | Started | NodeStarted | Step | Preview | Output | Finished
+RunEvent = Queued | Started | NodeStarted | Step | Preview | Output | Said | Finished

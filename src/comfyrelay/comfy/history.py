@@ -5,7 +5,7 @@ from typing import Any
 from comfyrelay.comfy.failures import explain_execution_error
 from comfyrelay.errors import ComfyError, NodeFailed, RunInterrupted
 
-__all__ = ["cached_nodes", "failure_in", "position_in", "run_seconds"]
+__all__ = ["cached_nodes", "failure_in", "position_in", "prompts_in", "run_seconds"]
 
 
 def failure_in(entry: dict[str, Any]) -> ComfyError | None:
@@ -60,6 +60,12 @@ def position_in(queue: dict[str, Any], prompt_id: str) -> int | None:
         if item[1] == prompt_id:
             return position + len(running)
     return None
+
+
+def prompts_in(queue: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Everything that runs or waits: prompt id → what was sent beside the graph."""
+    items = [*_items(queue.get("queue_running")), *_items(queue.get("queue_pending"))]
+    return {str(item[1]): item[3] if len(item) > 3 and isinstance(item[3], dict) else {} for item in items}
 
 
 def _items(found: object) -> list[Any]:

@@ -45,7 +45,8 @@ class OutputFile:
 class RunResult:
     """A run that reached its end and made something.
 
-    `files` begin with those of the nodes that were asked for; kept files come before previews.
+    `files` begin with those of the nodes that were asked for; kept files come before previews. `about` is what else is
+    to be kept with the output: of a script, its command and all that it saved.
     """
 
     prompt_id: str
@@ -53,6 +54,7 @@ class RunResult:
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cached_nodes: frozenset[str] = frozenset()
     seconds: float = 0.0
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:

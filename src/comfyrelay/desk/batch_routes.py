@@ -14,6 +14,7 @@ from comfyrelay.desk.folders import inputs_in
 from comfyrelay.desk.notify import why_unusable, without_secrets
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.presets import Applied, apply_preset
+from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import InvalidInput
 from comfyrelay.server.answers import Answer, Body
 from comfyrelay.server.auth import CurrentUser
@@ -74,7 +75,10 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     target = await engine.submit.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
     folder = folder_name(body.output_folder) if body.output_folder else None
     await asyncio.to_thread(_check_urls, body.notify_urls)
-    inputs = await _inputs(body, state)
+    is_script = target.workflow.kind == WorkflowKind.SCRIPT
+    # a script goes through the folder by itself
+    inputs = [] if is_script else await _inputs(body, state)
+    folder_value = {"input_subdir": body.input_subdir} if is_script and body.input_subdir is not None else {}
     preset = await _preset(body, target, context, user)
     items = expand(
         inputs=inputs,
@@ -83,7 +87,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
         tries=body.tries,
         seeds=_plan(body, target),
         mode=body.mode,
-        base={**preset.values, **body.values},
+        base={**preset.values, **folder_value, **body.values},
         roles=_roles(target),
     )
     files = await _kept(inputs, context, user)
@@ -138,6 +142,10 @@ def _roles(target: Target) -> dict[str, str]:
     found = {role: key for role, key in ROLES.items() if key in keys}
     if "seed" not in found and "noise_seed" in keys:
         found["seed"] = "noise_seed"
+    # as the options of a script are called
+    for role, key in (("prompt", "positive"), ("negative_prompt", "negative")):
+        if role not in found and key in keys:
+            found[role] = key
     return found
 
 

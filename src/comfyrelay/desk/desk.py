@@ -1,10 +1,11 @@
 """The whole system in one process for one person: server, worker, and a ComfyUI or its stand-in."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -16,6 +17,10 @@ from comfyrelay.desk.notify import Notifier, Occasion, without_secrets
 from comfyrelay.desk.place import take_folder
 from comfyrelay.desk.presets import PRESETS
 from comfyrelay.desk.routes import DeskState, add_desk_routes
+from comfyrelay.desk.script_client import ScriptClient
+from comfyrelay.desk.script_command import ScriptSettings
+from comfyrelay.desk.script_config import script_settings
+from comfyrelay.desk.script_workflow import CLASS_TYPE, furnish_script
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.telling import Telling
 from comfyrelay.domain.states import Stage
@@ -29,6 +34,7 @@ from comfyrelay.sim import Sim
 from comfyrelay.store.tenants import User
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.servers import ClientMaker
 from comfyrelay.worker.settings import WorkerSettings
 
 __all__ = ["Desk", "Ready"]
@@ -56,6 +62,8 @@ class Ready:
 class Desk:
     settings: Settings
     desk: DeskSettings = field(default_factory=DeskSettings)
+    # `[desk.script]`, as the file has it
+    script: Mapping[str, Any] | None = None
     on_ready: Callable[[Ready], None] = lambda _ready: None
     on_status: Callable[[list[Lease]], None] | None = None
 
@@ -77,6 +85,8 @@ class Desk:
             await engine.databases.upgrade()
             user, is_new = await _furnish(engine, settings)
             write_sample(self.input_folder)
+            script = self._script_settings()
+            await furnish_script(engine, user, script)
             async with _comfyui(self.desk, settings.data_dir) as (urls, folders, is_stand_in):
                 ready = Ready(
                     url=settings.base_url,
@@ -87,6 +97,7 @@ class Desk:
                 )
                 app = create_app(engine, secrets)
                 app.state.context.local_user = user
+                app.state.script = script
                 telling = Telling(engine, user, Notifier(self.desk.notify_urls, self.notify_on))
                 self._add_desk(app, ready, names, telling)
                 async with serving(app, listener), telling.running():
@@ -94,6 +105,8 @@ class Desk:
                         self._worker_settings(settings, secrets.fleet[settings.stage][0], urls, folders),
                         on_status=self.on_status,
                         on_output=Copies(engine, self.output_folder).keep,
+                        make_client=_client_maker(script, settings.data_dir) if script is not None else None,
+                        own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
                         signals=signals,
                     )
                     working = asyncio.create_task(agent.run())
@@ -133,6 +146,11 @@ class Desk:
         # the outermost: nothing else is asked before it
         app.add_middleware(LocalOnly, names=names)
 
+    def _script_settings(self) -> ScriptSettings | None:
+        if self.script is None:
+            return None
+        return script_settings(self.script, data_dir=self.settings.data_dir, input_folder=self.input_folder)
+
     def _worker_settings(self, settings: Settings, secret: str, urls: list[str], folders: list[Path]) -> WorkerSettings:
         return WorkerSettings(
             api_base_url=settings.base_url,
@@ -152,6 +170,10 @@ class Desk:
             data_dir=settings.data_dir / "worker",
             metadata_url="off",
         )
+
+
+def _client_maker(script: ScriptSettings, data_dir: Path) -> ClientMaker:
+    return lambda url, timeouts: ScriptClient(url, script, timeouts=timeouts, log_folder=data_dir / "script" / "logs")
 
 
 def _for_one_person(settings: Settings) -> Settings:

@@ -66,13 +66,14 @@ class AttemptBody(Body):
 
 
 class AboutJobBody(Body):
-    """`error_detail` is what the program itself said."""
+    """`error_detail` is what the program itself said; `output_metadata`, what was told of the output."""
 
     workflow_slug: str
     workflow_name: str
     inputs: list[InputValueBody]
     error_detail: str | None
     attempts: list[AttemptBody]
+    output_metadata: dict[str, Any] | None
 
 
 @router.get("/now", responses=may_answer(401, 503))
@@ -125,6 +126,7 @@ async def about_job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> 
                 AttemptBody(**{name: getattr(each, name) for name in AttemptBody.model_fields})
                 for each in about.attempts
             ],
+            output_metadata=dict(about.output_metadata) if about.output_metadata is not None else None,
         )
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI, Request
 
 from comfyrelay import __version__
-from comfyrelay.desk import batch_routes, graph_routes, page_routes
+from comfyrelay.desk import batch_routes, graph_routes, page_routes, script_routes
 from comfyrelay.desk.notify import Occasion
 from comfyrelay.desk.telling import NotSent
 from comfyrelay.server.answers import Answer, Body
@@ -62,8 +62,9 @@ class DeskBody(Body):
 
 def add_desk_routes(app: FastAPI, state: DeskState) -> None:
     app.state.desk = state
-    for each in (router, graph_routes.router, batch_routes.router, page_routes.router, page.router):
-        app.include_router(each)
+    for each in (graph_routes, batch_routes, page_routes, script_routes, page):
+        app.include_router(each.router)
+    app.include_router(router)
 
 
 @router.get("", responses=may_answer(401))

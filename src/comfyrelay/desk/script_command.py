@@ -18,7 +18,7 @@ from comfyrelay.desk.folders import inputs_in, natural
 from comfyrelay.domain.storable import is_storable
 from comfyrelay.errors import ConfigurationError, InvalidInput
 
-__all__ = ["ScriptJob", "ScriptSettings", "check_settings", "command_of", "shown", "templates"]
+__all__ = ["ScriptJob", "ScriptSettings", "check_job", "check_settings", "command_of", "shown", "templates"]
 
 MOST_TRIES = 1000
 # Linux takes no longer argument than 128 KiB.
@@ -62,6 +62,9 @@ class ScriptSettings(BaseModel):
     extra_options: dict[str, str] = Field(
         {"--seed": "[0-9]{1,19}"},
         description="options that a job may add → regular expression for their value; empty: a switch",
+    )
+    output_extension: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,10}$")] = Field(
+        "mp4", description="ending of the file that is a job's output; the script may save others beside it"
     )
     environment: dict[str, str] = Field({}, repr=False, description="variables for the script")
     grace_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
@@ -111,6 +114,12 @@ class ScriptJob(BaseModel):
 
 def command_of(settings: ScriptSettings, job: ScriptJob) -> list[str]:
     """The exact argument list of a job; `InvalidInput` names every field that cannot be accepted."""
+    check_job(settings, job)
+    return [*_program(settings), *settings.arguments, *_contract(settings, job), *job.extra_args]
+
+
+def check_job(settings: ScriptSettings, job: ScriptJob, *, has_known_places: bool = False) -> None:
+    """Raise `InvalidInput` for a job that cannot be run. Its folder and template may have been looked at already."""
     errors: dict[str, str] = {}
     for field in ("positive", "negative", "input_subdir"):
         if (why := _bad_text(getattr(job, field) or "")) is not None:
@@ -118,19 +127,19 @@ def command_of(settings: ScriptSettings, job: ScriptJob) -> list[str]:
     profile = job.profile or settings.profile
     if profile not in settings.profiles:
         errors["profile"] = f"{profile!r} is not one of {', '.join(settings.profiles)}."
-    if job.template not in templates(settings):
-        errors["template"] = f"{job.template!r} is not one of the graphs in the template folder."
     if job.tries is not None and not 1 <= job.tries <= MOST_TRIES:
         errors["tries"] = f"It must be between 1 and {MOST_TRIES}."
-    try:
-        inputs_in(settings.input_folder, job.input_subdir)
-    except InvalidInput as error:
-        errors.setdefault("input_subdir", error.detail)
+    if not has_known_places:
+        if job.template not in templates(settings):
+            errors["template"] = f"{job.template!r} is not one of the graphs in the template folder."
+        try:
+            inputs_in(settings.input_folder, job.input_subdir)
+        except InvalidInput as error:
+            errors.setdefault("input_subdir", error.detail)
     if (why := _bad_extra(settings.extra_options, job.extra_args)) is not None:
         errors["extra_args"] = why
     if errors:
         raise InvalidInput(" ".join(f"{field}: {why}" for field, why in errors.items()), errors=errors)
-    return [*_program(settings), *settings.arguments, *_contract(settings, job, profile), *job.extra_args]
 
 
 def shown(argv: Sequence[str]) -> str:
@@ -169,9 +178,9 @@ def _program(settings: ScriptSettings) -> list[str]:
     return [str(settings.python), *_SHIPPED, "--input-root", str(settings.input_folder)]
 
 
-def _contract(settings: ScriptSettings, job: ScriptJob, profile: str) -> Iterator[str]:
+def _contract(settings: ScriptSettings, job: ScriptJob) -> Iterator[str]:
     yield "--wait"
-    yield from _option("--profile", profile)
+    yield from _option("--profile", job.profile or settings.profile)
     yield from _option("--template-api", str(settings.template_folder / job.template))
     yield from _option("--input-subdir", job.input_subdir or ".")
     yield from _option("--positive", job.positive)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from comfyrelay.comfy.nodes import MEDIA_SUFFIXES
 
-__all__ = ["Progress", "Reading", "saved_files"]
+__all__ = ["Progress", "Reading", "new_media", "saved_files"]
 
 LARGEST_SEED = 2**64 - 1
 MOST_FILES = 10_000
@@ -120,6 +120,12 @@ def saved_files(candidates: Sequence[tuple[str, ...]], *, folders: Sequence[Path
         if (path := next((each for each in paths if _is_new(each, since)), None)) is not None:
             found[path.resolve()] = None
     return list(found)
+
+
+def new_media(folder: Path, *, since: float) -> list[Path]:
+    """The media below a folder that were written since then, in the order in which they were finished."""
+    found = [each for each in folder.rglob("*") if each.suffix.lower() in MEDIA_SUFFIXES and _is_new(each, since)]
+    return sorted(found, key=lambda each: each.stat().st_mtime)
 
 
 def _is_new(path: Path, since: float) -> bool:

@@ -122,6 +122,7 @@ def _load_result(value: dict[str, Any]) -> RunResult:
         texts={node_id: tuple(texts) for node_id, texts in value["texts"].items()},
         cached_nodes=frozenset(value["cached_nodes"]),
         seconds=value["seconds"],
+        about=value.get("about", {}),
     )
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "JobProgress",
     "JobQueued",
     "JobRetrying",
+    "JobSaid",
     "JobStarted",
     "PoolEvent",
     "PoolReady",
@@ -142,6 +143,15 @@ class JobOutput(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class JobSaid(JobEvent):
+    """What runs has printed a line. Graphs print none."""
+
+    type: ClassVar[str] = "job:said"
+    prompt_id: str
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobRetrying(JobEvent):
     """This attempt failed; the next one may begin in `delay_seconds`."""
 
@@ -182,6 +192,7 @@ EVENT_CLASSES: dict[str, type[PoolEvent]] = {
         JobProgress,
         JobPreview,
         JobOutput,
+        JobSaid,
         JobRetrying,
         JobCompleted,
         JobFailed,

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from comfyrelay.comfy.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Started, Step
+from comfyrelay.comfy.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Said, Started, Step
 from comfyrelay.comfy.graph import Graph
-from comfyrelay.pool.events import JobAccepted, JobEvent, JobOutput, JobPreview, JobProgress, JobStarted
+from comfyrelay.pool.events import JobAccepted, JobEvent, JobOutput, JobPreview, JobProgress, JobSaid, JobStarted
 from comfyrelay.pool.record import Record
 
 __all__ = ["Relay"]
@@ -37,6 +37,8 @@ class Relay:
                 self._tell(JobPreview, event, node_id=event.node_id, image=event.image, mime_type=event.mime_type)
             case Output():
                 self._tell(JobOutput, event, node_id=event.node_id, files=event.files, texts=event.texts)
+            case Said():
+                self._tell(JobSaid, event, line=event.line)
             case Finished():
                 # told once it is settled
                 return

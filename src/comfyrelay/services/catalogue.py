@@ -51,6 +51,7 @@ class Catalogue:
         output_extension: str = "mp4",
         output_mime_type: str = "video/mp4",
         tenant_id: str | None = None,
+        kind: WorkflowKind = WorkflowKind.GRAPH,
         is_active: bool = True,
     ) -> Workflow:
         read_properties(properties)
@@ -60,7 +61,7 @@ class Catalogue:
             "slug": slug,
             "name": name or slug,
             "tenant_id": tenant_id,
-            "kind": WorkflowKind.GRAPH,
+            "kind": kind,
             "provider": provider,
             "graph_path": path,
             "properties": await self._assets.with_hashes(properties),

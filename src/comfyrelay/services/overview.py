@@ -12,7 +12,7 @@ from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.storage.objects import ObjectStore
-from comfyrelay.store import catalogue, jobs, overview
+from comfyrelay.store import catalogue, jobs, media, overview
 from comfyrelay.store.overview import Unit
 
 __all__ = ["AboutJob", "Glance", "InputValue", "Overview"]
@@ -44,6 +44,8 @@ class AboutJob:
     inputs: Sequence[InputValue]
     error_detail: str | None
     attempts: Sequence[Attempt]
+    # what the worker told of the output: of a script, its command and all that it saved
+    output_metadata: Mapping[str, Any] | None
 
 
 class Overview:
@@ -72,6 +74,8 @@ class Overview:
                 raise NotFound(f"There is no job {job_id!r}.")
             payload = (await jobs.payloads(tx, [job_id]))[job_id]
             attempts = await jobs.attempts_of(tx, job_id)
+            output = job.output_file_id
+            metadata = await media.metadata_of(tx, tenant_id, output) if output is not None else None
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow(tx, id_=job.workflow_id)
         properties = [Property.from_json(each) for each in workflow.properties] if workflow else []
@@ -81,6 +85,7 @@ class Overview:
             inputs=await self._inputs(Snapshot.from_json(payload), properties),
             error_detail=job.error_detail,
             attempts=attempts,
+            output_metadata=metadata,
         )
 
     async def _inputs(self, snapshot: Snapshot, properties: Sequence[Property]) -> list[InputValue]:

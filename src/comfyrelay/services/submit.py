@@ -1,7 +1,7 @@
 """Submitting: from what a user asks for to a job with its tokens reserved and its dispatch in the queue."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +135,8 @@ class Submit:
         self._relay = relay
         self._graphs = graphs
         self._policy = policy
+        # what this machine alone can tell of a kind of workflow: whether these values can be accepted
+        self.checks: dict[str, Callable[[Mapping[str, Any]], None]] = {}
 
     async def submit(self, request: JobRequest) -> Job:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
@@ -244,6 +246,8 @@ class Submit:
         """Resolve the properties and fix what the job will run, so that no later change of the catalogue matters."""
         values = resolve(target.properties, overrides=target.overrides, user_input=item.input_payload)
         _refuse_placeholders(target.properties, values)
+        if (check := self.checks.get(target.workflow.kind)) is not None:
+            check({each.property.key: each.value for each in values})
         primary = _primary(item, found)
         snapshot = Snapshot(
             graph_path=target.workflow.graph_path,

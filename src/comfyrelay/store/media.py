@@ -91,6 +91,13 @@ def _files_of(dialect: str) -> Executable:
     return select(*_FILE).join(r, files.c.id == r.c.id).where(own, files.c.removing_at.is_(None))
 
 
+async def metadata_of(tx: Tx, tenant_id: str, file_id: str) -> Mapping[str, Any] | None:
+    """What was told of a file when it was made."""
+    query = select(files.c.metadata).where(files.c.id == file_id, files.c.tenant_id == tenant_id)
+    found: Mapping[str, Any] | None = (await tx.execute(query)).scalar_one_or_none()
+    return found
+
+
 async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, StoredFile]:
     """Those of the files that are the tenant's own."""
     result = await tx.fetch(_stored_files, {**with_ids(file_ids), "tenant_id": tenant_id})
