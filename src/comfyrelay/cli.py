@@ -102,6 +102,16 @@ def up(
 
 
 @app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
+    """Say what is right and wrong on this machine for `up`; exit code 1 if something is broken."""
+    from comfyrelay.cli_findings import print_findings
+    from comfyrelay.desk.doctor import examine
+
+    if not print_findings(examine(), out, as_json=as_json):
+        raise typer.Exit(FOUND)
+
+
+@app.command()
 def server(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:

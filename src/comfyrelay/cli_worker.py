@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -16,8 +15,6 @@ worker_app = typer.Typer(
     help="Take jobs from a control plane and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.",
 )
 out = Console()
-
-_MARKS = {"fine": "[green]ok[/green]  ", "lacking": "[yellow]note[/yellow]", "broken": "[red]no[/red]  "}
 
 
 @worker_app.callback()
@@ -58,26 +55,9 @@ def worker(
 @worker_app.command()
 def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
     """Say what is reachable, what is missing, and what this worker would be assigned; exit code 1 if it cannot work."""
-    from comfyrelay.worker.check import Verdict
+    from comfyrelay.cli_findings import print_findings
     from comfyrelay.worker.check import check as look
     from comfyrelay.worker.settings import load_worker_settings
 
-    settings = load_worker_settings()
-
-    async def run() -> bool:
-        is_broken = False
-        findings = []
-        async for each in look(settings):
-            is_broken = is_broken or each.verdict is Verdict.BROKEN
-            if as_json:
-                findings.append(asdict(each))
-            else:
-                out.print(
-                    f"{_MARKS[each.verdict]} [bold]{each.about}[/bold]: {each.text}", soft_wrap=True, highlight=False
-                )
-        if as_json:
-            out.print_json(data=findings)
-        return is_broken
-
-    if asyncio.run(run()):
+    if not print_findings(look(load_worker_settings()), out, as_json=as_json):
         raise typer.Exit(1)

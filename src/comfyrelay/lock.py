@@ -45,6 +45,18 @@ class FolderLock:
         file.flush()
         self._file = file
 
+    def holder(self) -> str | None:
+        """Which process has it now; nothing when none does."""
+        if not self._path.exists():
+            return None
+        with self._path.open("a+") as file:
+            try:
+                _take(file)
+            except OSError:
+                file.seek(0)
+                return file.read().strip() or "unknown"
+        return None
+
     def give_up(self) -> None:
         if self._file is not None:
             self._file.close()

@@ -23,7 +23,7 @@ from pydantic_settings import (
 
 from comfyrelay.errors import ConfigurationError
 
-__all__ = ["ENV_PREFIX", "ArgumentsOnly", "Settings", "Stage", "load", "load_settings", "load_table"]
+__all__ = ["ENV_PREFIX", "ArgumentsOnly", "Settings", "Stage", "config_path", "load", "load_settings", "load_table"]
 
 ENV_PREFIX = "COMFYRELAY_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
@@ -202,7 +202,7 @@ def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, 
 
     `plain_names` are variables without our prefix, by setting; the one with the prefix beats the plain one.
     """
-    path = _config_path()
+    path = config_path()
     in_file = _read_file(path) if path else {}
     others = FILE_ONLY.get(table, ()) if table else TABLES
     own = in_file.get(table, {}) if table else in_file
@@ -217,14 +217,15 @@ def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, 
 
 def load_table(table: str, name: str) -> dict[str, Any] | None:
     """A table within a table, as the file has it; `None` when it has none. The environment does not count."""
-    path = _config_path()
+    path = config_path()
     found = (_read_file(path) if path else {}).get(table, {}).get(name)
     if found is not None and not isinstance(found, dict):
         raise ConfigurationError(f"{path}: write [{table}.{name}] as a table.")
     return found
 
 
-def _config_path() -> Path | None:
+def config_path() -> Path | None:
+    """The configuration file that counts here, if there is one."""
     named = os.environ.get(CONFIG_VARIABLE)
     if not named:
         here = Path(CONFIG_NAME)

@@ -6,7 +6,7 @@ from pathlib import Path
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
 
-__all__ = ["filesystem_of", "take_folder"]
+__all__ = ["check_place", "filesystem_of", "take_folder", "try_sqlite"]
 
 # Other machines, or the other side of a virtual machine, do not see SQLite's shared memory.
 SHARED = frozenset(
@@ -22,18 +22,23 @@ def take_folder(folder: Path) -> FolderLock:
         folder.chmod(0o700)
     except OSError as error:
         raise ConfigurationError(f"The folder {folder} cannot be used: {error.strerror}. {ADVICE}") from None
-    kind = filesystem_of(folder)
-    if kind in SHARED:
-        where = "a Windows drive" if kind in ("9p", "drvfs") else f"a network share ({kind})"
-        raise ConfigurationError(f"{folder} is on {where}, where the queue could be damaged. {ADVICE}")
+    check_place(folder)
     lock = FolderLock(folder)
     lock.take(advice="Stop it, or choose another folder with --data-dir.")
     try:
-        _try_sqlite(folder)
+        try_sqlite(folder)
     except ConfigurationError:
         lock.give_up()
         raise
     return lock
+
+
+def check_place(folder: Path) -> None:
+    """`ConfigurationError` for a folder where SQLite would not be safe."""
+    kind = filesystem_of(folder)
+    if kind in SHARED:
+        where = "a Windows drive" if kind in ("9p", "drvfs") else f"a network share ({kind})"
+        raise ConfigurationError(f"{folder} is on {where}, where the queue could be damaged. {ADVICE}")
 
 
 def filesystem_of(folder: Path, *, mounts: str | None = None) -> str:
@@ -57,7 +62,7 @@ def _plain(name: str) -> str:
     return name.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 
 
-def _try_sqlite(folder: Path) -> None:
+def try_sqlite(folder: Path) -> None:
     """SQLite must be able to write ahead, and a second connection to see it."""
     path = folder / ".try.db"
     try:
