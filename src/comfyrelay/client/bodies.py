@@ -8,6 +8,7 @@ __all__ = [
     "Attempt",
     "Batch",
     "Effect",
+    "Fetched",
     "InputValue",
     "Job",
     "LogLine",
@@ -70,6 +71,7 @@ class Batch(TypedDict):
     total: int
     done: int
     progress: float
+    expected_seconds: float | None
     counts: dict[str, int]
     created_at: str
 
@@ -130,13 +132,21 @@ class WorkerNow(TypedDict):
     max_concurrency: int
 
 
+class Fetched(TypedDict):
+    """A job that a worker has fetched, to run it next."""
+
+    id: str
+    batch_id: str | None
+
+
 class Now(TypedDict):
-    """The queue of a desk at a glance; `waiting` in the order in which it will run."""
+    """The queue of a desk at a glance; `waiting` in the order in which it will run, with what is only fetched."""
 
     worker: WorkerNow | None
     counts: dict[str, int]
     running: list[Unit]
     waiting: list[Unit]
+    fetched: list[Fetched]
 
 
 class InputValue(TypedDict):

@@ -172,12 +172,14 @@ class Client:
         *,
         status: str | None = None,
         batch_id: str | None = None,
+        no_batch: bool | None = None,
         search: str | None = None,
         page: int = LARGEST_PAGE,
     ) -> AsyncIterator[Job]:
         """Newest first, asked for as they are needed. `search` is a part of a label, an error or an id."""
         limit = min(page, LARGEST_PAGE)
-        return self._calls.pages(PATHS["job"], status=status, batch_id=batch_id, search=search, limit=limit)
+        query = {"status": status, "batch_id": batch_id, "no_batch": no_batch, "search": search}
+        return self._calls.pages(PATHS["job"], **query, limit=limit)
 
     async def some_jobs(self, *, status: str, limit: int, batch_id: str | None = None) -> tuple[list[Job], bool]:
         """The newest jobs of a status, and whether there are more."""

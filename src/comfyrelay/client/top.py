@@ -62,18 +62,20 @@ async def look(client: Client, labels: Labels) -> Snapshot:
         client.some_batches(limit=LARGEST_PAGE),
         _outcomes(client),
     )
+    fetched = {each["id"] for each in now["fetched"]} if now else set()
+    runs = [each for each in running[0] if each["id"] not in fetched]
     pages = {"processing": running, "queued": queued, "paused": paused}
     return Snapshot(
         url=client.url,
         counts={status: now["counts"][status] if now else len(jobs) for status, (jobs, _) in pages.items()},
         more=[] if now else [status for status, (_, has_more) in pages.items() if has_more],
-        waits_for=await _why(client, queued[0]) if queued[0] and not running[0] else None,
+        waits_for=await _why(client, queued[0]) if queued[0] and not runs else None,
         workers=await _workers(client, now),
-        running=running[0],
+        running=runs,
         next=[await _coming(client, each, labels) for each in now["waiting"][:NEXT]] if now else [],
         batches=[each for each in batches if each["done"] < each["total"]][:BATCHES],
         outcomes=outcomes,
-        labels=await labels.of([*running[0], *outcomes]),
+        labels=await labels.of([*runs, *outcomes]),
     )
 
 
@@ -161,7 +163,7 @@ def _running(seen: Snapshot, now: datetime) -> RenderableType:
             ProgressBar(total=1.0, completed=done or 0.0, width=20),
             "" if done is None else f"{done:.0%}",
             Text(seen.labels.get(each["id"], "")),
-            words.span(words.since(each["started_at"], now)) if each["started_at"] else "",
+            words.span(words.since(began, now)) if (began := words.began_at(each)) else "",
             Text(words.how_far(each, now)),
         )
     return table

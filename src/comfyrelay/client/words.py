@@ -16,6 +16,7 @@ from comfyrelay.client.find import SHORT
 __all__ = [
     "batch_details",
     "batch_table",
+    "began_at",
     "clean",
     "grid",
     "how_far",
@@ -81,6 +82,12 @@ def part_done(job: Job) -> float | None:
     return min(1.0, max(0.0, float(value))) if isinstance(value, int | float) else None
 
 
+def began_at(job: Job) -> str | None:
+    """When it began to run, where the worker said so: it may have been fetched long before that."""
+    told = (job["progress"] or {}).get("began_at")
+    return told if isinstance(told, str) else job["started_at"]
+
+
 def how_far(job: Job, now: datetime) -> str:
     """What a running job does: its node, its step, and when it should be done."""
     progress, words = job["progress"] or {}, []
@@ -92,8 +99,8 @@ def how_far(job: Job, now: datetime) -> str:
         words.append(clean(str(progress["stage"])))
     done = part_done(job)
     # before that much is done, the guess would jump about
-    if done and 0.05 <= done < 1 and job["started_at"]:
-        words.append(f"about {span(since(job['started_at'], now) * (1 - done) / done)} left")
+    if done and 0.05 <= done < 1 and (began := began_at(job)):
+        words.append(f"about {span(since(began, now) * (1 - done) / done)} left")
     return ", ".join(words)
 
 
@@ -124,7 +131,7 @@ def job_table(jobs: Sequence[Job], labels: Mapping[str, str], now: datetime) -> 
 
 
 def batch_table(batches: Iterable[Batch]) -> Table:
-    table = grid("batch", "", "done", "what", "")
+    table = grid("batch", "", "done", "what", "", "")
     for each in batches:
         table.add_row(
             short(each["id"]),
@@ -132,6 +139,7 @@ def batch_table(batches: Iterable[Batch]) -> Table:
             f"{each['done']} of {each['total']}",
             Text(clean(each["label"] or "")),
             _counts(each),
+            _left(each),
         )
     return table
 
@@ -179,6 +187,7 @@ def batch_details(batch: Batch, failed: Sequence[Job]) -> RenderableType:
         ("what", Text(clean(batch["label"] or ""))),
         ("done", f"{batch['done']} of {batch['total']} ({batch['progress']:.0%})"),
         ("items", _counts(batch)),
+        ("left", _left(batch)),
         ("made", _moment(batch["created_at"])),
     ]
     errors = [Text(f"{short(each['id'])}  {clean(each['error'] or '')}", style="red") for each in failed]
@@ -205,6 +214,11 @@ def _counts(batch: Batch) -> Text:
         Text(f"{count} {status}", style=_COLOURS.get(status, "")) for status, count in batch["counts"].items() if count
     ]
     return Text(", ").join(parts)
+
+
+def _left(batch: Batch) -> str:
+    seconds = batch.get("expected_seconds")
+    return "" if seconds is None else f"about {span(seconds)}"
 
 
 def _moment(text: str | None) -> str:

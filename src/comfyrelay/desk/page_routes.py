@@ -37,13 +37,22 @@ class UnitBody(Body):
     is_batch: bool
 
 
+class FetchedBody(Body):
+    """A job whose inputs the worker has fetched, to run it next."""
+
+    id: str
+    batch_id: str | None
+
+
 class NowBody(Body):
-    """`waiting` is in the order in which it will run; `worker` is null until it has registered."""
+    """`waiting` is in the order in which it will run; `worker` is null until it has registered. What is only fetched
+    counts as waiting, although the job's own status is `processing`."""
 
     worker: WorkerNow | None
     counts: dict[JobStatus, int]
     running: list[UnitBody]
     waiting: list[UnitBody]
+    fetched: list[FetchedBody]
 
 
 class InputValueBody(Body):
@@ -84,7 +93,7 @@ async def now(context: ContextOf, user: CurrentUser) -> Answer[NowBody]:
     worker = (
         WorkerNow(
             state=WorkerState(workers[0].state),
-            leases=workers[0].leases,
+            leases=max(0, workers[0].leases - len(glance.fetched)),
             max_concurrency=workers[0].max_concurrency,
         )
         if workers
@@ -96,6 +105,7 @@ async def now(context: ContextOf, user: CurrentUser) -> Answer[NowBody]:
             counts={JobStatus(status): count for status, count in glance.counts.items()},
             running=_units(glance.running),
             waiting=_units(glance.waiting),
+            fetched=[FetchedBody(id=each.job_id, batch_id=each.batch_id) for each in glance.fetched],
         )
     )
 

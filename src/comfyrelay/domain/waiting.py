@@ -1,8 +1,10 @@
 """Why a job is waiting: one reason, in words and in data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 
 class Reason(StrEnum):
@@ -104,3 +106,8 @@ def _span(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"{round(seconds / 60)} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def is_only_fetched(*, is_prefetch: bool, progress: Mapping[str, Any] | None) -> bool:
+    """Whether a job that a worker has fetched while others run has not begun: `stage` is the worker's word for it."""
+    return is_prefetch and (progress or {}).get("stage") in (None, "fetching", "waiting")

@@ -141,6 +141,7 @@ def batch_body(state: BatchState) -> BatchBody:
         total=state.total,
         done=state.done,
         progress=state.progress,
+        expected_seconds=state.expected_seconds,
         counts={each: state.counts.get(each, 0) for each in JobStatus},
         created_at=state.created_at,
     )

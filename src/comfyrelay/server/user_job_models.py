@@ -209,12 +209,14 @@ class BulkDone(Body):
 
 
 class BatchBody(Body):
-    """`counts` has the items by status; a retried item counts as its newest try."""
+    """`counts` has the items by status; a retried item counts as its newest try. `expected_seconds` is how long those
+    that are queued or run should take, at the pace of the newest that completed; null when that is not known."""
 
     id: str
     label: str | None
     total: int
     done: int
     progress: float
+    expected_seconds: float | None
     counts: dict[JobStatus, int]
     created_at: datetime

@@ -75,13 +75,20 @@ async def jobs(
     user: CurrentUser,
     status: JobStatus | None = None,
     batch_id: Annotated[str | None, Query(max_length=64, pattern=ID)] = None,
+    no_batch: Annotated[bool, Query(description="only those that belong to no batch")] = False,
     search: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="in labels, errors, ids")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[JobBody]]:
     """Your jobs, newest first. What they wait for is told when one is asked for."""
     page = await context.engine.views.jobs(
-        user.tenant_id, status=status, batch_id=batch_id, search=search, before_id=cursor, limit=limit
+        user.tenant_id,
+        status=status,
+        batch_id=batch_id,
+        no_batch=no_batch,
+        search=search,
+        before_id=cursor,
+        limit=limit,
     )
     return Answer(data=Page(items=[job_body(each) for each in page.items], next_cursor=page.next_cursor))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from comfyrelay.domain.ids import digest, new_id
+from comfyrelay.domain.pace import NEWEST, expected_seconds
 from comfyrelay.domain.states import JobStatus, Stage
 from comfyrelay.errors import IdempotencyConflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
@@ -43,6 +44,7 @@ class BatchState:
     label: str | None
     created_at: datetime
     counts: Mapping[str, int] = field(default_factory=dict)
+    expected_seconds: float | None = None
 
     @property
     def total(self) -> int:
@@ -142,16 +144,15 @@ class Batches:
             batch = await media.batch(tx, tenant_id, id_=batch_id)
             if batch is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
-            counts = await jobs.count_in_batch(tx, tenant_id, batch_id)
-        return _state(batch, counts)
+            [state] = await _states(tx, tenant_id, [batch])
+        return state
 
     async def page(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> Listed[BatchState]:
         """Newest first."""
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
             found = await media.batch_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
             page = listed(found, lambda each: each.id, limit=limit)
-            counts = await jobs.count_in_batches(tx, tenant_id, [each.id for each in page.items])
-        return page.holding([_state(each, counts.get(each.id, {})) for each in page.items])
+            return page.holding(await _states(tx, tenant_id, page.items))
 
     async def again(self, tenant_id: str, batch_id: str, *, new_seeds: bool) -> BatchState:
         """All items of a batch once more, however they ended, as a new batch."""
@@ -209,8 +210,35 @@ class Batches:
         return len(made)
 
 
-def _state(batch: Batch, counts: Mapping[str, int]) -> BatchState:
-    return BatchState(id=batch.id, label=batch.label, created_at=batch.created_at, counts=counts)
+async def _states(tx: Tx, tenant_id: str, batches: Sequence[Batch]) -> list[BatchState]:
+    counts = await jobs.count_in_batches(tx, tenant_id, [each.id for each in batches])
+    expected = await _expected(tx, tenant_id, counts)
+    return [
+        BatchState(
+            id=each.id,
+            label=each.label,
+            created_at=each.created_at,
+            counts=counts.get(each.id, {}),
+            expected_seconds=expected.get(each.id),
+        )
+        for each in batches
+    ]
+
+
+async def _expected(tx: Tx, tenant_id: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, float | None]:
+    """Only of those that go on: most batches of a list are over."""
+    going = {
+        id_: (each.get(JobStatus.QUEUED, 0), each.get(JobStatus.PROCESSING, 0))
+        for id_, each in counts.items()
+        if each.get(JobStatus.COMPLETED) and (each.get(JobStatus.QUEUED) or each.get(JobStatus.PROCESSING))
+    }
+    if not going:
+        return {}
+    done, now = await jobs.newest_done(tx, tenant_id, list(going), limit=NEWEST)
+    return {
+        id_: expected_seconds(done.get(id_, ()), queued=queued, processing=processing, now=now)
+        for id_, (queued, processing) in going.items()
+    }
 
 
 def _digest(request: BatchRequest) -> str:

@@ -9,22 +9,25 @@ from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.properties import Property
 from comfyrelay.domain.settlement import Attempt
 from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.waiting import is_only_fetched
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store import catalogue, jobs, media, overview
-from comfyrelay.store.overview import Unit
+from comfyrelay.store.overview import Leased, Unit
 
 __all__ = ["AboutJob", "Glance", "InputValue", "Overview"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glance:
-    """`waiting` is in the order in which it will run, and only its beginning."""
+    """`waiting` is in the order in which it will run, and only its beginning. What a worker has only fetched, to run
+    it next, is `fetched`, and counts as waiting."""
 
     counts: Mapping[str, int]
     running: Sequence[Unit]
     waiting: Sequence[Unit]
+    fetched: Sequence[Leased]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,17 +58,29 @@ class Overview:
         self._ttl_seconds = ttl_seconds
 
     async def glance(self, tenant_id: str, *, limit: int) -> Glance:
-        counts, (running, waiting) = await asyncio.gather(self._counts(tenant_id), self._in_line(tenant_id, limit))
-        return Glance(counts={each: counts.get(each, 0) for each in JobStatus}, running=running, waiting=waiting)
+        counts, (leased, waiting) = await asyncio.gather(self._counts(tenant_id), self._in_line(tenant_id, limit))
+        fetched = [each for each in leased if is_only_fetched(is_prefetch=each.is_prefetch, progress=each.progress)]
+        running = [each for each in leased if each not in fetched]
+        known: dict[str, int] = {each: counts.get(each, 0) for each in JobStatus}
+        # the two databases are not asked in the same moment
+        moved = min(len(fetched), known[JobStatus.PROCESSING])
+        known[JobStatus.PROCESSING] -= moved
+        known[JobStatus.QUEUED] += moved
+        return Glance(
+            counts=known,
+            # several items of a batch may run at once
+            running=list(dict.fromkeys(each.unit for each in running)),
+            waiting=list(dict.fromkeys([*(each.unit for each in fetched), *waiting])),
+            fetched=fetched,
+        )
 
     async def _counts(self, tenant_id: str) -> dict[str, int]:
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
             return await overview.count_by_status(tx, tenant_id)
 
-    async def _in_line(self, tenant_id: str, limit: int) -> tuple[Sequence[Unit], Sequence[Unit]]:
+    async def _in_line(self, tenant_id: str, limit: int) -> tuple[Sequence[Leased], Sequence[Unit]]:
         async with self._databases.central.read() as tx:
-            running = await overview.running(tx, tenant_id)
-            return running, await overview.waiting(tx, tenant_id, limit=limit)
+            return await overview.leased(tx, tenant_id), await overview.waiting(tx, tenant_id, limit=limit)
 
     async def about(self, tenant_id: str, job_id: str) -> AboutJob:
         async with (await self._databases.pool_of(tenant_id)).read() as tx:

@@ -25,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.pace import Done
 from comfyrelay.domain.settlement import Attempt, Event, JobState, Settled
 from comfyrelay.domain.states import ACTIVE_JOB, JobStatus
 from comfyrelay.errors import Conflict
@@ -202,6 +203,7 @@ def list_query(
     *,
     status: str | None = None,
     batch_id: str | None = None,
+    no_batch: bool = False,
     search: str | None = None,
     before_id: str | None = None,
     limit: int = 50,
@@ -212,6 +214,8 @@ def list_query(
         query = query.where(ai_jobs.c.status == status)
     if batch_id is not None:
         query = query.where(ai_jobs.c.batch_id == batch_id)
+    if no_batch:
+        query = query.where(ai_jobs.c.batch_id.is_(None))
     if search:
         texts = (ai_jobs.c.label, ai_jobs.c.error_message, ai_jobs.c.id)
         query = query.where(or_(*(each.icontains(search, autoescape=True) for each in texts)))
@@ -337,13 +341,8 @@ async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[Job]:
     return [Job(**row._mapping) for row in await tx.execute(query)]
 
 
-async def count_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> dict[str, int]:
-    """How many of a batch's items are in which state, counting the newest of each chain of retries."""
-    return (await count_in_batches(tx, tenant_id, [batch_id])).get(batch_id, {})
-
-
 async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """The same for several batches at once, by batch."""
+    """By batch, how many of its items are in which status: of each chain of retries, the newest."""
     retry = ai_jobs.alias("retry")
     query = (
         select(ai_jobs.c.batch_id, ai_jobs.c.status, func.count().label("jobs"))
@@ -355,6 +354,26 @@ async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> 
     for row in await tx.execute(query):
         counts.setdefault(row.batch_id, {})[row.status] = row.jobs
     return counts
+
+
+async def newest_done(
+    tx: Tx, tenant_id: str, batch_ids: Sequence[str], *, limit: int
+) -> tuple[dict[str, list[Done]], datetime]:
+    """By batch, the items that were completed last; and what time it is."""
+    ordered = func.row_number().over(partition_by=ai_jobs.c.batch_id, order_by=ai_jobs.c.completed_at.desc())
+    numbered = (
+        select(ai_jobs.c.batch_id, ai_jobs.c.started_at, ai_jobs.c.completed_at, ordered.label("place"))
+        .where(
+            ai_jobs.c.tenant_id == tenant_id,
+            ai_jobs.c.batch_id.in_(batch_ids),
+            ai_jobs.c.status == JobStatus.COMPLETED,
+        )
+        .subquery()
+    )
+    found: dict[str, list[Done]] = {}
+    for row in await tx.execute(select(numbered).where(numbered.c.place <= limit)):
+        found.setdefault(row.batch_id, []).append(Done(row.started_at, row.completed_at))
+    return found, (await tx.execute(select(relay_now()))).scalar_one()
 
 
 async def set_version(tx: Tx, job_id: str, version: int) -> None:

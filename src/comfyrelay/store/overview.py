@@ -1,7 +1,7 @@
 """A tenant's queue at a glance: how many jobs are where, and what runs and comes next."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
@@ -11,7 +11,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ai_jobs
 from comfyrelay.store.types import word
 
-__all__ = ["Unit", "count_by_status", "running", "waiting"]
+__all__ = ["Leased", "Unit", "count_by_status", "leased", "waiting"]
 
 
 class Unit(NamedTuple):
@@ -26,14 +26,26 @@ async def count_by_status(tx: Tx, tenant_id: str) -> dict[str, int]:
     return {row.status: row.jobs for row in await tx.execute(counted.group_by(ai_jobs.c.status))}
 
 
-async def running(tx: Tx, tenant_id: str) -> list[Unit]:
+class Leased(NamedTuple):
+    """A job that a worker has."""
+
+    job_id: str
+    batch_id: str | None
+    is_prefetch: bool
+    progress: Mapping[str, Any] | None
+
+    @property
+    def unit(self) -> Unit:
+        return Unit(self.batch_id or self.job_id, self.batch_id is not None)
+
+
+async def leased(tx: Tx, tenant_id: str) -> list[Leased]:
     """What workers have, the longest first."""
     # few are leased, and an index has only those; SQLite would rather look through all of the tenant's
     of_tenant = d.c.tenant_id.concat("") == tenant_id
-    query = select(d.c.batch_id, d.c.tenant_job_id).where(of_tenant, d.c.status == word(DispatchStatus.LEASED))
-    rows = (await tx.execute(query.order_by(d.c.leased_at, d.c.id))).all()
-    # several items of a batch may run at once
-    return list(dict.fromkeys(Unit(row.batch_id or row.tenant_job_id, row.batch_id is not None) for row in rows))
+    query = select(d.c.tenant_job_id, d.c.batch_id, d.c.is_prefetch, d.c.progress)
+    query = query.where(of_tenant, d.c.status == word(DispatchStatus.LEASED)).order_by(d.c.leased_at, d.c.id)
+    return [Leased._make(row) for row in await tx.execute(query)]
 
 
 async def waiting(tx: Tx, tenant_id: str, *, limit: int) -> Sequence[Unit]:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,9 @@ class Work:
         if isinstance(event, JobAccepted | JobStarted) and lease.stage is Stage.WAITING:
             self._move(Stage.RUNNING)
             self._began_at = asyncio.get_running_loop().time()
+            lease.began_at = datetime.now(UTC)
+            # at once: until the first node has something to tell it would pass for one that waits
+            self._pulse.progress(0.0)
             self._pulse.log(f"Running on {event.client_id}.")
             log.info("worker.job_runs", **self._names, server=event.client_id)
         elif isinstance(event, JobProgress):

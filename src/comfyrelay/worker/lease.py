@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -73,6 +74,8 @@ class Lease:
     urls: Urls
     stage: Stage = Stage.FETCHING
     progress: float = 0.0
+    # when it began to run, which may be long after it was fetched
+    began_at: datetime | None = None
     # of the node that runs now, for people
     node_title: str = ""
     stop: Stop | None = None

@@ -45,7 +45,9 @@ class Pulse:
     def progress(self, value: float, **more: Any) -> None:
         """How far the job is, from 0 to 1; told soon, together with what else is new by then."""
         self._lease.progress = value
-        self._progress = {"value": round(value, 4), "stage": self._lease.stage.value, **more}
+        began_at = self._lease.began_at
+        begun = {"began_at": began_at.isoformat()} if began_at is not None else {}
+        self._progress = {"value": round(value, 4), "stage": self._lease.stage.value, **begun, **more}
         self._news.set()
 
     def log(self, line: str) -> None:

@@ -2,7 +2,7 @@
 
 import { get, here } from "./api.js";
 import { $, h, reorder, setText } from "./dom.js";
-import { etaOf, nameOf, nameOfEffect, partOf, unitOf } from "./queue.js";
+import { asCounted, etaOf, nameOf, nameOfEffect, partOf, unitOf } from "./queue.js";
 import { verbsOf } from "./verbs.js";
 import { batchStatus, ENDED, label, progressOf, sentence, since, size, span, STATUS, unfold, when } from "./words.js";
 
@@ -158,7 +158,7 @@ class JobPane extends Pane {
   render() {
     const { job, about } = this;
     const hasSeed = about.inputs.some((each) => each.key.includes("seed"));
-    this.head(nameOf(job) === "Workflow" ? about.workflow_name : nameOf(job), { id: job.id, kind: "job", status: job.status, hasSeed });
+    this.head(nameOf(job) === "Workflow" ? about.workflow_name : nameOf(job), { id: job.id, kind: "job", status: asCounted("job", job).status, hasSeed });
     if (job.batch_id) {
       this.back.hidden = false;
       this.back.href = `#batch/${job.batch_id}`;
@@ -173,12 +173,12 @@ class JobPane extends Pane {
   }
 
   renderProgress() {
-    const { job } = this;
+    const job = asCounted("job", this.job);
     const isRunning = job.status === "processing";
     this.progress.hidden = ENDED.has(job.status);
     this.bar.hidden = !isRunning;
     if (!isRunning) {
-      setText(this.words, job.waiting?.text ?? (job.status === "paused" ? "Paused." : "On its way to the queue."));
+      setText(this.words, job.waiting?.text ?? (job.status === "paused" ? "Paused." : job === this.job ? "On its way to the queue." : "Next to run; its inputs are here."));
       return;
     }
     const { part, words } = progressOf(job);
@@ -362,7 +362,8 @@ class BatchPane extends Pane {
     await this.refresh();
   }
 
-  render(batch) {
+  render(found) {
+    const batch = asCounted("batch", found);
     const unit = { id: batch.id, kind: "batch", status: batchStatus(batch), counts: batch.counts };
     this.head(batch.label || "Batch", unit);
     this.bar.value = partOf(batch);
@@ -371,7 +372,7 @@ class BatchPane extends Pane {
     this.moreButton.hidden = this.cursor === null;
     const retried = new Set([...this.items.values()].map((each) => each.retry_of));
     const shown = [...this.items.values()].filter((each) => !retried.has(each.id)).sort((a, b) => a.item_no - b.item_no);
-    reorder(this.list, shown.map((each) => this.itemOf(each)));
+    reorder(this.list, shown.map((each) => this.itemOf(asCounted("job", each))));
   }
 
   itemOf(job) {

@@ -3,7 +3,7 @@
 import { get, here } from "./api.js";
 import { $, h, reorder, setText } from "./dom.js";
 import { doVerb } from "./verbs.js";
-import { ago, batchStatus, ENDED, many, progressOf, since, span, STATUS } from "./words.js";
+import { ago, batchStatus, beganAt, ENDED, many, progressOf, since, span, STATUS } from "./words.js";
 
 const PAGE = 50;
 const LATER_PAGE = 200;
@@ -21,7 +21,6 @@ const state = {
   cursor: { jobs: null, batches: null }, // where the next page begins; null before the first and after the last
   isLast: { jobs: false, batches: false },
   pages: { jobs: [], batches: [] }, // where each page after the first one began
-  perItem: new Map(), // batch id → { done, seconds }: how long from one end to the next
   effects: new Map(),
   selected: null,
 };
@@ -72,7 +71,8 @@ const keep = (kind, items) => items.forEach((each) => state[kind].set(each.id, e
 const queryFor = (kind, cursor) => ({
   limit: PAGE,
   cursor,
-  ...(kind === "jobs" ? { status: state.status, search: state.search } : {}),
+  // items of batches are shown with their batch, unless they are looked for
+  ...(kind === "jobs" ? { status: state.status, search: state.search, no_batch: state.search ? null : true } : {}),
 });
 
 async function refreshFirst(kind, mine) {
@@ -110,7 +110,6 @@ async function refreshOthers(before, now) {
     for (const each of state.pages.jobs) keep("jobs", (await get(pathOf.jobs, { ...queryFor("jobs", each), limit: LATER_PAGE })).items);
   }
   await Promise.all([...wanted.values()].slice(0, MOST_ASKED_ALONE).map(refreshUnit));
-  await Promise.all(batches.map((each) => learnPace(state.batches.get(each.id))));
   return wanted.size <= MOST_ASKED_ALONE;
 }
 
@@ -124,20 +123,7 @@ async function refreshUnit({ id, is_batch: isBatch }) {
   }
 }
 
-/** How often an item is done, from the newest that are: the middle one of the times between them. */
-async function learnPace(batch) {
-  if (!batch || !batch.counts.completed || state.perItem.get(batch.id)?.done === batch.done) return;
-  const { items } = await get("/api/ai-jobs", { batch_id: batch.id, status: "completed", limit: 10 });
-  const ends = items.map((each) => each.completed_at).sort();
-  const times = ends.slice(1).map((each, place) => since(ends[place], each)).sort((a, b) => a - b);
-  if (times.length) state.perItem.set(batch.id, { done: batch.done, seconds: times[times.length >> 1] });
-}
-
-export function etaOf(batch) {
-  const pace = state.perItem.get(batch.id);
-  const left = batch.counts.queued + batch.counts.processing;
-  return pace && left && batch.counts.processing ? `about ${span(pace.seconds * left)} left` : "";
-}
+export const etaOf = (batch) => (batch.expected_seconds !== null && batch.counts.processing ? `about ${span(batch.expected_seconds)} left` : "");
 
 /** From 0 to 1, with the parts of the items that run. */
 export function partOf(batch) {
@@ -161,7 +147,7 @@ export function loadMore() {
 async function more() {
   const mine = generation;
   const before = shownHistory().length;
-  // items of one large batch can fill pages that show nothing
+  // batches that are in line can fill pages that show nothing
   for (let walked = 0; walked < LONGEST_WALK && shownHistory().length === before; walked += 1) {
     const kind = nextToLoad();
     if (kind === null) break;
@@ -205,8 +191,25 @@ function fits(batch) {
   return !state.search || (batch.label ?? "").toLowerCase().includes(state.search.toLowerCase());
 }
 
-const jobUnit = (job) => ({ id: job.id, kind: "job", status: job.status, job });
-const batchUnit = (batch) => ({ id: batch.id, kind: "batch", status: batchStatus(batch), counts: batch.counts, batch });
+/** As people count: what is only fetched, to run next, waits. */
+export function asCounted(kind, unit) {
+  const fetched = (state.now?.fetched ?? []).filter((each) => (kind === "batch" ? each.batch_id : each.id) === unit.id).length;
+  if (!fetched) return unit;
+  if (kind === "job") return unit.status === "processing" ? { ...unit, status: "queued" } : unit;
+  const moved = Math.min(fetched, unit.counts.processing);
+  const counts = { ...unit.counts, processing: unit.counts.processing - moved, queued: unit.counts.queued + moved };
+  return { ...unit, counts };
+}
+
+function jobUnit(found) {
+  const job = asCounted("job", found);
+  return { id: job.id, kind: "job", status: job.status, job };
+}
+
+function batchUnit(found) {
+  const batch = asCounted("batch", found);
+  return { id: batch.id, kind: "batch", status: batchStatus(batch), counts: batch.counts, batch };
+}
 
 function shownUnits() {
   if (!state.now) return [];
@@ -326,7 +329,7 @@ function ofJob(job) {
   };
   if (job.status === "processing") {
     const { part, words } = progressOf(job);
-    Object.assign(said, { part, words, time: job.started_at ? span(since(job.started_at)) : "" });
+    Object.assign(said, { part, words, time: beganAt(job) ? span(since(beganAt(job))) : "" });
   } else if (ENDED.has(job.status)) {
     said.time = job.started_at ? span(since(job.started_at, job.completed_at)) : "";
     Object.assign(said, { words: job.error ?? "", isError: job.status === "failed" });

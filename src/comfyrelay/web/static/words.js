@@ -40,6 +40,9 @@ export function size(count) {
   return count < 1e9 ? `${(count / 1e6).toFixed(1)} MB` : `${(count / 1e9).toFixed(1)} GB`;
 }
 
+/** When it began to run, where the worker said so: it may have been fetched long before that. */
+export const beganAt = (job) => job.progress?.began_at ?? job.started_at;
+
 /** How far a running job is: part from 0 to 1 or null, and the words beside the bar. */
 export function progressOf(job) {
   const progress = job.progress ?? {};
@@ -49,8 +52,9 @@ export function progressOf(job) {
   if (progress.steps) words.push(`step ${progress.step ?? 0} of ${progress.steps}`);
   if (!words.length && progress.stage) words.push(String(progress.stage));
   // before that much is done, the guess would jump about
-  if (part !== null && part >= 0.05 && part < 1 && job.started_at) {
-    words.push(`about ${span((since(job.started_at) * (1 - part)) / part)} left`);
+  const began = beganAt(job);
+  if (part !== null && part >= 0.05 && part < 1 && began) {
+    words.push(`about ${span((since(began) * (1 - part)) / part)} left`);
   }
   return { part, words: words.join(" · ") };
 }

@@ -1,0 +1,50 @@
+"""How long the rest of a batch should take."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from comfyrelay.domain.pace import Done, expected_seconds
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def done(*ends: float) -> list[Done]:
+    return [Done(at(each - 100), at(each)) for each in ends]
+
+
+def test_it_is_the_time_from_end_to_end_for_each_that_is_left() -> None:
+    # each ran for 100 s, but two at a time
+    assert expected_seconds(done(100, 150, 200), queued=4, processing=0, now=at(200)) == 200
+
+
+def test_the_order_in_which_they_are_told_does_not_matter() -> None:
+    assert expected_seconds(done(200, 100, 150), queued=4, processing=0, now=at(200)) == 200
+
+
+def test_a_pause_between_two_items_does_not_count() -> None:
+    assert expected_seconds(done(10, 20, 5000, 5010), queued=1, processing=0, now=at(5010)) == 10
+
+
+def test_the_first_that_is_done_tells_how_long_one_takes() -> None:
+    assert expected_seconds(done(100), queued=3, processing=0, now=at(100)) == 300
+
+
+@pytest.mark.parametrize(("later", "expected"), [(0, 40), (4, 36), (10, 30), (500, 30)])
+def test_what_runs_is_counted_down_and_never_below_what_is_queued(later: float, expected: float) -> None:
+    assert expected_seconds(done(10, 20), queued=3, processing=1, now=at(20 + later)) == expected
+
+
+def test_a_clock_that_was_set_back_adds_nothing() -> None:
+    assert expected_seconds(done(10, 20), queued=0, processing=1, now=at(0)) == 10
+
+
+@pytest.mark.parametrize(
+    ("found", "queued"), [(done(10, 20), 0), ([], 3), ([Done(None, START)], 3)], ids=["over", "none", "never started"]
+)
+def test_without_anything_to_go_by_nothing_is_said(found: list[Done], queued: int) -> None:
+    assert expected_seconds(found, queued=queued, processing=0, now=START) is None
