@@ -4,6 +4,7 @@ import asyncio
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -176,6 +177,27 @@ class TestRegister:
     async def test_an_id_that_is_taken_is_a_conflict(self, api: Api) -> None:
         await api.effect()
         await api.worker("gpu-1")
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
+        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
+
+    async def test_the_name_of_a_worker_that_is_gone_may_be_taken_again(self, api: Api) -> None:
+        await submitted(api)
+        lost = await api.worker()
+        job = await poll(lost)
+        assert job is not None
+        body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
+        await api.clock.set(api.clock.now + timedelta(seconds=301))
+        # it holds a job, which it may still be running
+        problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
+        await lost.post("/api/worker/requeue", {**lease_of(job), "reason": "shutdown"})
+        await api.anybody.post("/api/worker/register", body, headers=SECRET)
+        problem_of(await lost.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
+
+    async def test_the_name_of_a_worker_that_was_revoked_may_not(self, api: Api) -> None:
+        await api.effect()
+        await api.worker()
+        await api.engine.workers.set_approved("gpu-1", is_approved=False)
+        await api.clock.set(api.clock.now + timedelta(seconds=301))
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
 
@@ -366,6 +388,22 @@ class TestHeartbeat:
         assert answer["lease_expires_at"] >= job["lease_expires_at"]
         # the URLs are as new as the lease
         assert answer["urls"] is None
+
+    async def test_it_brings_fresh_urls_to_whom_storage_refused_the_old_ones(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        answer = await worker.post("/api/worker/heartbeat", {**lease_of(job), "fresh_urls": True})
+        assert answer["urls"]["output_url"].partition("?")[0] == job["output_url"].partition("?")[0]
+
+    async def test_a_text_that_no_database_can_hold_is_refused(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        body = {**lease_of(job), "logs": ["a\0b"]}
+        problem_of(await worker.call("POST", "/api/worker/heartbeat", body), 422)
 
     async def test_it_brings_fresh_urls_when_the_old_ones_are_not_known_to_be_young(self, api: Api) -> None:
         await submitted(api)

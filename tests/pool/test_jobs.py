@@ -322,7 +322,7 @@ async def test_preferences_and_exclusions(sims: list[Sim]) -> None:
         job = await pool.enqueue(invert(), exclude_clients=["a", "c"])
         await job
         assert job.client_id == "b"
-        assert pool.stats().clients["b"].warm_hashes == {job.workflow_hash}
+        assert pool.stats().clients["b"].warm_hashes == (job.workflow_hash,)
         assert pool.stats().clients["a"].completed == 0
 
 

@@ -129,7 +129,7 @@ async def test_a_server_that_restarts_is_used_again_after_its_grace(sim: Sim) ->
         await sim.start()
         await until(states, ClientStateChanged, lambda event: event.state is ClientState.ONLINE)
         back_at = datetime.now(UTC)
-        assert pool.stats().clients["a"].warm_hashes == frozenset()
+        assert pool.stats().clients["a"].warm_hashes == ()
         await job
         assert job.started_at is not None
         assert job.started_at - back_at >= timedelta(seconds=grace - 0.05)

@@ -39,7 +39,7 @@ def result(*files: OutputFile, prompt_id: str = "p1") -> RunResult:
 
 
 def remove(base: Path, made: RunResult | None = None, *, prompt_ids: tuple[str, ...] = ()) -> None:
-    ComfyFolders({"a": base}).remove("a", lease=LEASE, result=made, prompt_ids=prompt_ids)
+    ComfyFolders([base]).remove(lease=LEASE, result=made, prompt_ids=prompt_ids)
 
 
 def test_a_jobs_folders_go_and_the_others_stay(base: Path) -> None:
@@ -148,9 +148,9 @@ def test_what_cannot_be_removed_is_logged(base: Path) -> None:
     assert [each["event"] for each in logs] == ["comfy_folders.not_removed"]
 
 
-def test_a_server_elsewhere_has_no_folders_here(base: Path) -> None:
+def test_where_no_folders_are_known_nothing_is_removed(base: Path) -> None:
     write(base / "output" / "comfyrelay" / "p1" / "a.png")
-    ComfyFolders({"a": base}).remove("b", lease=LEASE, result=result(), prompt_ids=())
+    ComfyFolders([]).remove(lease=LEASE, result=result(), prompt_ids=())
     assert files_in(base) == ["output/comfyrelay/p1/a.png"]
 
 

@@ -36,7 +36,13 @@ def test_a_job_that_is_only_being_uploaded_takes_no_slot_but_is_still_make_lease
 
 
 def test_uploads_that_lag_behind_hold_up_new_jobs() -> None:
-    assert room(held(Stage.STORING, Stage.SETTLING)) is None
+    assert room(held(Stage.STORING, Stage.SETTLING)) is not None
+    assert room(held(Stage.STORING, Stage.STORING, Stage.SETTLING)) is None
+
+
+def test_uploads_of_a_few_do_not_hold_up_many_gpus() -> None:
+    leases = held(*[Stage.RUNNING] * 4, Stage.STORING, Stage.STORING)
+    assert room(leases, slots={"self_hosted": 8}, max_concurrency=8) is not None
 
 
 @pytest.mark.parametrize("stage", Stage)

@@ -29,7 +29,8 @@ _HOME_DRIVE_OR_SHARE = re.compile(r"~[\w.-]*[/\\]|~$|[A-Za-z]:[/\\]|\\\\\S|file:
 # a prompt may begin with a slash ("/imagine a cat"), a path goes on with another, or ends like a file
 _ABSOLUTE = re.compile(r"/\S*$|/+[^\s/]+/\S|/+[^\s/].*\.[A-Za-z]\w{1,9}$")
 _WEB = re.compile(r"https?://\S+$", re.IGNORECASE)
-_OUR_FOLDER = re.compile(rf"(?:^|[/\\]){UPLOAD_FOLDER}(?:[/\\]|$)")
+# not by its letters alone: to Windows and macOS large and small ones are the same
+_OUR_FOLDER = re.compile(rf"(?:^|[/\\]){UPLOAD_FOLDER}(?:[/\\]|$)", re.IGNORECASE)
 # Linux takes no longer one; an image as base64 may begin with a slash
 _LONGEST_PATH = 4096
 # how the most used pack of video nodes marks a text that is a path

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.events import Queued, Said, Started, Step
 from comfyrelay.comfy.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult
@@ -22,6 +21,7 @@ from comfyrelay.desk.script_command import shown
 from comfyrelay.desk.script_reading import new_media
 from comfyrelay.desk.script_workflow import NODE_ID, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
+from comfyrelay.worker.careful import CarefulClient
 
 __all__ = ["ScriptClient"]
 
@@ -36,11 +36,11 @@ MOST_LOG_FILES = 1000
 PIECE_BYTES = 1024 * 1024
 
 
-class ScriptClient(ComfyClient):
+class ScriptClient(CarefulClient):
     """Runs the document of a script as the configuration says, and every other graph on ComfyUI."""
 
     def __init__(self, url: str, settings: ScriptSettings, *, timeouts: RunTimeouts, log_folder: Path) -> None:
-        super().__init__(url, timeouts=timeouts, forget_history=True)
+        super().__init__(url, timeouts=timeouts)
         self._settings = settings
         self._log_folder = log_folder
         self._runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": url})

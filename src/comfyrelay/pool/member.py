@@ -15,6 +15,9 @@ __all__ = ["Member", "MemberTimings"]
 
 log = structlog.get_logger(__name__)
 
+# More than fit into any memory.
+MOST_WARM = 50
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberTimings:
@@ -46,7 +49,8 @@ class Member:
         self.completed = 0
         self.failed = 0
         self.last_used = 0
-        self.warm: set[str] = set()
+        # the newest first
+        self.warm: dict[str, None] = {}
         self.usable_from = 0.0
         self._timings = timings
         self._on_change = on_change
@@ -62,6 +66,11 @@ class Member:
     def is_free(self, now: float) -> bool:
         """Whether it could take a job at this time of the loop."""
         return self.state is ClientState.ONLINE and self.running < self.server.slots and now >= self.usable_from
+
+    def note_warm(self, workflow_hash: str) -> None:
+        """It has just run this workflow, so its models are loaded; those of the oldest are not any more."""
+        newest = [workflow_hash, *(each for each in self.warm if each != workflow_hash)]
+        self.warm = dict.fromkeys(newest[:MOST_WARM])
 
     def doubt(self, reason: str) -> None:
         """A run found the server gone: it gets no more jobs until it has been seen again."""

@@ -14,6 +14,7 @@ from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import (
     ComfyError,
     ComfyRelayError,
+    DeviceFault,
     Fault,
     NotInstalled,
     RunLost,
@@ -129,7 +130,7 @@ class Runner:
     async def _succeed(self, record: Record, member: Member, result: RunResult) -> None:
         workflow_hash = record.ticket.lane.workflow_hash
         member.completed += 1
-        member.warm.add(workflow_hash)
+        member.note_warm(workflow_hash)
         if self._failover.record_success(member.id, workflow_hash):
             self._scheduler.unblocked(member.id, workflow_hash)
         await self._endings.complete(record, result)
@@ -139,7 +140,7 @@ class Runner:
         record.last_error = error
         if error.fault is Fault.WORKER:
             self._block(member, record.ticket.lane.workflow_hash, error)
-        if isinstance(error, ServerUnreachable | RunLost | RunTimedOut):
+        if isinstance(error, ServerUnreachable | RunLost | RunTimedOut | DeviceFault):
             # it gets no more jobs until it has been seen to be fine
             member.doubt(error.detail)
         if isinstance(error, NotInstalled):

@@ -1,6 +1,6 @@
 """The rule that says which server gets a job."""
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Container, Iterable
 from typing import Protocol, TypeVar
 
 from comfyrelay.pool.ticket import Lane
@@ -17,7 +17,7 @@ class Candidate(Protocol):
     def id(self) -> str: ...
 
     @property
-    def warm(self) -> Set[str]:
+    def warm(self) -> Container[str]:
         """The workflow hashes that it has completed since it was last connected."""
 
     @property

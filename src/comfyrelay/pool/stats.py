@@ -21,7 +21,8 @@ class ClientStats:
     completed: int
     failed: int
     blocked_hashes: frozenset[str]
-    warm_hashes: frozenset[str]
+    # the newest first
+    warm_hashes: tuple[str, ...]
 
     @classmethod
     def of(cls, member: Member, failover: FailoverStrategy) -> "ClientStats":
@@ -31,7 +32,7 @@ class ClientStats:
             completed=member.completed,
             failed=member.failed,
             blocked_hashes=failover.blocked_hashes(member.id),
-            warm_hashes=frozenset(member.warm),
+            warm_hashes=tuple(member.warm),
         )
 
 

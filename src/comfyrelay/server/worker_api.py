@@ -129,7 +129,7 @@ async def heartbeat(body: Beat, request: Request, context: ContextOf, worker: Cu
     if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
         await _unless_gone(request, context.engine.stops.wait(body.dispatch_id, seconds=wait_seconds))
         answer = await context.engine.heartbeats.beat(replace(beat, progress=None, logs=()))
-    urls = await context.engine.handover.fresh_urls(body.dispatch_id, body.lease_token)
+    urls = await context.engine.handover.fresh_urls(body.dispatch_id, body.lease_token, at_once=body.fresh_urls)
     data = Beaten(lease_expires_at=answer.lease_expires_at, stop=answer.stop, urls=fresh_urls(urls))
     return Answer(data=data, message="Stop." if answer.stop else "Go on.")
 

@@ -8,11 +8,11 @@ from pydantic import Field
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Fault
 from comfyrelay.server.answers import Body, example
-from comfyrelay.server.fields import LARGEST_NUMBER, Json, RowId
+from comfyrelay.server.fields import LARGEST_NUMBER, STORABLE, Json, RowId
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 Token = Annotated[str, Field(min_length=1, max_length=200)]
-Text = Annotated[str, Field(max_length=1_000_000)]
+Text = Annotated[str, Field(max_length=1_000_000, pattern=STORABLE)]
 LONGEST_WAIT_SECONDS = 30.0
 
 
@@ -115,6 +115,8 @@ class Beat(LeaseBody):
     progress: Json | None = None
     logs: list[Text] = Field(default_factory=list, max_length=1000)
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
+    # storage refused the URLs that there are
+    fresh_urls: bool = False
 
 
 class FreshUrls(Body):

@@ -135,6 +135,7 @@ class Engine:
             self.wakeup,
             policy=failover,
             max_fleet_workers=settings.max_fleet_workers,
+            stale_seconds=settings.worker_stale_seconds,
         )
         self.control = Control(self.databases, self.courier, self.relay, self.wakeup, policy=failover)
         self.reaper = Reaper(self.databases, self.courier, self.wakeup, policy=failover)

@@ -51,10 +51,11 @@ class Handover:
         _remember(self._handed, job.lease_token, handed)
         return await self._sign(job.lease_token, handed)
 
-    async def fresh_urls(self, dispatch_id: int, lease_token: str) -> Urls | None:
-        """New URLs when the old ones have lived half of their time, or are not known here."""
+    async def fresh_urls(self, dispatch_id: int, lease_token: str, *, at_once: bool = False) -> Urls | None:
+        """New URLs when the old ones have lived half of their time, or are not known here, or are asked for."""
         signed_at = self._signed_at.get(lease_token)
-        if signed_at is not None and asyncio.get_running_loop().time() - signed_at < self._ttl_seconds / 2:
+        now = asyncio.get_running_loop().time()
+        if not at_once and signed_at is not None and now - signed_at < self._ttl_seconds / 2:
             return None
         return await self._sign(lease_token, await self.of_lease(dispatch_id, lease_token))
 

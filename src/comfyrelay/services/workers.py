@@ -32,12 +32,14 @@ class Workers:
         *,
         policy: FailoverPolicy,
         max_fleet_workers: int,
+        stale_seconds: float,
     ) -> None:
         self._databases = databases
         self._courier = courier
         self._wakeup = wakeup
         self._policy = policy
         self._max_fleet_workers = max_fleet_workers
+        self._stale_seconds = stale_seconds
 
     async def register(
         self,
@@ -59,6 +61,9 @@ class Workers:
 
         async def work(tx: Tx) -> tuple[Worker, list[str]]:
             # Locked, so that two workers cannot both be the last one allowed.
+            # Whoever has the fleet's secret may come back under a name whose token was lost, once nobody uses it.
+            if await workers.remove_if_gone(tx, worker_id, stale_seconds=self._stale_seconds):
+                await audit.record(tx, [AuditEntry(worker_id=worker_id, event="replaced")])
             fleet = await self._fleet_with_room(tx, stage, fleet_slug, lock=True)
             worker = await workers.create(
                 tx,

@@ -56,6 +56,14 @@ async def create(tx: Tx, **values: Any) -> Worker:
     return Worker(**row._mapping)
 
 
+async def remove_if_gone(tx: Tx, worker_id: str, *, stale_seconds: float) -> bool:
+    """Remove a worker that was not heard of for so long and holds nothing. One that was revoked stays."""
+    is_gone = (workers.c.last_seen_at < relay_now(-stale_seconds)) & workers.c.is_approved
+    holds = select(d.c.id).where(d.c.worker_id == worker_id, d.c.status == word(DispatchStatus.LEASED)).exists()
+    query = delete(workers).where(workers.c.worker_id == worker_id, is_gone, ~holds)
+    return (await tx.execute(query.returning(workers.c.worker_id))).first() is not None
+
+
 async def get(tx: Tx, worker_id: str) -> Worker | None:
     row = (await tx.execute(select(*_WORKER).where(workers.c.worker_id == worker_id))).one_or_none()
     return Worker(**row._mapping) if row else None

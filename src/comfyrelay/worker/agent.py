@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -34,8 +35,12 @@ __all__ = ["Agent"]
 log = structlog.get_logger(__name__)
 
 CAPABILITIES_SECONDS = 300.0
-# How long an output waits for storage that is away; the lease goes on meanwhile.
+# How long storage that is away is waited for; the lease goes on meanwhile.
+DOWNLOAD_PATIENCE_SECONDS = 120.0
 UPLOAD_PATIENCE_SECONDS = 3600.0
+# After trouble with the disk no job is asked for: it would only use up an attempt.
+DISK_PAUSE_SECONDS = 60.0
+SHORTEST_LOOK_SECONDS = 60.0
 SIGN_OFF_SECONDS = 5.0
 
 
@@ -76,8 +81,10 @@ class Agent:
         self._typical = Typical()
         self._protection: Protection | None = None
         self._poller: Poller | None = None
+        self._no_jobs_until = 0.0
         self._online = asyncio.Event()
         self._capabilities_due = asyncio.Event()
+        self._slots = 0
         self._servers = Servers(settings, on_change=self._on_servers_change, make_client=make_client)
         self._capabilities = Capabilities(self._servers, settings.capabilities)
 
@@ -109,7 +116,11 @@ class Agent:
 
     async def _live(self, this: Machine, state: State) -> None:
         control = Control(self._settings.api_base_url, worker_id=this.worker_id)
-        transfers = Transfers(upload_patience_seconds=UPLOAD_PATIENCE_SECONDS, on_bytes=self._metrics.transferred)
+        transfers = Transfers(
+            patience_seconds=DOWNLOAD_PATIENCE_SECONDS,
+            upload_patience_seconds=UPLOAD_PATIENCE_SECONDS,
+            on_bytes=self._metrics.transferred,
+        )
         enlisting = Enlisting(self._settings, control, state)
         working = asyncio.create_task(self._work(this, state, control, transfers, enlisting))
         told = asyncio.create_task(self._notices.wait_newer(None))
@@ -191,18 +202,14 @@ class Agent:
     def _tools(self, control: Control, state: State, transfers: Transfers) -> Tools:
         cache = AssetCache(state.assets, max_bytes=self._settings.asset_cache_bytes)
         self._metrics.watch(cache=cache, control=control, servers=self._servers, held=lambda: self.held)
-        folders = {
-            url: folder
-            for url in self._settings.comfyui_base_url
-            if (folder := self._settings.folder_of(url)) is not None
-        }
+        folders = [self._settings.folder_of(url) for url in self._settings.comfyui_base_url]
         return Tools(
             control=control,
             servers=self._servers,
             state=state,
             transfers=transfers,
             inputs=Inputs(transfers, cache, folder=state.work),
-            folders=ComfyFolders(folders),
+            folders=ComfyFolders(each for each in folders if each is not None),
             typical=self._typical,
             metrics=self._metrics,
             heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
@@ -212,6 +219,7 @@ class Agent:
             on_change=self._on_change,
             on_progress=lambda _lease: self._show(),
             on_output=self._on_output,
+            on_disk_error=self._on_disk_error,
         )
 
     def _accept(self, lease: Lease, tools: Tools) -> None:
@@ -237,7 +245,15 @@ class Agent:
             log.error("worker.job_broke", dispatch_id=work.lease.dispatch_id, exc_info=error)
         self._on_change()
 
+    def _on_disk_error(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._no_jobs_until = loop.time() + DISK_PAUSE_SECONDS
+        log.error("worker.disk_trouble", pause_seconds=DISK_PAUSE_SECONDS)
+        loop.call_later(DISK_PAUSE_SECONDS, self._on_change)
+
     def _room(self) -> Room | None:
+        if asyncio.get_running_loop().time() < self._no_jobs_until:
+            return None
         return room_for(
             self.held,
             slots={name: self._servers.slots(name) for name in self._settings.providers},
@@ -255,9 +271,13 @@ class Agent:
         self._show()
 
     def _on_servers_change(self) -> None:
-        if any(self._servers.slots(name) for name in self._settings.providers):
+        slots = sum(self._servers.slots(name) for name in self._settings.providers)
+        if slots:
             self._online.set()
-        self._capabilities_due.set()
+        if slots > self._slots:
+            # a server came back, perhaps with other nodes and models
+            self._capabilities_due.set()
+        self._slots = slots
         self._on_change()
 
     def _show(self) -> None:
@@ -277,12 +297,15 @@ class Agent:
         """Look again when a server came back, and now and then: models are added while ComfyUI runs."""
         while True:
             self._capabilities_due.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(CAPABILITIES_SECONDS):
                     await self._capabilities_due.wait()
-            except TimeoutError:
-                pass
-            await self._capabilities.refresh()
+            try:
+                await self._capabilities.refresh()
+            except Exception:
+                log.exception("worker.capabilities_failed")
+            # megabytes, from a server that has better things to do
+            await asyncio.sleep(SHORTEST_LOOK_SECONDS)
 
     def _protect(self, this: Machine) -> None:
         if self._settings.asg_name and this.instance_id and this.region:

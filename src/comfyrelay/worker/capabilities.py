@@ -47,8 +47,8 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
         except ComfyError:
             continue
         described.append(_described(client, stats))
-        nodes.append(set(info))
-        models.append(installed_models(info))
+        nodes.append(set(filter(_is_text, info)))
+        models.append(set(filter(_is_text, installed_models(info))))
     found: dict[str, Any] = {"providers": sorted({*(["self_hosted"] if servers.own else []), *_cloud(servers)})}
     if described:
         found |= {
@@ -56,7 +56,8 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
             "node_types": sorted(set.intersection(*nodes)),
             "models": sorted(set.intersection(*models)),
         }
-    return {**found, **more}
+    # what we know of ourselves is not what somebody says about us
+    return {**more, **found}
 
 
 def differ(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> bool:
@@ -68,6 +69,11 @@ def differ(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> bool:
         # the same GPUs, or the rest would differ
         for one, other in zip(_free_memory(old), _free_memory(new), strict=True)
     )
+
+
+def _is_text(name: str) -> bool:
+    """A file name that is no text cannot be told, and no graph can name it."""
+    return name.isprintable() and name.encode("utf-8", "ignore").decode() == name
 
 
 def _cloud(servers: Servers) -> list[str]:

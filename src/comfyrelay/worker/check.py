@@ -9,7 +9,8 @@ from typing import Any
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.cloud import CloudClient
 from comfyrelay.comfy.preflight import installed_models
-from comfyrelay.errors import ComfyRelayError
+from comfyrelay.errors import ComfyRelayError, ConfigurationError
+from comfyrelay.lock import FolderLock
 from comfyrelay.worker.capabilities import Capabilities
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.enlisting import Enlisting, explain
@@ -44,8 +45,7 @@ async def check(settings: WorkerSettings) -> AsyncIterator[Finding]:
         this = await machine(settings, imds)
         yield _about_machine(this, settings)
         yield _about_folder(settings, this)
-        for client in servers.own:
-            named = next(url for url in settings.comfyui_base_url if client.url in url)
+        for client, named in zip(servers.own, settings.comfyui_base_url, strict=False):
             yield await about_comfyui(
                 client, folder=settings.folder_of(named), setting="COMFYRELAY_WORKER_COMFYUI_FOLDERS"
             )
@@ -76,13 +76,17 @@ def _about_machine(this: Machine, settings: WorkerSettings) -> Finding:
 
 
 def _about_folder(settings: WorkerSettings, this: Machine) -> Finding:
-    state = State(settings.data_dir / this.folder_name)
+    folder = settings.data_dir / this.folder_name
+    lock = FolderLock(folder)
     try:
-        state.open()
-    except ComfyRelayError as error:
-        return Finding(verdict=Verdict.BROKEN, about="folder", text=error.detail)
-    state.close()
-    return Finding(verdict=Verdict.FINE, about="folder", text=f"Its files are in {state.folder}.")
+        lock.take(advice="")
+    except ConfigurationError:
+        return Finding(verdict=Verdict.LACKING, about="folder", text=f"A worker is running in {folder} now.")
+    except OSError as error:
+        text = f"{folder} cannot be used: {error.strerror}. Choose another with COMFYRELAY_WORKER_DATA_DIR."
+        return Finding(verdict=Verdict.BROKEN, about="folder", text=text)
+    lock.give_up()
+    return Finding(verdict=Verdict.FINE, about="folder", text=f"Its files are in {folder}.")
 
 
 async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: str) -> Finding:

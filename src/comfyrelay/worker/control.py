@@ -24,7 +24,7 @@ from comfyrelay.errors import (
 )
 from comfyrelay.worker.lease import Lease, Stop, Urls
 
-__all__ = ["Beaten", "Control", "Registered", "patiently"]
+__all__ = ["Beaten", "Control", "Registered", "patiently", "storable"]
 
 T = TypeVar("T")
 # Beyond what a parked call may take.
@@ -84,15 +84,22 @@ class Control:
         progress: Mapping[str, Any] | None = None,
         logs: list[str] | None = None,
         wait_seconds: float = 0.0,
+        fresh_urls: bool = False,
     ) -> Beaten:
         """Extend a lease; newer URLs are taken over. `LeaseLost` when it is no longer ours."""
-        body = {"progress": progress, "logs": logs or [], "wait_seconds": wait_seconds}
+        body = {
+            "progress": progress,
+            "logs": logs or [],
+            "wait_seconds": wait_seconds,
+            "fresh_urls": fresh_urls,
+        }
         data = await self._about(lease, "heartbeat", body, waits=wait_seconds)
         if (urls := data.get("urls")) is not None:
             lease.urls = Urls(
                 output_url=urls["output_url"], output_headers=urls["output_headers"], assets=urls["assets"]
             )
-        return Beaten(stop=Stop(data["stop"]) if data["stop"] else None)
+        # a word that a newer control plane may have is no reason to stop
+        return Beaten(stop=Stop(data["stop"]) if data["stop"] in tuple(Stop) else None)
 
     async def complete(
         self, lease: Lease, *, output: Mapping[str, Any], provider_job_id: str, seed: int | None = None
@@ -103,11 +110,11 @@ class Control:
         )
 
     async def fail(self, lease: Lease, *, error: str, fault: Fault, retry_after_seconds: float = 0.0) -> None:
-        body = {"error_message": error, "fault": fault.value, "retry_after_seconds": retry_after_seconds}
+        body = {"error_message": storable(error), "fault": fault.value, "retry_after_seconds": retry_after_seconds}
         await self._about(lease, "fail", body)
 
     async def requeue(self, lease: Lease, *, reason: str) -> None:
-        await self._about(lease, "requeue", {"reason": reason})
+        await self._about(lease, "requeue", {"reason": storable(reason)})
 
     async def deregister(self, *, reason: str) -> None:
         await self._told("deregister", {"reason": reason})
@@ -126,6 +133,8 @@ class Control:
         return await self._told(call, named, waits=waits)
 
     async def _told(self, call: str, body: Mapping[str, Any], *, waits: float = 0.0) -> dict[str, Any]:
+        if not self.token:
+            raise Unauthorized("This worker is not registered.")
         headers = {"Authorization": f"Bearer {self.token}"}
         return await self._call(call, body, headers=headers, seconds=waits + ANSWER_SECONDS)
 
@@ -189,3 +198,8 @@ def _seconds(text: str | None) -> float:
         return float(text or 1.0)
     except ValueError:
         return 1.0
+
+
+def storable(text: str) -> str:
+    """A text as databases keep it: without zeros, and without halves of characters."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -48,13 +47,22 @@ class Enlisting:
         """
         if self._control.token:
             # an earlier process may have got a lease that it had no time to write down: signing off gives it back
-            with suppress(Unauthorized, Forbidden, NotFound):
+            try:
                 await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_told_once())
+            except Forbidden as error:
+                # revoked, which may be taken back; without this token it could not be heard of
+                log.warning("worker.forbidden", why=error.detail)
+                return
+            except (Unauthorized, NotFound):
+                pass
             self._control.token = ""
             self._state.forget_token()
         registered = await patiently(lambda: self._register(details), on_pause=_told_once())
         self._control.token = registered.token
-        self._state.keep_token(registered.token)
+        try:
+            self._state.keep_token(registered.token)
+        except OSError as error:
+            log.error("worker.token_not_kept", why=str(error))
         log.info(
             "worker.registered",
             worker_id=self._control.worker_id,
@@ -117,8 +125,8 @@ def explain(error: ComfyRelayError, settings: WorkerSettings, control: Control) 
             return f"{error.detail} Raise its limit, or wait until a worker leaves."
         case Conflict():
             return (
-                f"{error.detail} Another worker has the name {control.worker_id!r}, or the token of this one was lost "
-                f"with its folder: set another WORKER_ID."
+                f"{error.detail} Another worker has the name {control.worker_id!r}: set another WORKER_ID. If it was "
+                "this one, whose token is lost, it is let in when nothing has been heard of it for a while."
             )
         case InvalidInput():
             return " ".join([error.detail, *error.errors.values()])

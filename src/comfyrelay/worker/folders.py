@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
@@ -24,22 +24,20 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 class ComfyFolders:
     """The folders that hold the `input`, `output` and `temp` of each server; servers elsewhere have none here."""
 
-    def __init__(self, folders: Mapping[str, Path]) -> None:
-        self._folders = dict(folders)
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._folders = tuple(dict.fromkeys(folders))
 
-    def remove(self, client_id: str, *, lease: Lease, result: RunResult | None, prompt_ids: Iterable[str]) -> None:
-        """Remove the files of a job, as far as that is possible; what cannot be removed is only logged."""
-        base = self._folders.get(client_id)
-        if base is None:
-            return
+    def remove(self, *, lease: Lease, result: RunResult | None, prompt_ids: Iterable[str]) -> None:
+        """Remove the files of a job wherever they are, as far as that is possible; what is not, is only logged."""
         runs = {*prompt_ids, *([result.prompt_id] if result else ())}
-        _remove(base / "input", Path(UPLOAD_FOLDER, job_folder(lease)), is_folder=True)
-        for kind in _MADE:
-            for each in filter(_NAME.fullmatch, runs):
-                _remove(base / kind, Path(UPLOAD_FOLDER, each), is_folder=True)
-        for file in result.files if result else ():
-            if file.type in _MADE:
-                _remove(base / file.type, Path(file.subfolder, file.filename), is_folder=False)
+        for base in self._folders:
+            _remove(base / "input", Path(UPLOAD_FOLDER, job_folder(lease)), is_folder=True)
+            for kind in _MADE:
+                for each in filter(_NAME.fullmatch, runs):
+                    _remove(base / kind, Path(UPLOAD_FOLDER, each), is_folder=True)
+            for file in result.files if result else ():
+                if file.type in _MADE:
+                    _remove(base / file.type, Path(file.subfolder, file.filename), is_folder=False)
 
 
 def _remove(root: Path, path: Path, *, is_folder: bool) -> None:

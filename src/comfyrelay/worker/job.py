@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,9 +11,11 @@ from typing import Any
 
 import structlog
 
+from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.foreign import foreign_files
-from comfyrelay.comfy.graph import check_graph
+from comfyrelay.comfy.graph import Graph, check_graph
 from comfyrelay.comfy.nodes import title_of
+from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import (
     ComfyError,
@@ -25,6 +27,8 @@ from comfyrelay.errors import (
     LeaseLost,
     NotFound,
     NotInstalled,
+    OutputGone,
+    RunInterrupted,
     TransferFailed,
     Unauthorized,
 )
@@ -47,6 +51,8 @@ log = structlog.get_logger(__name__)
 
 # An output that the control plane does not find readable is uploaded again this often.
 UPLOADS = 2
+LONGEST_RAW = 200_000
+LONGEST_RETRY_SECONDS = 86_400.0
 # The lease is no longer ours to speak about.
 _NOT_OURS = (LeaseLost, NotFound, Unauthorized, Forbidden)
 
@@ -74,6 +80,8 @@ class Tools:
     # a job went from one stage to the next
     on_change: Callable[[], None]
     on_progress: Callable[[Lease], None]
+    # this machine's disk does not take files
+    on_disk_error: Callable[[], None]
     # an output is here and stored, and about to be told of
     on_output: OutputListener | None = None
 
@@ -101,14 +109,16 @@ class Work:
 
     async def run(self) -> str:
         """Do everything; returns how it ended here: completed, failed, requeued or lost."""
-        self._tools.state.note(self.lease)
         return await self._settled(self._work_until_stopped())
 
     async def settle_left_behind(self, held: Held) -> str:
         """An earlier process of this worker was killed while it held this lease."""
         self._ran.runs.extend(held.runs)
-        self._ran.client_ids.extend(server for server, _ in held.runs)
         collected = _recalled(held.output)
+        if not self._tools.control.token:
+            # nobody would believe us
+            await self._tools.servers.stop(held.runs)
+            return await self._settled(_lost())
         if collected is not None:
             return await self._settled(self._store(collected, prompt_id=self._prompt_id))
         await self._tools.servers.stop(held.runs)
@@ -119,7 +129,9 @@ class Work:
         return await self._settled(self._fail("The worker was killed while it ran this job.", fault))
 
     async def _settled(self, work: Coroutine[Any, Any, None]) -> str:
+        """Do it while the lease is kept alive, and clean up however it ends."""
         self._pulse.start()
+        is_cut_off = False
         try:
             await work
         except _NOT_OURS as error:
@@ -127,14 +139,17 @@ class Work:
             log.warning("worker.job_lost", **self._names, why=error.detail)
         except asyncio.CancelledError:
             # this process leaves before the control plane could be told: the next one does it
+            is_cut_off = True
+            raise
+        except Exception:
+            # the lease is let go, and ends by itself
+            log.exception("worker.job_broke", **self._names)
+        finally:
             await self._pulse.close()
             self._clean_server()
             self._tools.inputs.clean(self.lease)
-            raise
-        await self._pulse.close()
-        self._clean_server()
-        self._tools.inputs.clean(self.lease)
-        self._tools.state.forget(self.lease)
+            if not is_cut_off:
+                self._tools.state.forget(self.lease)
         self._tools.metrics.ended(self._outcome)
         return self._outcome
 
@@ -159,6 +174,7 @@ class Work:
 
     async def _work(self) -> None:
         try:
+            self._tools.state.note(self.lease)
             collected = await self._made()
         except ComfyError as error:
             await self._failed(error)
@@ -167,8 +183,12 @@ class Work:
         except (GraphError, InvalidInput) as error:
             await self._fail(error.detail, Fault.JOB)
         except OSError as error:
-            # a full disk, most likely
+            # a full disk, most likely, which fails the next job, too
+            self._tools.on_disk_error()
             await self._fail(f"The worker could not write its files: {error.strerror}.", Fault.WORKER)
+        except Exception as error:
+            log.exception("worker.job_broke", **self._names)
+            await self._fail(f"The worker failed unexpectedly ({type(error).__name__}).", Fault.WORKER)
         else:
             await self._store(collected, prompt_id=self._prompt_id)
 
@@ -179,6 +199,18 @@ class Work:
         await self._refuse_foreign_files()
         attachments = await tools.inputs.fetch(lease, refresh=self._pulse.refresh)
         self._move(Stage.WAITING)
+        try:
+            return await self._run(graph, attachments)
+        except OutputGone:
+            # everything was cached, and the file of the earlier run is no longer there: without its cache it runs anew
+            if not isinstance(self._ran.server, ComfyClient):
+                raise
+            await self._ran.server.free()
+            self._ran.client_ids.clear()
+            return await self._run(graph, attachments)
+
+    async def _run(self, graph: Graph, attachments: Sequence[Attachment]) -> Collected:
+        lease, tools = self.lease, self._tools
         result = await tools.servers.run(lease, graph, attachments, ran=self._ran, on_event=self._on_event)
         self._note_run()
         self._move(Stage.STORING)
@@ -193,11 +225,9 @@ class Work:
 
     async def _refuse_foreign_files(self) -> None:
         lease = self.lease
-        server = self._tools.servers.server(lease.provider)
-        info: dict[str, Any] = {}
-        if server is not None:
-            with suppress(ComfyError):
-                info = await server.object_info()
+        info = await self._tools.servers.definitions(lease.provider)
+        if not info and lease.provider != "cloud":
+            raise RunInterrupted("No ComfyUI of this worker can say what its nodes are.")
         own = [each.placeholder for each in lease.assets]
         graph = {name: node for name, node in lease.graph.items() if node["class_type"] not in self._tools.own_nodes}
         if problems := foreign_files(graph, own=own, object_info=info):
@@ -242,16 +272,22 @@ class Work:
             await self._requeue(error.detail)
         else:
             # a sentence for the user, and all there is for the operator
-            text = json.dumps({"error_message": error.detail, "raw": error.raw}) if error.raw else error.detail
+            raw = (error.raw or "")[:LONGEST_RAW]
+            text = json.dumps({"error_message": error.detail, "raw": raw}) if raw else error.detail
             # what is missing here would be missing at every other try
             is_final = isinstance(error, NotInstalled) and self._tools.is_only_worker
             fault = Fault.JOB if is_final else error.fault
-            await self._fail(text, fault, retry_after_seconds=error.retry_after_seconds or 0.0)
+            await self._fail(
+                text, fault, retry_after_seconds=min(error.retry_after_seconds or 0.0, LONGEST_RETRY_SECONDS)
+            )
 
     async def _stopped(self, why: Stop) -> None:
         self._clean_server()
         if why is Stop.LOST:
             raise LeaseLost
+        # it was stopped in order: should the control plane not hear of it now, the next process must not call it killed
+        with suppress(OSError):
+            self._tools.state.note(self.lease)
         reason = {Stop.RELEASE: "released", Stop.LEAVING: self.leaving_reason}.get(why, why.value)
         await self._requeue(reason)
 
@@ -275,7 +311,7 @@ class Work:
     def _on_event(self, event: JobEvent) -> None:
         lease = self.lease
         if isinstance(event, JobAccepted):
-            self._tools.state.note(lease, runs=self._ran.runs)
+            self._note_runs()
         if isinstance(event, JobAccepted | JobStarted) and lease.stage is Stage.WAITING:
             self._move(Stage.RUNNING)
             self._began_at = asyncio.get_running_loop().time()
@@ -295,6 +331,12 @@ class Work:
             self._tools.on_progress(lease)
         elif isinstance(event, JobSaid):
             self._pulse.log(event.line)
+
+    def _note_runs(self) -> None:
+        try:
+            self._tools.state.note(self.lease, runs=self._ran.runs)
+        except OSError as error:
+            log.warning("worker.not_written_down", **self._names, why=str(error))
 
     def _note_run(self) -> None:
         seconds = self._ran_seconds = self.running_seconds
@@ -323,10 +365,12 @@ class Work:
         }
 
     def _clean_server(self) -> None:
-        for client_id in dict.fromkeys(self._ran.client_ids):
-            self._tools.folders.remove(
-                client_id, lease=self.lease, result=self._ran.result, prompt_ids=self._ran.prompt_ids
-            )
+        # everywhere: its inputs may also be where it was only tried
+        self._tools.folders.remove(lease=self.lease, result=self._ran.result, prompt_ids=self._ran.prompt_ids)
+
+
+async def _lost() -> None:
+    raise LeaseLost
 
 
 def _recalled(output: Mapping[str, Any] | None) -> Collected | None:

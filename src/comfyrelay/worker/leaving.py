@@ -15,7 +15,7 @@ __all__ = ["leave", "may_finish"]
 log = structlog.get_logger(__name__)
 
 # Kept of the notice for giving jobs back and signing off.
-MARGIN_SECONDS = 5.0
+MARGIN_SECONDS = 15.0
 # Progress counts nodes, and the last one may take longest: whether a job will make it is asked again and again.
 LOOK_AGAIN_SECONDS = 2.0
 # Giving back is a call or two; after this the leases are left to expire.

@@ -1,5 +1,6 @@
 """What a job is asked for, out of everything that its run made."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -15,8 +16,8 @@ from comfyrelay.worker.lease import Lease
 
 __all__ = ["Collected", "collect", "pick"]
 
-# The run was long and the reading is short: it is not given up at the first lost connection.
-READINGS = 3
+# The run was long and the reading is short: ComfyUI may be restarting, and has the file when it is back.
+PAUSES_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,9 +78,10 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
 
 
 async def _fetched(server: ComfyServer, file: OutputFile, to: Path) -> tuple[int, str]:
-    for _ in range(READINGS - 1):
+    for seconds in PAUSES_SECONDS:
         with suppress(ServerUnreachable):
             return await _save_hashed(server.read(file), to)
+        await asyncio.sleep(seconds)
     return await _save_hashed(server.read(file), to)
 
 

@@ -7,7 +7,13 @@ from uuid import uuid4
 
 import structlog
 
-from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, TooManyRequests, Unauthorized
+from comfyrelay.errors import (
+    ComfyRelayError,
+    ControlPlaneUnreachable,
+    Forbidden,
+    TooManyRequests,
+    Unauthorized,
+)
 from comfyrelay.worker.capabilities import Capabilities
 from comfyrelay.worker.control import LONGEST_PAUSE_SECONDS, Control
 from comfyrelay.worker.lease import Lease
@@ -73,6 +79,10 @@ class Poller:
                 pause = min(max(pause * 2, SOONEST_SECONDS / 2), LONGEST_PAUSE_SECONDS)
             except ComfyRelayError as error:
                 log.error("worker.poll_refused", why=error.detail)
+                pause = LONGEST_PAUSE_SECONDS
+            except Exception:
+                # the jobs that run go on, whatever this is
+                log.exception("worker.poll_broke")
                 pause = LONGEST_PAUSE_SECONDS
             await asyncio.sleep(pause)
 

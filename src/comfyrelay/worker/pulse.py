@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, LeaseLost, Unauthorized
-from comfyrelay.worker.control import Beaten, Control
+from comfyrelay.worker.control import Beaten, Control, storable
 from comfyrelay.worker.lease import Lease, Stage, Stop
 
 __all__ = ["Pulse"]
@@ -52,15 +52,15 @@ class Pulse:
 
     def log(self, line: str) -> None:
         """A line for the job's log. When nobody can be told, the oldest are forgotten."""
-        self._logs.append(line)
+        self._logs.append(storable(line))
         del self._logs[:-MOST_LOGS]
         self._news.set()
 
     async def refresh(self) -> None:
         """Beat now, for fresh URLs. What fails here is found out by whoever needs them."""
         try:
-            self._heard(await self._control.heartbeat(self._lease))
-        except ComfyRelayError as error:
+            self._heard(await self._control.heartbeat(self._lease, fresh_urls=True))
+        except Exception as error:
             self._failed(error)
 
     async def flush(self) -> None:
@@ -74,7 +74,7 @@ class Pulse:
             asked_at = loop.time()
             try:
                 beaten = await self._control.heartbeat(self._lease, wait_seconds=self._wait_seconds)
-            except ComfyRelayError as error:
+            except Exception as error:
                 self._failed(error)
                 # soon again: the lease goes on expiring
                 least = min(self._wait_seconds, 2.0)
@@ -104,7 +104,8 @@ class Pulse:
                 self._progress = progress
             self._logs = [*logs, *self._logs][-MOST_LOGS:]
             self._news.set()
-        except ComfyRelayError as error:
+        except Exception as error:
+            # what could not be sent is not sent again: it may be the reason
             self._failed(error)
 
     def _is_over(self) -> bool:
@@ -118,8 +119,11 @@ class Pulse:
             return
         self._lease.must_stop(beaten.stop)
 
-    def _failed(self, error: ComfyRelayError) -> None:
+    def _failed(self, error: Exception) -> None:
+        """Whatever it is, the heartbeats go on: without them the lease would be lost, and nobody could stop the job."""
         if isinstance(error, LeaseLost | Unauthorized | Forbidden):
             self._lease.must_stop(Stop.LOST)
-        else:
+        elif isinstance(error, ComfyRelayError):
             log.debug("worker.heartbeat_failed", dispatch_id=self._lease.dispatch_id, error=error.detail)
+        else:
+            log.error("worker.heartbeat_failed", dispatch_id=self._lease.dispatch_id, exc_info=error)

@@ -32,7 +32,8 @@ def room_for(
     behind = sum(each.stage in (Stage.STORING, Stage.SETTLING) for each in held)
     ahead = [each for each in held if each.stage not in (Stage.STORING, Stage.SETTLING)]
     at_once = min(max_concurrency, sum(slots.values()))
-    if at_once == 0 or len(ahead) >= at_once + prefetch or behind > upload_behind:
+    is_full = len(ahead) >= at_once + prefetch or len(held) >= at_once + prefetch + upload_behind
+    if at_once == 0 or is_full:
         return None
     providers = tuple(
         name

@@ -1,23 +1,21 @@
 """Where this worker's jobs run: its ComfyUI servers and Comfy Cloud, which of them are fit, and their care."""
 
 import asyncio
-import os
 import shlex
-from asyncio.subprocess import DEVNULL
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
-from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.cloud import CloudClient
 from comfyrelay.comfy.graph import Graph
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
-from comfyrelay.errors import ComfyError, DeviceFault, Fault, OutOfMemory, RunInterrupted
+from comfyrelay.errors import ComfyError, Fault, RunInterrupted
 from comfyrelay.pool import (
     ClientState,
     ClientStateChanged,
@@ -28,19 +26,21 @@ from comfyrelay.pool import (
     SmartFailover,
     WorkflowPool,
 )
+from comfyrelay.worker.careful import CarefulClient
 from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.restarts import Restarts
 from comfyrelay.worker.settings import WorkerSettings
 
 __all__ = ["ClientMaker", "Ran", "Servers"]
 
 log = structlog.get_logger(__name__)
 
-ClientMaker = Callable[[str, RunTimeouts], ComfyClient]
+ClientMaker = Callable[[str, RunTimeouts], CarefulClient]
 
 # A job whose servers are all gone is given back after this.
 OFFLINE_SECONDS = 10.0
-RESTART_SECONDS = 180.0
-LONGEST_RESTART_PAUSE_SECONDS = 300.0
+# The newest are the warmest.
+MOST_WARM = 50
 
 
 @dataclass(kw_only=True)
@@ -66,13 +66,17 @@ class Servers:
         self, settings: WorkerSettings, *, on_change: Callable[[], None], make_client: ClientMaker | None = None
     ) -> None:
         self._on_change = on_change
-        self._restart_command = shlex.split(settings.comfyui_restart_command or "")
+        self._restarts = Restarts(shlex.split(settings.comfyui_restart_command or ""), on_change=on_change)
         timeouts = RunTimeouts(run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds)
-        self._own: dict[str, ComfyClient] = {}
+        self._own: dict[str, CarefulClient] = {}
         self._cloud: dict[str, CloudClient] = {}
         if "self_hosted" in settings.providers:
             make = make_client or _comfy_client
-            self._own = {url: make(url, timeouts) for url in settings.comfyui_base_url}
+            # not by their addresses: those may hold a password, and users read the logs of their jobs
+            self._own = {
+                f"comfyui-{number}": make(url, timeouts)
+                for number, url in enumerate(settings.comfyui_base_url, start=1)
+            }
         if "cloud" in settings.providers:
             assert settings.comfy_cloud_api_key is not None
             self._cloud["comfy-cloud"] = CloudClient(
@@ -90,13 +94,10 @@ class Servers:
             if servers
         }
         self._members = members
-        # servers that must be restarted before they are used again, and those that are being restarted
-        self._sick: set[str] = set()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._is_closing = False
+        self._states: dict[str, ClientState] = {}
 
     @property
-    def own(self) -> Sequence[ComfyClient]:
+    def own(self) -> Sequence[CarefulClient]:
         return tuple(self._own.values())
 
     @property
@@ -113,10 +114,7 @@ class Servers:
             await pool.open()
 
     async def close(self) -> None:
-        self._is_closing = True
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._restarts.close()
         for pool in self._pools.values():
             await pool.close()
         for servers in self._members.values():
@@ -129,7 +127,8 @@ class Servers:
         if pool is None:
             return []
         states = pool.stats().clients
-        return [name for name, each in states.items() if each.state is ClientState.ONLINE and name not in self._sick]
+        unfit = self._restarts.under_way
+        return [name for name, each in states.items() if each.state is ClientState.ONLINE and name not in unfit]
 
     def slots(self, provider: str) -> int:
         """How many jobs can run there at once now."""
@@ -139,12 +138,15 @@ class Servers:
     def warm_hashes(self) -> list[str]:
         """The workflows whose models are most likely loaded."""
         stats = [each for pool in self._pools.values() for each in pool.stats().clients.values()]
-        return sorted({digest for each in stats for digest in each.warm_hashes})
+        return list(dict.fromkeys(digest for each in stats for digest in each.warm_hashes))[:MOST_WARM]
 
-    def server(self, provider: str) -> ComfyServer | None:
-        """One that answers, to be asked what it knows."""
-        found = self.online(provider)
-        return self._members[provider][found[0]] if found else None
+    async def definitions(self, provider: str) -> dict[str, Any]:
+        """The nodes of all servers that answer; a job may come to any of them."""
+        found: dict[str, Any] = {}
+        for name in self.online(provider):
+            with suppress(ComfyError):
+                found |= await self._members[provider][name].object_info()
+        return found
 
     async def run(
         self,
@@ -161,7 +163,6 @@ class Servers:
             try:
                 ran.result = await self._run_once(lease, graph, attachments, ran, on_event)
             except ComfyError as error:
-                await self._care(lease.provider, ran, error)
                 others = set(self.online(lease.provider)) - set(ran.client_ids)
                 if error.fault is not Fault.WORKER or not others:
                     raise
@@ -186,7 +187,7 @@ class Servers:
         on_event: Callable[[JobEvent], None],
     ) -> RunResult:
         provider = lease.provider
-        excluded = {*ran.client_ids, *self._sick}
+        excluded = {*ran.client_ids, *self._restarts.under_way}
         if excluded.issuperset(self._members[provider]):
             raise RunInterrupted("No ComfyUI of this worker is fit.")
         job = await self._pools[provider].enqueue(
@@ -211,88 +212,27 @@ class Servers:
                 ran.server = job.server
 
     async def _without_servers(self, provider: str, job: Job) -> None:
-        """Return when the job has long waited for a server that it may use."""
+        """Return when the job has long waited for a server."""
         missing = 0.0
         while missing < OFFLINE_SECONDS:
             await asyncio.sleep(0.5)
-            is_fine = job.client_id is not None or self._could_run(provider, job.workflow_hash)
-            missing = 0.0 if is_fine else missing + 0.5
-
-    def _could_run(self, provider: str, workflow_hash: str) -> bool:
-        states = self._pools[provider].stats().clients
-        return any(workflow_hash not in states[name].blocked_hashes for name in self.online(provider))
-
-    async def _care(self, provider: str, ran: Ran, error: ComfyError) -> None:
-        """What a failure asks for, before anybody else is told: the next job must not fail the same way."""
-        client = self._own.get(ran.client_ids[-1]) if ran.client_ids and provider == "self_hosted" else None
-        if client is None:
-            return
-        if isinstance(error, OutOfMemory):
-            with suppress(ComfyError):
-                await client.free()
-        elif isinstance(error, DeviceFault):
-            self._declare_sick(client)
+            missing = 0.0 if job.client_id is not None or self.online(provider) else missing + 0.5
 
     def _changed(self, event: ClientStateChanged) -> None:
-        if event.state is not ClientState.CONNECTING:
-            log.info("worker.comfyui", server=event.client_id, state=event.state.value, reason=event.reason)
-        if event.state is ClientState.OFFLINE and event.client_id in self._own and self._restart_command:
-            self._look_after(self._own[event.client_id])
-        self._on_change()
-
-    def _declare_sick(self, client: ComfyClient) -> None:
-        name = next(name for name, each in self._own.items() if each is client)
-        log.warning("worker.comfyui_sick", server=name)
-        self._sick.add(name)
-        self._on_change()
-        self._look_after(client)
-
-    def _look_after(self, client: ComfyClient) -> None:
-        name = next(name for name, each in self._own.items() if each is client)
-        if self._is_closing or (name in self._tasks and not self._tasks[name].done()):
+        name, state = event.client_id, event.state
+        if state is ClientState.CONNECTING:
             return
-        self._tasks[name] = asyncio.create_task(self._heal(name, client))
-
-    async def _heal(self, name: str, client: ComfyClient) -> None:
-        """Until a server is fit again: restart it, or wait until somebody else has."""
-        try:
-            if self._restart_command:
-                await self._restart(name, client)
-            else:
-                # one in a bad state still answers: only a new process is well
-                await client.disconnected()
-                await _until_fit(client)
-        finally:
-            self._sick.discard(name)
+        if self._states.get(name) is not state:
+            self._states[name] = state
+            url = self._own[name].url if name in self._own else name
+            log.info("worker.comfyui", server=url, state=state.value, reason=event.reason)
+        if state is ClientState.OFFLINE and name in self._own:
+            self._restarts.look_after(name, self._own[name])
         self._on_change()
 
-    async def _restart(self, name: str, client: ComfyClient) -> None:
-        pause = 5.0
-        while True:
-            log.warning("worker.restarting_comfyui", server=name)
-            process = await asyncio.create_subprocess_exec(
-                *self._restart_command,
-                env={**os.environ, "COMFYUI_URL": client.url},
-                stdin=DEVNULL,
-                stdout=DEVNULL,
-                stderr=DEVNULL,
-            )
-            try:
-                async with asyncio.timeout(RESTART_SECONDS):
-                    if await process.wait() == 0:
-                        await _until_fit(client)
-                        return
-                log.error("worker.restart_failed", server=name, exit_code=process.returncode)
-            except TimeoutError:
-                if process.returncode is None:
-                    process.kill()
-                log.error("worker.restart_failed", server=name, reason="it took too long")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_RESTART_PAUSE_SECONDS)
 
-
-def _comfy_client(url: str, timeouts: RunTimeouts) -> ComfyClient:
-    return ComfyClient(url, timeouts=timeouts, forget_history=True)
+def _comfy_client(url: str, timeouts: RunTimeouts) -> CarefulClient:
+    return CarefulClient(url, timeouts=timeouts)
 
 
 async def _first(job: Job, giving_up: asyncio.Task[None]) -> RunResult:
@@ -315,11 +255,3 @@ async def _listen(job: Job, ran: Ran, on_event: Callable[[JobEvent], None]) -> N
         if isinstance(event, JobAccepted) and event.client_id and (event.client_id, event.prompt_id) not in ran.runs:
             ran.runs.append((event.client_id, event.prompt_id))
         on_event(event)
-
-
-async def _until_fit(client: ComfyClient) -> None:
-    while True:
-        with suppress(ComfyError):
-            await client.check()
-            return
-        await asyncio.sleep(1.0)

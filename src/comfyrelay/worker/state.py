@@ -53,6 +53,8 @@ class State:
                 "COMFYRELAY_WORKER_DATA_DIR."
             ) from None
         self._lock.take(advice="Give each worker of this machine a WORKER_ID of its own.")
+        for each in self._held.glob("*.part"):
+            each.unlink(missing_ok=True)
         for each in self.work.iterdir():
             if not self._entry(each.name).exists():
                 shutil.rmtree(each, ignore_errors=True)

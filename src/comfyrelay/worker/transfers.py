@@ -30,12 +30,15 @@ _BUSY = frozenset({408, 425, 429})
 
 
 class _MayWorkLater(Exception):
-    """One try failed. `is_refused`: new URLs may help."""
+    """One try failed. `is_refused`: storage said no; then, or where it `wants_urls`, new ones may help."""
 
-    def __init__(self, detail: str, *, is_refused: bool = False, wait_seconds: float | None = None) -> None:
+    def __init__(
+        self, detail: str, *, is_refused: bool = False, wants_urls: bool = False, wait_seconds: float | None = None
+    ) -> None:
         super().__init__(detail)
         self.detail = detail
         self.is_refused = is_refused
+        self.wants_urls = wants_urls
         self.wait_seconds = wait_seconds
 
 
@@ -45,8 +48,8 @@ class Transfers:
     URLs are asked for anew before each try, because heartbeats replace them. When storage refuses one, `refresh` gets
     new ones first. No message holds a URL: whoever has one may use it.
 
-    An input that cannot be had is given up after `retries`. An output took a GPU to make, so storage that is away is
-    waited for, up to `upload_patience_seconds`.
+    What storage refuses is given up after `retries`. Storage that is away is waited for longer: `patience_seconds` for
+    an input, `upload_patience_seconds` for an output, which took a GPU to make.
     """
 
     def __init__(
@@ -54,11 +57,13 @@ class Transfers:
         *,
         retries: int = 5,
         first_pause_seconds: float = 0.5,
+        patience_seconds: float = 0.0,
         upload_patience_seconds: float = 0.0,
         on_bytes: Callable[[str, int], None] | None = None,
     ) -> None:
         self._retries = retries
         self._first_pause_seconds = first_pause_seconds
+        self._patience_seconds = patience_seconds
         self._upload_patience_seconds = upload_patience_seconds
         self._on_bytes = on_bytes or (lambda _direction, _count: None)
         try:
@@ -129,7 +134,7 @@ class Transfers:
         is_upload: bool = False,
     ) -> T:
         loop = asyncio.get_running_loop()
-        patient_until = loop.time() + (self._upload_patience_seconds if is_upload else 0.0)
+        patient_until = loop.time() + (self._upload_patience_seconds if is_upload else self._patience_seconds)
         attempt = 0
         while True:
             try:
@@ -137,15 +142,15 @@ class Transfers:
             except _MayWorkLater as error:
                 failure = error
             except httpx.TransportError as error:
-                # storage that refuses a large upload may hang up before it was heard
-                is_refused = is_upload and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-                failure = _MayWorkLater(f"{what}: {_connection_words(error)}.", is_refused=is_refused)
+                # storage that refuses a large upload may hang up before it was heard: newer URLs may help
+                may_be_refused = is_upload and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                failure = _MayWorkLater(f"{what}: {_connection_words(error)}.", wants_urls=may_be_refused)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 raise TransferFailed(f"{what}: {type(error).__name__}.") from None
             if attempt >= self._retries and (failure.is_refused or loop.time() >= patient_until):
                 raise TransferFailed(failure.detail)
             log.info("transfer.again", why=failure.detail, attempt=attempt + 1)
-            if failure.is_refused:
+            if failure.is_refused or failure.wants_urls:
                 await refresh()
             await asyncio.sleep(self._pause(attempt, failure.wait_seconds))
             attempt += 1

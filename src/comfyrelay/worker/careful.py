@@ -1,0 +1,72 @@
+"""A ComfyUI that is taken care of after a failure, before the next job can begin on it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import structlog
+
+from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.comfy.server import EventListener
+from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.uploads import Attachment
+from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused, ServerUnreachable
+
+__all__ = ["CarefulClient"]
+
+log = structlog.get_logger(__name__)
+
+
+class CarefulClient(ComfyClient):
+    """After running out of memory it frees what ComfyUI holds. After a fault of the GPU it is not fit until ComfyUI was
+    restarted: until then ComfyUI answers as if nothing were wrong, and fails every job."""
+
+    def __init__(self, url: str, *, timeouts: RunTimeouts) -> None:
+        super().__init__(url, timeouts=timeouts, forget_history=True)
+        # the connection on which the GPU failed; another one is to another process
+        self._sick_on: int | None = None
+
+    @property
+    def is_sick(self) -> bool:
+        return self._sick_on is not None
+
+    async def check(self) -> None:
+        try:
+            await super().check()
+        except ServerUnreachable:
+            # it went away, and what comes back is new; connections alone do not tell where there is no socket
+            self._sick_on = None if self._sick_on is None else -1
+            raise
+        if self._sick_on is not None and self._sick_on == self._board.socket.connection:
+            raise ServerRefused("The GPU is in a bad state until ComfyUI is restarted.")
+        self._sick_on = None
+
+    async def run(
+        self,
+        graph: Graph,
+        *,
+        wanted: Sequence[str] = (),
+        attachments: Iterable[Attachment] = (),
+        timeouts: RunTimeouts | None = None,
+        on_event: EventListener | None = None,
+        extra_data: Mapping[str, Any] | None = None,
+    ) -> RunResult:
+        try:
+            return await super().run(
+                graph,
+                wanted=wanted,
+                attachments=attachments,
+                timeouts=timeouts,
+                on_event=on_event,
+                extra_data=extra_data,
+            )
+        except OutOfMemory:
+            with suppress(ComfyError):
+                await self.free()
+            raise
+        except DeviceFault:
+            log.warning("worker.comfyui_sick", server=self.url)
+            self._sick_on = self._board.socket.connection
+            raise

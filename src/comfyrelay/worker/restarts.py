@@ -1,0 +1,92 @@
+"""Restarting a ComfyUI that is gone or in a bad state, by the command that the operator gave."""
+
+import asyncio
+import os
+from asyncio.subprocess import DEVNULL
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from comfyrelay.errors import ComfyError
+from comfyrelay.worker.careful import CarefulClient
+
+__all__ = ["Restarts"]
+
+log = structlog.get_logger(__name__)
+
+# One that only lost its connection, or is still starting, comes back by itself.
+WAIT_SECONDS = 60.0
+COMMAND_SECONDS = 180.0
+FIRST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 300.0
+
+
+class Restarts:
+    """`under_way` are the servers that must not be given a job now: they are about to be stopped."""
+
+    def __init__(
+        self, command: Sequence[str], *, on_change: Callable[[], None], wait_seconds: float = WAIT_SECONDS
+    ) -> None:
+        self.under_way: set[str] = set()
+        self._command = tuple(command)
+        self._on_change = on_change
+        self._wait_seconds = wait_seconds
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def look_after(self, name: str, client: CarefulClient) -> None:
+        """A server is offline: restart it if it does not come back."""
+        if self._command and (name not in self._tasks or self._tasks[name].done()):
+            self._tasks[name] = asyncio.create_task(self._heal(name, client))
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _heal(self, name: str, client: CarefulClient) -> None:
+        if not client.is_sick and await _is_fit_within(client, self._wait_seconds):
+            return
+        self.under_way.add(name)
+        self._on_change()
+        pause = FIRST_PAUSE_SECONDS
+        while not (await self._run_command(client) and await _is_fit_within(client, COMMAND_SECONDS)):
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        self.under_way.discard(name)
+        self._on_change()
+
+    async def _run_command(self, client: CarefulClient) -> bool:
+        log.warning("worker.restarting_comfyui", server=client.url)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                env={**os.environ, "COMFYUI_URL": client.url},
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+            )
+        except OSError as error:
+            log.error("worker.restart_failed", server=client.url, why=f"the command cannot be run: {error.strerror}")
+            return False
+        try:
+            async with asyncio.timeout(COMMAND_SECONDS):
+                code = await process.wait()
+        except TimeoutError:
+            process.kill()
+            log.error("worker.restart_failed", server=client.url, why="the command took too long")
+            return False
+        if code:
+            log.error("worker.restart_failed", server=client.url, exit_code=code)
+        return code == 0
+
+
+async def _is_fit_within(client: CarefulClient, seconds: float) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while True:
+                with suppress(ComfyError):
+                    await client.check()
+                    return True
+                await asyncio.sleep(1.0)
+    return False

@@ -1,0 +1,106 @@
+"""After a failure a ComfyUI is taken care of before the next job can begin on it."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.errors import DeviceFault, OutOfMemory, ServerRefused
+from comfyrelay.sim import Fail, Sim
+from comfyrelay.sim import OutOfMemory as NoMemory
+from comfyrelay.worker.careful import CarefulClient
+from comfyrelay.worker.restarts import Restarts
+from tests.comfy.graphs import invert
+
+BAD_GPU = "CUDA error: an illegal memory access was encountered"
+
+
+@pytest.fixture
+async def sim() -> AsyncIterator[Sim]:
+    async with Sim() as sim:
+        yield sim
+
+
+@pytest.fixture
+async def client(sim: Sim) -> AsyncIterator[CarefulClient]:
+    client = CarefulClient(sim.url, timeouts=RunTimeouts())
+    yield client
+    await client.close()
+
+
+async def fail_on_the_gpu(sim: Sim, client: CarefulClient) -> None:
+    sim.misbehave(Fail(class_type="ImageInvert", exception_type="RuntimeError", message=BAD_GPU, times=1))
+    with pytest.raises(DeviceFault):
+        await client.run(invert())
+
+
+async def test_memory_is_freed_before_anybody_hears_that_there_was_not_enough(sim: Sim, client: CarefulClient) -> None:
+    sim.misbehave(NoMemory(class_type="ImageInvert", times=1))
+    with pytest.raises(OutOfMemory):
+        await client.run(invert())
+    assert sim.log.count("POST", "/free") == 1
+
+
+async def test_a_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(sim: Sim, client: CarefulClient) -> None:
+    await client.check()
+    await fail_on_the_gpu(sim, client)
+    assert client.is_sick
+    for _ in range(2):
+        with pytest.raises(ServerRefused, match="restarted"):
+            await client.check()
+    await sim.restart()
+    async with asyncio.timeout(20):
+        while client.is_sick:
+            try:
+                await client.check()
+            except ServerRefused:
+                # the old connection may not have been missed yet
+                await asyncio.sleep(0.05)
+    assert (await client.run(invert())).files
+
+
+class TestRestarts:
+    def restarts(self, *command: str, wait_seconds: float = 60.0) -> Restarts:
+        return Restarts(command, on_change=lambda: None, wait_seconds=wait_seconds)
+
+    async def test_one_that_comes_back_by_itself_is_left_alone(
+        self, sim: Sim, client: CarefulClient, tmp_path: Path
+    ) -> None:
+        trace = tmp_path / "restarted"
+        restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
+        restarts.look_after("a", client)
+        await asyncio.gather(*restarts._tasks.values())
+        assert not trace.exists()
+        assert restarts.under_way == set()
+
+    async def test_a_sick_one_is_restarted_at_once_and_gets_no_job_meanwhile(
+        self, sim: Sim, client: CarefulClient, tmp_path: Path
+    ) -> None:
+        await fail_on_the_gpu(sim, client)
+        trace = tmp_path / "restarted"
+        restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
+        restarts.look_after("a", client)
+        async with asyncio.timeout(20):
+            while not trace.exists():  # noqa: ASYNC110  (a file tells nobody)
+                await asyncio.sleep(0.02)
+        assert restarts.under_way == {"a"}
+        await sim.restart()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*restarts._tasks.values())
+        assert restarts.under_way == set()
+
+    async def test_a_command_that_cannot_be_run_makes_nobody_well(self, sim: Sim, client: CarefulClient) -> None:
+        await fail_on_the_gpu(sim, client)
+        restarts = self.restarts("/nothing/here")
+        with capture_logs() as logs:
+            restarts.look_after("a", client)
+            async with asyncio.timeout(20):
+                while not any(each["event"] == "worker.restart_failed" for each in logs):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        assert restarts.under_way == {"a"}
+        assert client.is_sick
+        await restarts.close()
