@@ -154,9 +154,7 @@ async def _about_comfyui(url: str, desk: DeskSettings) -> Finding:
     async with ComfyClient(url) as client:
         found = await about_comfyui(client, folder=folder, setting=f"{DESK_PREFIX}COMFYUI_FOLDERS")
     if found.verdict is Verdict.BROKEN and "comfyui_url" not in desk.model_fields_set:
-        text = (
-            f"{found.text} Until then the built-in stand-in runs the jobs. Is it elsewhere? Name it: --comfyui-url."
-        )
+        text = f"{found.text} Until then the built-in stand-in runs the jobs. Is it elsewhere? Name it: --comfyui-url."
         return _lacking(found.about, text)
     return found
 
