@@ -140,6 +140,24 @@ async def test_a_model_that_is_not_installed_is_told_at_once(desk: OpenDesk) -> 
     assert "rare.safetensors" in str(found["error"])
 
 
+async def test_what_nobody_thought_of_fails_the_job_and_not_the_worker(
+    desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_args: object) -> None:
+        raise ValueError("nobody thought of this")
+
+    made = await desk.client.add_graph(invert(), name="mine")
+    with monkeypatch.context() as patch:
+        # inside the worker nothing raises such an error that a test could cause from outside
+        patch.setattr("comfyrelay.worker.job.collect", broken)
+        first = await desk.client.submit(workflow_slug=made["workflow"]["slug"], label="broken")
+        found = await desk.ended(first["id"])
+    assert (found["status"], found["attempts"]) == ("failed", 3)
+    assert "unexpectedly (ValueError)" in str(found["error"])
+    second = await desk.client.submit(workflow_slug=made["workflow"]["slug"])
+    assert (await desk.ended(second["id"]))["status"] == "completed"
+
+
 # where the data may be
 
 

@@ -176,6 +176,9 @@ class Work:
         try:
             self._tools.state.note(self.lease)
             collected = await self._made()
+            await self._store(collected, prompt_id=self._prompt_id)
+        except _NOT_OURS:
+            raise
         except ComfyError as error:
             await self._failed(error)
         except TransferFailed as error:
@@ -189,8 +192,6 @@ class Work:
         except Exception as error:
             log.exception("worker.job_broke", **self._names)
             await self._fail(f"The worker failed unexpectedly ({type(error).__name__}).", Fault.WORKER)
-        else:
-            await self._store(collected, prompt_id=self._prompt_id)
 
     async def _made(self) -> Collected:
         """From inputs to an output on this machine's disk."""
