@@ -13,6 +13,7 @@ import typer.main
 from sqlalchemy.schema import CreateTable
 
 from comfyrelay import cli, errors
+from comfyrelay.desk.script_command import ScriptSettings
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.domain.agreement import Kind
 from comfyrelay.pool.events import EVENT_CLASSES
@@ -92,6 +93,16 @@ def test_every_setting_of_the_desk_is_documented_with_its_default(name: str) -> 
     shown = "not set" if default is None else f"`{default}`"
     row = f"| `{ENV_PREFIX}DESK_{name.upper()}` | `{name}` | {shown} |"
     assert row in read(REFERENCE / "settings.md")
+
+
+@pytest.mark.parametrize("name", ScriptSettings.model_fields)
+def test_every_setting_of_the_script_is_documented_with_its_default(name: str) -> None:
+    field = ScriptSettings.model_fields[name]
+    shown = "not set" if field.default is None else f"`{field.default}`"
+    # these are other ones on a desk, and this machine's own
+    default = ".+" if name in ("python", "working_folder", "input_folder", "template_folder") else re.escape(shown)
+    row = rf"^\| `{name}` \| {default} \| {re.escape(str(field.description))} \|$"
+    assert re.search(row, section(read(REFERENCE / "settings.md"), "### The script of the desk"), re.M)
 
 
 @pytest.mark.parametrize("name", errors.__all__)

@@ -79,13 +79,13 @@ class Desk:
         names = own_names(settings)
         lock = take_folder(settings.data_dir)
         try:
+            write_sample(self.input_folder)
+            script = self._script_settings()
             listener = listen(settings.host, settings.port)
             secrets = load_secrets(settings)
             engine = Engine(settings, signing_secrets=secrets.signing)
             await engine.databases.upgrade()
             user, is_new = await _furnish(engine, settings)
-            write_sample(self.input_folder)
-            script = self._script_settings()
             await furnish_script(engine, user, script)
             async with _comfyui(self.desk, settings.data_dir) as (urls, folders, is_stand_in):
                 ready = Ready(
