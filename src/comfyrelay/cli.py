@@ -123,7 +123,8 @@ def server(
     secrets = load_secrets(settings)
     err.print(f"ComfyRelay {__version__} serves at {settings.base_url}", highlight=False)
     if secrets.made_at is not None:
-        err.print(f"  made new secrets in {secrets.made_at}; workers register with those", highlight=False)
+        what = "" if settings.fleet_secrets else "; workers register with those"
+        err.print(f"  made new secrets in {secrets.made_at}{what}", highlight=False)
     _run_loop(serve(settings, secrets, log_level=log_level))
 
 

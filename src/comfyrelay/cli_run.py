@@ -73,9 +73,11 @@ def run(
     if as_json:
         out.print_json(data={**job, "saved": [str(each) for each in saved]})
     for each in [] if as_json else saved:
-        out.print(str(each), highlight=False, soft_wrap=True)
+        out.print(str(each), highlight=False, markup=False, soft_wrap=True)
     if job["status"] != "completed":
-        err.print(f"The job {job['status']}: {job['error'] or 'no reason was told'}", highlight=False, soft_wrap=True)
+        reason = f": {job['error']}" if job["status"] == "failed" and job["error"] else "."
+        told = f"The job {'was canceled' if job['status'] == 'canceled' else job['status']}{reason}"
+        err.print(told, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(FAILED)
 
 

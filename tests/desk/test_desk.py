@@ -1,5 +1,6 @@
 """The desk: everything in one process, for one person, and for nobody else."""
 
+import asyncio
 import itertools
 from pathlib import Path
 
@@ -43,6 +44,18 @@ async def test_a_second_start_finds_everything_again(tmp_path: Path) -> None:
         assert not ready.is_new
         assert [each["slug"] for each in await client.workflows()] == [made["workflow"]["slug"]]
         assert len(await client.effects()) == 3
+
+
+async def test_a_desk_that_is_closed_at_once_can_be_opened_at_once(tmp_path: Path) -> None:
+    for _ in range(3):
+        async with make_desk(tmp_path).open():
+            pass
+    async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
+        made = await client.add_graph(invert(), name="mine")
+        job = await client.submit(workflow_slug=made["workflow"]["slug"])
+        async with asyncio.timeout(20):
+            async for _event in client.events(job["id"]):
+                pass
 
 
 async def test_the_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:

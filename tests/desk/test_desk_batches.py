@@ -45,6 +45,24 @@ async def test_a_folder_of_inputs_becomes_one_job_each_in_the_order_people_count
     assert outputs(desk, f"first {batch['id'][-8:]}") == ["0001_a2.png", "0002_a10.png"]
 
 
+async def test_files_that_were_uploaded_are_called_by_their_names(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "my cat.png").write_bytes(png("#112233"))
+    file_id = await desk.client.upload(tmp_path / "my cat.png")
+    batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_file_ids": [file_id], "tries": 2})
+    assert [each["label"] for each in await finished(desk, batch["id"])] == ["my cat · try 1", "my cat · try 2"]
+
+
+async def test_all_files_of_a_run_are_copied(desk: OpenDesk) -> None:
+    graph = {
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 3, "color": 7}},
+        "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+    }
+    made = await desk.client.add_graph(graph, name="three")
+    batch = await desk.client.submit_batch([{"label": "three"}], workflow_slug=made["workflow"]["slug"], label="all")
+    await finished(desk, batch["id"])
+    assert outputs(desk, f"all {batch['id'][-8:]}") == ["0001_three.png", "0001_three_2.png", "0001_three_3.png"]
+
+
 async def test_a_batch_has_the_output_folder_that_was_named(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     batch = await desk.client.add_batch(

@@ -1,8 +1,8 @@
 """Batches from folders and lists: every input with every prompt, or in pairs, each with its own seed."""
 
 import asyncio
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Request, status
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from comfyrelay.desk.copies import folder_name
 from comfyrelay.desk.expand import ROLES, Mode, SeedMode, SeedPlan, expand
+from comfyrelay.desk.expand import Item as ExpandedItem
 from comfyrelay.desk.folders import inputs_in
 from comfyrelay.desk.notify import why_unusable, without_secrets
 from comfyrelay.domain.ids import new_id
@@ -91,6 +92,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
         roles=_roles(target),
     )
     files = await _kept(inputs, context, user)
+    names = await engine.uploads.names(user, body.input_file_ids) if body.input_file_ids else {}
     batch, _ = await engine.batches.submit_once(
         BatchRequest(
             tenant_id=user.tenant_id,
@@ -100,7 +102,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
                 Item(
                     input_payload=each.payload,
                     input_file_id=files.get(each.input) if each.input is not None else None,
-                    label=each.label or None,
+                    label=_label(each, names) or None,
                     output_folder=folder,
                 )
                 for each in items
@@ -124,6 +126,13 @@ def _check_urls(urls: Sequence[str]) -> None:
     }
     if wrong:
         raise InvalidInput(errors=wrong)
+
+
+def _label(item: ExpandedItem, names: Mapping[str, str]) -> str:
+    """With the name of an uploaded file in place of its id."""
+    if not isinstance(item.input, str):
+        return item.label
+    return item.label.replace(item.input, PurePath(names.get(item.input, "")).stem, 1).removeprefix(" · ")
 
 
 async def _inputs(body: NewDeskBatch, state: "DeskState") -> Sequence[Path | str | None]:

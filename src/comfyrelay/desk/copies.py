@@ -32,12 +32,16 @@ class Copies:
         try:
             place = await self._place(lease)
             await asyncio.to_thread(_copy, collected.path, place)
+            for number, each in enumerate(collected.more, start=2):
+                beside = place.with_name(f"{place.stem}_{number}{each.suffix}")
+                await asyncio.to_thread(_copy, each, beside)
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
 
     async def _place(self, lease: Lease) -> Path:
         job, snapshot = await self._engine.views.job_with_snapshot(lease.tenant_id, lease.job_id)
-        seed = next((int(snapshot.values[each]) for each in snapshot.seeds if each in snapshot.values), None)
+        seeds = (snapshot.values.get(each) for each in snapshot.seeds)
+        seed = next((each for each in seeds if isinstance(each, int)), None)
         suffix = snapshot.output_extension
         if job.batch_id is None:
             return self._root / readable_name(f"{job.label or 'job'} {job.id[-8:]}", seed, 1, suffix)

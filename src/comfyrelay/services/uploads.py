@@ -74,6 +74,11 @@ class Uploads:
         pool = await self._write(user, new, id_, path)
         return Upload(file=(await self._files(pool, user, [id_]))[0], signed=signed)
 
+    async def names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
+        """What the user calls these files, as far as they are the user's."""
+        pool = await self._databases.pool_of(user.tenant_id)
+        return {each.id: each.original_filename or "" for each in await self._files(pool, user, file_ids)}
+
     async def take(self, user: User, source: Path) -> str:
         """A file of this machine, copied to where jobs find it; returns its id."""
         guessed = mimetypes.guess_type(source.name, strict=False)[0] or "application/octet-stream"

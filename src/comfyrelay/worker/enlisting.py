@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 # A full fleet, or a name that is taken, may be free again later.
 LATER_SECONDS = 30.0
+# How long a process that is told to leave waits for the answer to its registration.
+CUT_OFF_SECONDS = 5.0
 
 
 class Enlisting:
@@ -58,11 +61,6 @@ class Enlisting:
             self._control.token = ""
             self._state.forget_token()
         registered = await patiently(lambda: self._register(details), on_pause=_told_once())
-        self._control.token = registered.token
-        try:
-            self._state.keep_token(registered.token)
-        except OSError as error:
-            log.error("worker.token_not_kept", why=str(error))
         log.info(
             "worker.registered",
             worker_id=self._control.worker_id,
@@ -82,7 +80,7 @@ class Enlisting:
         told = None
         while True:
             try:
-                return await self._control.register(self._secret, self._body(details))
+                return await self._registered(self._body(details))
             except (Unauthorized, NotFound) as error:
                 raise ConfigurationError(explain(error, self._settings, self._control)) from None
             except (Forbidden, Conflict, InvalidInput) as error:
@@ -90,6 +88,25 @@ class Enlisting:
                     log.warning("worker.not_let_in", why=explain(error, self._settings, self._control))
                 told = error.detail
             await asyncio.sleep(LATER_SECONDS)
+
+    async def _registered(self, body: Mapping[str, Any]) -> Registered:
+        """One call, which is not cut off: without the token in its answer this name could not be used again."""
+        call = asyncio.ensure_future(self._control.register(self._secret, body))
+        try:
+            return self._noted(await asyncio.shield(call))
+        except asyncio.CancelledError:
+            with suppress(ComfyRelayError, TimeoutError):
+                async with asyncio.timeout(CUT_OFF_SECONDS):
+                    self._noted(await call)
+            raise
+
+    def _noted(self, registered: Registered) -> Registered:
+        self._control.token = registered.token
+        try:
+            self._state.keep_token(registered.token)
+        except OSError as error:
+            log.error("worker.token_not_kept", why=str(error))
+        return registered
 
     @property
     def _secret(self) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from comfyrelay.worker.folders import ComfyFolders
 from comfyrelay.worker.inputs import Inputs
 from comfyrelay.worker.lease import Lease, Stage, Stop
 from comfyrelay.worker.metrics import Metrics
-from comfyrelay.worker.outputs import Collected, collect
+from comfyrelay.worker.outputs import Collected, collect, collect_more, others
 from comfyrelay.worker.pulse import Pulse
 from comfyrelay.worker.servers import Ran, Servers
 from comfyrelay.worker.state import Held, State
@@ -219,6 +219,11 @@ class Work:
         assert self._ran.server is not None
         place = tools.state.folder_of(lease) / f"output.{lease.output_extension}"
         collected = await collect(self._ran.server, result, lease, place)
+        if tools.on_output is not None:
+            more = await collect_more(self._ran.server, result, lease, place.parent)
+            collected = replace(collected, more=more)
+        elif left := others(result, lease):
+            self._pulse.log(f"The run made {len(left)} more files, which are not kept: a job has one output.")
         tools.state.note(lease, runs=self._ran.runs, output=collected.to_json())
         # it is here now: the server's disk is free for the next
         self._clean_server()

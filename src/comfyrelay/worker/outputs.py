@@ -14,7 +14,7 @@ from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import NoOutput, ServerUnreachable
 from comfyrelay.worker.lease import Lease
 
-__all__ = ["Collected", "collect", "pick"]
+__all__ = ["Collected", "collect", "collect_more", "others", "pick"]
 
 # The run was long and the reading is short: ComfyUI may be restarting, and has the file when it is back.
 PAUSES_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0)
@@ -29,6 +29,8 @@ class Collected:
     sha256: str
     mime_type: str
     metadata: Mapping[str, Any]
+    # what else the run made, for whoever wants it: a job has one output
+    more: tuple[Path, ...] = ()
 
     @property
     def as_output(self) -> dict[str, Any]:
@@ -41,12 +43,12 @@ class Collected:
         }
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"path": str(self.path)}
+        return asdict(self) | {"path": str(self.path), "more": [str(each) for each in self.more]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Collected":
         known = {name: value[name] for name in cls.__dataclass_fields__}
-        return cls(**known | {"path": Path(value["path"])})
+        return cls(**known | {"path": Path(value["path"]), "more": tuple(map(Path, value["more"]))})
 
 
 def pick(result: RunResult, lease: Lease) -> OutputFile | str:
@@ -75,6 +77,22 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
             # not what was expected, and that may be known
             mime_type = picked.mime_type
     return Collected(path=to, size=size, sha256=sha256, mime_type=mime_type, metadata=about)
+
+
+def others(result: RunResult, lease: Lease) -> list[OutputFile]:
+    """The files that were kept beside the one that the job is for."""
+    picked = pick(result, lease)
+    return [file for file in result.files if file.type == "output" and file != picked]
+
+
+async def collect_more(server: ComfyServer, result: RunResult, lease: Lease, folder: Path) -> tuple[Path, ...]:
+    """Save those, too, in the order of the nodes that made them."""
+    saved = []
+    for number, file in enumerate(others(result, lease), start=2):
+        place = folder / f"more-{number}{PurePosixPath(file.filename).suffix.lower()}"
+        await _fetched(server, file, place)
+        saved.append(place)
+    return tuple(saved)
 
 
 async def _fetched(server: ComfyServer, file: OutputFile, to: Path) -> tuple[int, str]:

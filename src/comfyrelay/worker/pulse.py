@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, LeaseLost, Unauthorized
+from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, InvalidInput, LeaseLost, Unauthorized
 from comfyrelay.worker.control import Beaten, Control, storable
 from comfyrelay.worker.lease import Lease, Stage, Stop
 
@@ -123,6 +123,9 @@ class Pulse:
         """Whatever it is, the heartbeats go on: without them the lease would be lost, and nobody could stop the job."""
         if isinstance(error, LeaseLost | Unauthorized | Forbidden):
             self._lease.must_stop(Stop.LOST)
+        elif isinstance(error, InvalidInput):
+            # a control plane of another version, most likely
+            log.warning("worker.heartbeat_refused", dispatch_id=self._lease.dispatch_id, why=error.detail)
         elif isinstance(error, ComfyRelayError):
             log.debug("worker.heartbeat_failed", dispatch_id=self._lease.dispatch_id, error=error.detail)
         else:

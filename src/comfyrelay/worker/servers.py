@@ -225,7 +225,8 @@ class Servers:
         if self._states.get(name) is not state:
             self._states[name] = state
             url = self._own[name].url if name in self._own else name
-            log.info("worker.comfyui", server=url, state=state.value, reason=event.reason)
+            tell = log.warning if state is ClientState.OFFLINE else log.info
+            tell("worker.comfyui", server=url, state=state.value, reason=event.reason)
         if state is ClientState.OFFLINE and name in self._own:
             self._restarts.look_after(name, self._own[name])
         self._on_change()
