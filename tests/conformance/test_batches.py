@@ -35,6 +35,7 @@ async def statements(world: World) -> AsyncIterator[Counter[str]]:
     counted: Counter[str] = Counter()
     running: Counter[str] = Counter()
     listeners: list[tuple[Any, str, Any]] = []
+    watched: list[tuple[Any, Any]] = []
     for database in (world.engine.databases.central, *world.engine.databases.pools.values()):
 
         def count(*_: Any, name: str = database.name) -> None:
@@ -47,6 +48,12 @@ async def statements(world: World) -> AsyncIterator[Counter[str]]:
             listeners.append((engine, "before_cursor_execute", count))
             if world.backend == "postgresql":
                 listeners.append((engine, "checkout", watch))
+        # connections stay open between transactions, so those that are there already are not checked out again
+        idle = [tx._driver for connections in database._open.values() for tx in connections._idle]
+        open_ones = [each for each in idle if each is not None]
+        for raw in open_ones:
+            raw.add_query_logger(count)
+        watched += [(raw, count) for raw in open_ones]
     for engine, name, listener in listeners:
         event.listen(engine, name, listener)
     try:
@@ -57,6 +64,9 @@ async def statements(world: World) -> AsyncIterator[Counter[str]]:
     finally:
         for engine, name, listener in listeners:
             event.remove(engine, name, listener)
+        for raw, count in watched:
+            if not raw.is_closed():
+                raw.remove_query_logger(count)
 
 
 async def state(desk: Desk, batch: BatchState) -> BatchState:
