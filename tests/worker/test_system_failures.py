@@ -1,5 +1,6 @@
 """What goes wrong in ComfyUI, whose fault it is, and what a worker does about it."""
 
+import asyncio
 import shlex
 from pathlib import Path
 
@@ -96,8 +97,15 @@ async def test_a_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system:
     system.sim.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
     told = tmp_path / "restarted"
     script = f'printf %s "$COMFYUI_URL" > {shlex.quote(str(told))}'
-    await system.started(comfyui_restart_command=shlex.join(["sh", "-c", script]))
-    await system.completed(await system.plain(effect))
+    worker = await system.started(comfyui_restart_command=shlex.join(["sh", "-c", script]))
+    job = await system.plain(effect)
+    await worker.until_said("worker.restarting_comfyui")
+    async with asyncio.timeout(20):
+        while not told.exists():  # noqa: ASYNC110  (a file tells nobody)
+            await asyncio.sleep(0.02)
+    # what the command of a real machine does
+    await system.sim.restart()
+    await system.completed(job)
     assert told.read_text() == system.sim.url
 
 
