@@ -87,8 +87,8 @@ TWINS = (
     Twin(
         name="tokens are reserved without the wallet's lock",
         file="store/ledger.py",
-        old="return wallet.with_for_update()",
-        new="return wallet",
+        old="return select(token_wallets.c.balance).where(own).with_for_update()",
+        new="return select(token_wallets.c.balance).where(own)",
         tests=f"{CONFORMANCE}/test_ledger.py",
         only="postgresql and both_spend_the_last_tokens",
     ),
