@@ -21,7 +21,7 @@ from comfyrelay.errors import ComfyRelayError, InvalidInput
 if TYPE_CHECKING:
     from comfyrelay.client import Client, Done, Found, Job
 
-__all__ = ["connected", "jobs_app"]
+__all__ = ["Json", "Url", "connected", "jobs_app"]
 
 T = TypeVar("T")
 FOUND = 1

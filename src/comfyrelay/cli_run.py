@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from comfyrelay.cli_jobs import Json, Url, connected
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, GraphError, InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -30,11 +31,6 @@ out = Console()
 err = Console(stderr=True)
 
 FAILED = 1
-Url = Annotated[
-    str | None,
-    typer.Option("--url", envvar="COMFYRELAY_URL", show_envvar=True, help="Where ComfyRelay runs, if not here."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 What = Annotated[str, typer.Argument(metavar="GRAPH", help="A graph (API format, .json), an effect, or a workflow.")]
 Values = Annotated[
     list[str] | None,
@@ -109,7 +105,6 @@ def batch_add(
     as_json: Json = False,
 ) -> None:
     """Add a batch to the desk that is running: inputs × prompts × negative prompts × tries, each with its own seed."""
-    from comfyrelay.cli_jobs import connected
     from comfyrelay.desk.folders import inputs_in, prompts_from
 
     texts = [*(prompts or []), *(prompts_from(prompt_file) if prompt_file else [])]
@@ -130,12 +125,8 @@ def batch_add(
 
     async def work(client: Client) -> Done[Batch]:
         target = await _target(client, what, values or [])
-        slugs = {each["id"]: each["slug"] for each in await client.effects()}
-        named = (
-            {"effect_slug": slugs[target["effect_id"]]}
-            if "effect_id" in target
-            else {"workflow_slug": target["workflow_slug"]}
-        )
+        # an effect is named by its slug
+        named = {"effect_slug": what} if "effect_id" in target else {"workflow_slug": target["workflow_slug"]}
         sent = await client.upload_all(files)
         ids = [sent[each] for each in files]
         given = {**wish, **named, "values": target["input_payload"], "input_file_ids": ids}

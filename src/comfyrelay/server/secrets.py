@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from comfyrelay.comfy.http import is_loopback
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings
 
@@ -37,7 +37,7 @@ def load_secrets(settings: Settings) -> Secrets:
     """Take the configured secrets; for those that are not, the ones of the data folder, made if need be."""
     if settings.fleet_secrets and settings.signing_secrets:
         return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
-    if not _is_local(settings.host):
+    if not is_loopback(settings.host):
         missing = [name for name in ("fleet_secrets", "signing_secrets") if not getattr(settings, name)]
         raise ConfigurationError(
             f"The server would listen on {settings.host}, which others can reach, with secrets of its own making. "
@@ -83,12 +83,3 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"The secrets in {path} cannot be read: {error}.") from None
     return kept
-
-
-def _is_local(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -69,8 +69,7 @@ class Agent:
         self._on_output = on_output
         self._own_nodes = own_nodes
         self._signals = signals
-        has_metadata = settings.metadata_url not in ("", "off")
-        self._imds = Imds(settings.metadata_url) if has_metadata else None
+        self._imds = Imds(settings.metadata_url) if settings.has_metadata else None
         self._notices = Notices(
             imds=self._imds,
             interval_seconds=settings.metadata_interval_seconds,
@@ -145,13 +144,16 @@ class Agent:
         await self._some_server()
         await self._capabilities.refresh()
         details = {
-            "max_concurrency": self._settings.max_concurrency or self._servers.total_slots,
+            "max_concurrency": self._servers.at_once,
             "capacity_type": this.capacity_type,
             "instance_type": this.instance_type,
         }
 
         async def enlist() -> None:
-            await enlisting.enlist({**details, "capabilities": self._capabilities.current})
+            capabilities = self._capabilities.current
+            if await enlisting.enlist({**details, "capabilities": capabilities}):
+                # megabytes, which the first poll need not bring again
+                self._capabilities.told(capabilities)
 
         self._protect(this)
         tools = self._tools(control, state, transfers)
@@ -217,7 +219,7 @@ class Agent:
             is_only_worker=self._settings.is_only_worker,
             own_nodes=self._own_nodes,
             on_change=self._on_change,
-            on_progress=lambda _lease: self._show(),
+            on_progress=self._show,
             on_output=self._on_output,
             on_disk_error=self._on_disk_error,
         )
@@ -257,7 +259,7 @@ class Agent:
         return room_for(
             self.held,
             slots={name: self._servers.slots(name) for name in self._settings.providers},
-            max_concurrency=self._settings.max_concurrency or self._servers.total_slots,
+            max_concurrency=self._servers.at_once,
             prefetch=self._settings.prefetch,
             upload_behind=self._settings.upload_behind,
         )

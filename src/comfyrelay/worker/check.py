@@ -39,7 +39,7 @@ class Finding:
 
 async def check(settings: WorkerSettings) -> AsyncIterator[Finding]:
     """Look at everything that a worker needs. Nothing is changed: it does not register."""
-    imds = Imds(settings.metadata_url) if settings.metadata_url not in ("", "off") else None
+    imds = Imds(settings.metadata_url) if settings.has_metadata else None
     servers = Servers(settings, on_change=lambda: None)
     try:
         this = await machine(settings, imds)
@@ -131,7 +131,7 @@ async def _about_control(settings: WorkerSettings, this: Machine, servers: Serve
         # a folder of its own is not needed to ask
         enlisting = Enlisting(settings, control, State(settings.data_dir / this.folder_name))
         details = {
-            "max_concurrency": settings.max_concurrency or servers.total_slots,
+            "max_concurrency": servers.at_once,
             "capabilities": capabilities.current,
         }
         registered = await enlisting.try_out(details)

@@ -24,7 +24,7 @@ from comfyrelay.errors import (
 )
 from comfyrelay.worker.lease import Lease, Stop, Urls
 
-__all__ = ["Beaten", "Control", "Registered", "patiently", "storable"]
+__all__ = ["Control", "Registered", "patiently", "storable"]
 
 T = TypeVar("T")
 # Beyond what a parked call may take.
@@ -38,11 +38,6 @@ class Registered:
     workflows_assigned: list[str]
     # workflow → what this worker lacks for it; only told when it was just asked
     lacking: Mapping[str, list[str]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Beaten:
-    stop: Stop | None
 
 
 class Control:
@@ -85,8 +80,8 @@ class Control:
         logs: list[str] | None = None,
         wait_seconds: float = 0.0,
         fresh_urls: bool = False,
-    ) -> Beaten:
-        """Extend a lease; newer URLs are taken over. `LeaseLost` when it is no longer ours."""
+    ) -> Stop | None:
+        """Extend a lease and hear whether to stop; newer URLs are taken over. `LeaseLost` when it is no longer ours."""
         body = {
             "progress": progress,
             "logs": logs or [],
@@ -99,7 +94,7 @@ class Control:
                 output_url=urls["output_url"], output_headers=urls["output_headers"], assets=urls["assets"]
             )
         # a word that a newer control plane may have is no reason to stop
-        return Beaten(stop=Stop(data["stop"]) if data["stop"] in tuple(Stop) else None)
+        return Stop(data["stop"]) if data["stop"] in tuple(Stop) else None
 
     async def complete(
         self, lease: Lease, *, output: Mapping[str, Any], provider_job_id: str, seed: int | None = None

@@ -43,8 +43,8 @@ class Enlisting:
             self._control.token = kept
         return kept is not None
 
-    async def enlist(self, details: Mapping[str, Any]) -> None:
-        """Become a worker that may poll.
+    async def enlist(self, details: Mapping[str, Any]) -> bool:
+        """Become a worker that may poll; false when this one was revoked, and is only known.
 
         Waits as long as it takes where waiting can help; `ConfigurationError` where only somebody else can.
         """
@@ -55,7 +55,7 @@ class Enlisting:
             except Forbidden as error:
                 # revoked, which may be taken back; without this token it could not be heard of
                 log.warning("worker.forbidden", why=error.detail)
-                return
+                return False
             except (Unauthorized, NotFound):
                 pass
             self._control.token = ""
@@ -67,6 +67,7 @@ class Enlisting:
             fleet=f"{self._settings.fleet_stage}/{self._settings.fleet_slug}",
             workflows=registered.workflows_assigned,
         )
+        return True
 
     async def leave(self, reason: str) -> None:
         await self._control.deregister(reason=reason)

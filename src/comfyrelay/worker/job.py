@@ -79,7 +79,7 @@ class Tools:
     own_nodes: frozenset[str]
     # a job went from one stage to the next
     on_change: Callable[[], None]
-    on_progress: Callable[[Lease], None]
+    on_progress: Callable[[], None]
     # this machine's disk does not take files
     on_disk_error: Callable[[], None]
     # an output is here and stored, and about to be told of
@@ -334,7 +334,7 @@ class Work:
             self._pulse.progress(
                 event.progress, node_id=event.node_id, node=title, step=event.value, steps=event.maximum
             )
-            self._tools.on_progress(lease)
+            self._tools.on_progress()
         elif isinstance(event, JobSaid):
             self._pulse.log(event.line)
 

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, InvalidInput, LeaseLost, Unauthorized
-from comfyrelay.worker.control import Beaten, Control, storable
+from comfyrelay.worker.control import Control, storable
 from comfyrelay.worker.lease import Lease, Stage, Stop
 
 __all__ = ["Pulse"]
@@ -73,13 +73,13 @@ class Pulse:
         while not self._is_over():
             asked_at = loop.time()
             try:
-                beaten = await self._control.heartbeat(self._lease, wait_seconds=self._wait_seconds)
+                stop = await self._control.heartbeat(self._lease, wait_seconds=self._wait_seconds)
             except Exception as error:
                 self._failed(error)
                 # soon again: the lease goes on expiring
                 least = min(self._wait_seconds, 2.0)
             else:
-                self._heard(beaten)
+                self._heard(stop)
                 # a control plane that is being stopped does not let us wait, and one that said stop says so again
                 least = min(self._wait_seconds, 1.0)
             rest = least - (loop.time() - asked_at)
@@ -111,13 +111,13 @@ class Pulse:
     def _is_over(self) -> bool:
         return self._lease.stop is Stop.LOST
 
-    def _heard(self, beaten: Beaten) -> None:
-        if beaten.stop is None:
+    def _heard(self, stop: Stop | None) -> None:
+        if stop is None:
             return
-        if beaten.stop is Stop.RELEASE and self._lease.stage not in (Stage.FETCHING, Stage.WAITING):
+        if stop is Stop.RELEASE and self._lease.stage not in (Stage.FETCHING, Stage.WAITING):
             # what runs here already would only be lost
             return
-        self._lease.must_stop(beaten.stop)
+        self._lease.must_stop(stop)
 
     def _failed(self, error: Exception) -> None:
         """Whatever it is, the heartbeats go on: without them the lease would be lost, and nobody could stop the job."""

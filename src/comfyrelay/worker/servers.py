@@ -66,6 +66,7 @@ class Servers:
         self, settings: WorkerSettings, *, on_change: Callable[[], None], make_client: ClientMaker | None = None
     ) -> None:
         self._on_change = on_change
+        self._max_concurrency = settings.max_concurrency
         self._restarts = Restarts(shlex.split(settings.comfyui_restart_command or ""), on_change=on_change)
         timeouts = RunTimeouts(run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds)
         self._own: dict[str, CarefulClient] = {}
@@ -105,8 +106,11 @@ class Servers:
         return tuple(self._cloud.values())
 
     @property
-    def total_slots(self) -> int:
-        return sum(server.slots for servers in self._members.values() for server in servers.values())
+    def at_once(self) -> int:
+        """How many jobs may run here at once, if all servers are there."""
+        return self._max_concurrency or sum(
+            server.slots for servers in self._members.values() for server in servers.values()
+        )
 
     async def open(self) -> None:
         for pool in self._pools.values():
@@ -237,7 +241,7 @@ def _comfy_client(url: str, timeouts: RunTimeouts) -> CarefulClient:
 
 
 async def _first(job: Job, giving_up: asyncio.Task[None]) -> RunResult:
-    ending = asyncio.ensure_future(_result(job))
+    ending = asyncio.ensure_future(job)
     try:
         await asyncio.wait({ending, giving_up}, return_when=asyncio.FIRST_COMPLETED)
         if ending.done():
@@ -245,10 +249,6 @@ async def _first(job: Job, giving_up: asyncio.Task[None]) -> RunResult:
         raise RunInterrupted("No ComfyUI of this worker can be reached.")
     finally:
         ending.cancel()
-
-
-async def _result(job: Job) -> RunResult:
-    return await job
 
 
 async def _listen(job: Job, ran: Ran, on_event: Callable[[JobEvent], None]) -> None:

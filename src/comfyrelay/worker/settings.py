@@ -139,6 +139,10 @@ class WorkerSettings(ArgumentsOnly):
         return [*(["self_hosted"] if own_comfy else []), *(["cloud"] if self.comfy_cloud_api_key else [])]  # type: ignore[list-item]
 
     @property
+    def has_metadata(self) -> bool:
+        return self.metadata_url not in ("", "off")
+
+    @property
     def host_name(self) -> str:
         return socket.gethostname() or "worker"
 
