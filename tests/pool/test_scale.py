@@ -1,13 +1,11 @@
 """Ten thousand jobs on fifty servers must not hold up the event loop."""
 
 import asyncio
-import gc
-import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
-
-import pytest
 
 from comfyrelay.comfy.events import Queued, Started
 from comfyrelay.comfy.graph import Graph
@@ -20,7 +18,8 @@ from comfyrelay.pool import WorkflowPool
 JOBS = 10_000
 SERVERS = 50
 WORKFLOWS = 200
-LIMIT_SECONDS = 0.05
+LIMIT_CALLS = 20_000
+"""What grows with jobs and servers would make millions. How long a turn takes is for the bench to say."""
 
 
 class Instant:
@@ -80,22 +79,27 @@ class Instant:
         return []
 
 
-class Lag:
-    """The longest turn of the event loop, in processor time: what other processes take does not count."""
+class Turns:
+    """The most calls that one turn of the event loop made: the same number on a machine that is fast or busy."""
 
     def __init__(self) -> None:
-        self.longest = 0.0
+        self.most = 0
+        self._calls = 0
         self._loop = asyncio.get_running_loop()
-        self._last = time.thread_time()
         self._handle = self._loop.call_soon(self._tick)
+        sys.setprofile(self._count)
 
     def stop(self) -> None:
+        sys.setprofile(None)
         self._handle.cancel()
 
+    def _count(self, frame: FrameType, event: str, arg: object) -> None:
+        if event in ("call", "c_call"):
+            self._calls += 1
+
     def _tick(self) -> None:
-        now = time.thread_time()
-        self.longest = max(self.longest, now - self._last)
-        self._last = now
+        self.most = max(self.most, self._calls)
+        self._calls = 0
         self._handle = self._loop.call_soon(self._tick)
 
 
@@ -108,48 +112,39 @@ def graph(number: int) -> Graph:
     return nodes | {"0": {"class_type": f"Load{number}", "inputs": {"model": "a.safetensors"}}}
 
 
-@pytest.fixture
-def small_heap() -> Iterator[None]:
-    """Python's own collector looks at no object from before: a test process has a million of them."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
-async def test_ten_thousand_jobs_on_fifty_servers(small_heap: None) -> None:
+async def test_ten_thousand_jobs_on_fifty_servers() -> None:
     gate = asyncio.Event()
     servers: list[ComfyServer] = [Instant(f"http://{number}", gate) for number in range(SERVERS)]
     graphs = [graph(number) for number in range(WORKFLOWS)]
     async with WorkflowPool(servers, keep_finished=JOBS) as pool:
         await pool.wait_ready()
-        lag = Lag()
+        turns = Turns()
         jobs = [await pool.enqueue(graphs[number % WORKFLOWS], priority=number % 5) for number in range(JOBS)]
         stats = pool.stats()
         assert (stats.queued, stats.running) == (JOBS - SERVERS, SERVERS)
         gate.set()
         for job in jobs:
             await job
-        lag.stop()
+        turns.stop()
         assert pool.stats().completed == JOBS
-    assert lag.longest < LIMIT_SECONDS
+    assert turns.most < LIMIT_CALLS
 
 
-async def test_ten_thousand_jobs_of_as_many_kinds_that_avoid_a_free_server(small_heap: None) -> None:
+async def test_ten_thousand_jobs_of_as_many_kinds_that_avoid_a_free_server() -> None:
     """The worst for the scheduler: a lane for each job, and a free server that none of them may use."""
     gate = asyncio.Event()
     servers: list[ComfyServer] = [Instant(f"http://{number}", gate) for number in range(SERVERS)]
     async with WorkflowPool(servers, keep_finished=JOBS) as pool:
         await pool.wait_ready()
         small: Graph = {"1": {"class_type": "Node", "inputs": {}}}
-        lag = Lag()
+        turns = Turns()
         jobs = [
             await pool.enqueue(small, exclude_clients=["http://0", f"http://other-{number}"]) for number in range(JOBS)
         ]
         gate.set()
         for job in jobs:
             await job
-        lag.stop()
+        turns.stop()
         stats = pool.stats()
         assert (stats.completed, stats.clients["http://0"].completed) == (JOBS, 0)
-    assert lag.longest < LIMIT_SECONDS
+    assert turns.most < LIMIT_CALLS

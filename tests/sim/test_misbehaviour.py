@@ -204,12 +204,12 @@ async def test_a_stuck_node_ignores_interrupts_until_it_is_released(client: Clie
 
 
 async def test_slow_answers(client: Client) -> None:
-    client.sim.misbehave(SlowHttp(seconds=5, path="/history"))
+    client.sim.misbehave(SlowHttp(seconds=60, path="/history"))
     with pytest.raises(httpx.ReadTimeout):
         await client.http.get("/history", timeout=0.1)
     started = time.monotonic()
     assert (await client.http.get("/prompt")).status_code == 200
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20
 
 
 async def test_refused_requests(client: Client) -> None:
