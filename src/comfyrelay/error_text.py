@@ -33,8 +33,14 @@ SECRET = re.compile(
 _QUOTED_PATH = re.compile(r"""(["'`])((?:~|\.{1,2}|[A-Za-z]:)?[\\/][^"'`]*)\1""")
 _DRIVE_PATH = re.compile(r"""\b[A-Za-z]:[\\/](?:[^\\/:*?"'<>|]+[\\/]+)*[^\\/:*?"'<>|\s,;)]*""")
 _SPACED_PATH = re.compile(r"(?<![\w/~.])(?:~|\.{1,2})?/(?:[^\s/:\"'`]+(?: [^\s/:\"'`]+){0,2}/)+[^\s/:\"'`,;)]*")
-# A run of text with two separators, or that begins with one: what is left after the shapes above.
+# A run of text with separators: what is left after the shapes above.
 _SEPARATED = re.compile(r"""[^\s"'`<>|()\[\]{},;:=]*[\\/][^\s"'`<>|()\[\]{},;:=]*""")
+# Words between slashes, such as "width/height/depth" or "2024/01/02": no file at the end, and no folder of a system.
+_WORDS = re.compile(
+    r"(?!.*\.[A-Za-z]\w*\W*$)(?!.*/(?:home|root|users|usr|opt|srv|mnt|media|var|etc|tmp|data|workspace)/)"
+    r"[\w.%+&-]+(?:/[\w.%+&-]+)+[.!?]?",
+    re.I,
+)
 _EMPTY_PAIR = re.compile(r"""\(\s*\)|\[\s*\]|\{\s*\}|(["'`])\s*\1""")
 _LOOSE_MARK = re.compile(r" ([:,;])")
 
@@ -124,9 +130,9 @@ def _base_name(path: str) -> str:
 
 
 def _without_folders(run: str) -> str:
-    separators = run.count("/") + run.count("\\")
-    is_path = separators > 1 or run[0] in "/\\~."
-    # a lone separator between words, as in "step 3 / 10", is not a path
+    # a lone separator, as in "step 3 / 10" or "and/or", is not a path
+    is_long = run.count("/") + run.count("\\") > 1
+    is_path = run[0] in "/\\~." or (is_long and not _WORDS.fullmatch(run))
     return _base_name(run) if is_path and len(run) > 1 else run
 
 

@@ -78,6 +78,8 @@ def test_nothing_to_tell_is_told_as_failed(raw: str | None) -> None:
         ("path=/etc/comfy/x.toml: no such file", "path=x.toml: no such file"),
         ('In File "/opt/comfy/nodes.py", line 3, in run: boom', "In: boom"),
         ("step 3/10 and/or N/A at 1 / 2", "step 3/10 and/or N/A at 1 / 2"),
+        ("width/height/depth differ on 2024/01/02", "width/height/depth differ on 2024/01/02"),
+        ("read/write/execute: 1/2/3 or 1.5/2.5/3.5", "read/write/execute: 1/2/3 or 1.5/2.5/3.5"),
     ],
 )
 def test_a_path_is_reduced_to_its_file(raw: str, sentence: str) -> None:
