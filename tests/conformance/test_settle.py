@@ -143,6 +143,41 @@ class TestComplete:
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
         assert await world.audit(desk.worker) == ["register", "lease", "complete"]
 
+    async def test_the_job_started_when_its_run_began_however_early_it_was_fetched(
+        self, world: World, desk: Desk
+    ) -> None:
+        job, leased = await desk.leased()
+        await world.advance(100)
+        await world.engine.settle.report(
+            Report(
+                verb=Verb.COMPLETE,
+                dispatch_id=leased.dispatch_id,
+                lease_token=leased.lease_token,
+                output=Output(size=5, mime_type="video/mp4", extension="mp4"),
+                began_seconds_ago=30,
+            )
+        )
+        (attempt,) = await world.attempts(job)
+        began_at = START + timedelta(seconds=70)
+        assert (attempt.started_at, (await world.job(job)).started_at) == (began_at, began_at)
+        assert (await world.dispatch(job)).duration_seconds == 30
+
+    @pytest.mark.parametrize("verb", list(Verb))
+    async def test_what_is_told_of_a_run_is_kept_however_it_ended(self, world: World, desk: Desk, verb: Verb) -> None:
+        job, leased = await desk.leased()
+        about = {"argv": ["python", "it's.py", "🐈"], "exit_code": 143}
+        await world.engine.settle.report(
+            Report(
+                verb=verb,
+                dispatch_id=leased.dispatch_id,
+                lease_token=leased.lease_token,
+                seed=2**64 - 1,
+                about=about,
+            )
+        )
+        (attempt,) = await world.attempts(job)
+        assert (attempt.seed, attempt.about) == (2**64 - 1, about)
+
     async def test_the_video_shows_the_output(self, world: World, desk: Desk) -> None:
         file_id = await desk.file()
         video_id = await world.engine.tenancy.add_video(desk.user, original_file_id=file_id)

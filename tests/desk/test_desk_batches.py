@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from comfyrelay.comfy.graph import Graph
@@ -52,15 +53,48 @@ async def test_files_that_were_uploaded_are_called_by_their_names(desk: OpenDesk
     assert [each["label"] for each in await finished(desk, batch["id"])] == ["my cat · try 1", "my cat · try 2"]
 
 
-async def test_all_files_of_a_run_are_copied(desk: OpenDesk) -> None:
+async def test_all_files_of_a_run_are_copied_and_listed(desk: OpenDesk, tmp_path: Path) -> None:
     graph = {
         "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 3, "color": 7}},
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
     }
     made = await desk.client.add_graph(graph, name="three")
     batch = await desk.client.submit_batch([{"label": "three"}], workflow_slug=made["workflow"]["slug"], label="all")
-    await finished(desk, batch["id"])
-    assert outputs(desk, f"all {batch['id'][-8:]}") == ["0001_three.png", "0001_three_2.png", "0001_three_3.png"]
+    [job] = await finished(desk, batch["id"])
+    folder = f"all {batch['id'][-8:]}"
+    names = ["0001_three.png", "0001_three_2.png", "0001_three_3.png"]
+    assert outputs(desk, folder) == names
+    about = await desk.client.about(job["id"])
+    assert about is not None
+    assert [each["path"] for each in about["files"]] == [str(desk.desk.output_folder / folder / each) for each in names]
+    assert [each["is_output"] for each in about["files"]] == [True, False, False]
+    saved = await desk.client.download_outputs(job["id"], tmp_path)
+    assert [each.name for each in saved] == [f"job-{job['id'][-8:]}{end}.png" for end in ("", "_2", "_3")]
+    assert [each.read_bytes() for each in saved] == [
+        (desk.desk.output_folder / folder / each).read_bytes() for each in names
+    ]
+
+
+async def test_a_file_that_somebody_removed_is_told_as_gone(desk: OpenDesk) -> None:
+    pictures(desk, "a.png")
+    batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine"})
+    [job] = await finished(desk, batch["id"])
+    async with httpx.AsyncClient(base_url=desk.ready.url) as http:
+        url = f"/api/desk/jobs/{job['id']}/files/1"
+        answer = await http.get(url, headers={"Range": "bytes=0-3"})
+        assert (answer.status_code, answer.content) == (206, b"\x89PNG")
+        assert (answer.headers["content-type"], "sandbox" in answer.headers["content-security-policy"]) == (
+            "image/png",
+            True,
+        )
+        about = await desk.client.about(job["id"])
+        assert about is not None
+        Path(about["files"][0]["path"]).unlink()
+        for number in ("1", "2", "0", "x", "..%2f1"):
+            assert (await http.get(f"/api/desk/jobs/{job['id']}/files/{number}")).status_code in (404, 422)
+    about = await desk.client.about(job["id"])
+    assert about is not None
+    assert (about["files"][0]["size"], about["files"][0]["url"]) == (None, None)
 
 
 async def test_a_batch_has_the_output_folder_that_was_named(desk: OpenDesk) -> None:

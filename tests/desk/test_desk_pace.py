@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -81,6 +82,23 @@ async def test_what_is_only_fetched_counts_as_waiting_until_it_runs(tmp_path: Pa
             assert started_at is not None
             # it has run for less time than it has been here
             assert began_at > started_at
+
+
+async def test_a_job_that_was_fetched_early_took_as_long_as_it_ran(tmp_path: Path) -> None:
+    async with Sim() as sim:
+        sim.misbehave(Slow(class_type="ImageInvert", seconds=1.0, steps=10))
+        made = make_desk(tmp_path, comfyui_url=[sim.url])
+        async with made.open() as (_, ready), Client(ready.url) as client:
+            desk = OpenDesk(client=client, ready=ready, desk=made)
+            batch = await client.add_batch({**EXAMPLE, "tries": 2})
+            jobs = sorted([each async for each in client.jobs(batch_id=batch["id"])], key=lambda job: job["item_no"])
+            first, second = [await desk.ended(each["id"]) for each in jobs]
+            starts = [datetime.fromisoformat(str(each["started_at"])) for each in (first, second)]
+            # it was fetched while the first one ran, and began when that one was through with its slow node
+            assert (starts[1] - starts[0]).total_seconds() >= 1.0
+            about = await client.about(jobs[1]["id"])
+            assert about is not None
+            assert about["attempts"][0]["started_at"] == second["started_at"]
 
 
 async def seen(client: Client, is_so: Callable[[Now], bool]) -> Now:

@@ -36,6 +36,7 @@ WAITS = """
     import os, pathlib, subprocess, sys, time
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     pathlib.Path("pids").write_text(f"{os.getpid()} {child.pid}")
+    print("seed: 18446744073709551615")
     print("waiting", flush=True)
     time.sleep(600)
 """
@@ -105,8 +106,8 @@ async def test_a_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path:
         job_id = await submit(desk, positive=prompt, negative="dogs", tries=3, randomize_seed=True)
         found = await desk.ended(job_id)
         assert (found["status"], found["error"]) == ("completed", None)
-        [saved] = await desk.client.download_outputs(job_id, tmp_path)
-        assert saved.read_bytes() == png("#112233")
+        saved = await desk.client.download_outputs(job_id, tmp_path)
+        assert [each.read_bytes() for each in saved] == [png("#112233")] * 2
         told = await about(desk, job_id)
         kept = told["output_metadata"]
         work = desk.ready.data_dir / "script"
@@ -115,8 +116,11 @@ async def test_a_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path:
             *("--template-api", str(tmp_path / "templates" / "wan.json"), "--input-subdir", "cats"),
             *("--positive", prompt, "--negative", "dogs", "--tries", "3", "--randomize-seed"),
         ]
+        assert [each["path"] for each in told["files"]] == [str(work / "made 1.png"), str(work / "made 2.png")]
         assert (kept["exit_code"], kept["outputs"]) == (0, [str(work / "made 1.png"), str(work / "made 2.png")])
-        assert [each["seed"] for each in told["attempts"]] == [41]
+        [attempt] = told["attempts"]
+        assert attempt["seed"] == 41
+        assert all(attempt["about"][key] == kept[key] for key in ("argv", "exit_code", "outputs", "seed", "log"))
         lines = await log_of(desk, job_id)
         assert [each for each in lines if each.startswith("$ ")]
         assert f"saved: {work / 'made 2.png'}" in lines
@@ -158,6 +162,8 @@ async def test_a_script_that_fails_is_told_in_a_sentence_and_not_run_again(tmp_p
         detail = json.loads((await about(desk, job_id))["error_detail"])
         raw = json.loads(detail["raw"])
         assert (raw["exit_code"], raw["seed"], raw["argv"][1]) == (1, 9, str(tmp_path / "mine.py"))
+        [attempt] = (await about(desk, job_id))["attempts"]
+        assert (attempt["seed"], attempt["about"]) == (9, raw)
 
 
 async def test_a_script_that_saves_nothing_says_what_is_missing(tmp_path: Path) -> None:
@@ -195,6 +201,34 @@ async def test_stopping_a_job_ends_the_script_and_all_its_processes(how: str, tm
         if how != "close":
             await until(lambda: not any(map(is_alive, running)))
     assert not any(map(is_alive, running))
+
+
+@pytest.mark.parametrize("how", ["cancel", "pause"])
+async def test_a_stopped_script_keeps_its_exact_command_exit_code_and_seed_in_its_attempt(
+    how: str, tmp_path: Path
+) -> None:
+    async with open_desk(tmp_path, WAITS) as desk:
+        job_id = await submit(desk, positive='it\'s "so"\n🐈', tries=2)
+        await until_said(desk, job_id, "waiting")
+        if how == "cancel":
+            await desk.client.cancel("job", job_id)
+        else:
+            await desk.client.pause("job", job_id, now=True)
+        async with asyncio.timeout(30):
+            async for event in desk.client.events(job_id):
+                if event.type in ("job:canceled", "job:paused"):
+                    break
+        [attempt] = (await about(desk, job_id))["attempts"]
+        assert attempt["outcome"] == ("canceled" if how == "cancel" else "requeued")
+        assert attempt["about"]["argv"][1:] == [
+            *(str(tmp_path / "mine.py"), "--wait", "--profile", "look-dev"),
+            *("--template-api", str(tmp_path / "templates" / "wan.json"), "--input-subdir", "cats"),
+            *("--positive", 'it\'s "so"\n🐈', "--tries", "2"),
+        ]
+        # ended by SIGTERM
+        assert attempt["about"]["exit_code"] == 128 + 15
+        assert attempt["seed"] == attempt["about"]["seed"] == 2**64 - 1
+        assert "waiting" in Path(attempt["about"]["log"]).read_text("utf-8").splitlines()
 
 
 async def test_what_an_unchanged_script_left_in_comfyui_is_interrupted_and_nothing_else(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "Now",
     "Output",
     "Preset",
+    "RunFile",
     "Unit",
     "Waiting",
     "Worker",
@@ -154,6 +155,18 @@ class InputValue(TypedDict):
     type: str
     value: Any
     url: str | None
+    is_default: bool
+
+
+class RunFile(TypedDict):
+    """A file that a run made, where it is on the desk's machine; `url` begins at the desk's own address."""
+
+    name: str
+    path: str
+    mime_type: str
+    size: int | None
+    url: str | None
+    is_output: bool
 
 
 class Attempt(TypedDict):
@@ -163,6 +176,7 @@ class Attempt(TypedDict):
     outcome: str | None
     error: str | None
     seed: int | None
+    about: dict[str, Any] | None
 
 
 class About(TypedDict):
@@ -174,3 +188,4 @@ class About(TypedDict):
     error_detail: str | None
     attempts: list[Attempt]
     output_metadata: dict[str, Any] | None
+    files: list[RunFile]

@@ -2,12 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, Self
 from urllib.parse import quote
 from uuid import uuid4
 
-from comfyrelay.client.bodies import ENDED, About, Batch, Effect, Job, LogLine, Now, Output, Preset, Worker, Workflow
+from comfyrelay.client.bodies import (
+    ENDED,
+    About,
+    Batch,
+    Effect,
+    Job,
+    LogLine,
+    Now,
+    Output,
+    Preset,
+    RunFile,
+    Worker,
+    Workflow,
+)
 from comfyrelay.client.calls import DEFAULT_URL, Calls, Done
 from comfyrelay.client.events import Event, follow
 from comfyrelay.client.files import Files, LinkExpired, media_type, safe_name
@@ -90,12 +103,22 @@ class Client:
     async def download_outputs(
         self, job_id: str, folder: Path, *, name: Callable[[Output], str] | None = None
     ) -> list[Path]:
-        """Fetch what a job has made into a folder, under the server's names or those that `name` gives."""
+        """Fetch what a job has made into a folder, under the server's names or those that `name` gives.
+
+        A desk also has what else the run made: `cat.png` is followed by `cat_2.png` and so on.
+        """
         outputs = (await self.job(job_id))["outputs"]
-        return [
+        saved = [
             await self._download(job_id, each, folder / safe_name(name(each) if name else each["filename"]))
             for each in outputs
         ]
+        about = await self.about(job_id) if saved else None
+        others = [each for each in about["files"] if not each["is_output"]] if about else []
+        for number, each in enumerate(others, start=2):
+            if each["url"] is not None:
+                place = folder / f"{saved[0].stem}_{number}{PurePath(each['name']).suffix}"
+                saved.append(await self._files.fetch(_as_output(each, self.url), place))
+        return saved
 
     async def _download(self, job_id: str, output: Output, to: Path) -> Path:
         try:
@@ -339,6 +362,17 @@ class Client:
 
 def _path(kind: Kind, id_: str) -> str:
     return f"{PATHS[kind]}/{quote(id_, safe='')}"
+
+
+def _as_output(file: RunFile, url: str) -> Output:
+    return {
+        "file_id": "",
+        "url": f"{url}{file['url']}",
+        "filename": file["name"],
+        "mime_type": file["mime_type"],
+        "size": file["size"],
+        "content_hash": None,
+    }
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """What happens during a run, as it happens. Every event names its run by `prompt_id`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 
-__all__ = ["Finished", "NodeStarted", "Output", "Preview", "Queued", "RunEvent", "Said", "Started", "Step"]
+__all__ = ["Finished", "NodeStarted", "Output", "Preview", "Queued", "RunEvent", "Said", "Started", "Step", "Told"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +71,17 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """What is to be kept of this run however it ends: of a script, its command. Told also while it is being stopped."""
+
+    prompt_id: str
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
     prompt_id: str
     result: RunResult
 
 
-RunEvent = Queued | Started | NodeStarted | Step | Preview | Output | Said | Finished
+RunEvent = Queued | Started | NodeStarted | Step | Preview | Output | Said | Told | Finished

@@ -8,6 +8,7 @@ from pathlib import Path
 import structlog
 
 from comfyrelay.desk.folders import readable_name
+from comfyrelay.desk.run_files import COPIES
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 from comfyrelay.services.engine import Engine
 from comfyrelay.worker.lease import Lease
@@ -28,13 +29,17 @@ class Copies:
         self._root = root
 
     async def keep(self, lease: Lease, collected: Collected) -> None:
-        """Copy an output. When that fails, the job is done all the same: the output is in the queue's storage."""
+        """Copy all that a run made, and note where it is. When that fails, the job is done all the same: its output
+        is in the queue's storage."""
         try:
             place = await self._place(lease)
             await asyncio.to_thread(_copy, collected.path, place)
+            copied = [place]
             for number, each in enumerate(collected.more, start=2):
                 beside = place.with_name(f"{place.stem}_{number}{each.suffix}")
                 await asyncio.to_thread(_copy, each, beside)
+                copied.append(beside)
+            lease.about[COPIES] = [str(each) for each in copied]
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
 

@@ -1,20 +1,27 @@
 """What the page asks for beside the user's API: the queue at a glance, and all that is known of one job."""
 
+import asyncio
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Path, Response
+from fastapi.responses import FileResponse
 
 from comfyrelay.desk.examples import sample_picture
+from comfyrelay.desk.run_files import RunFile, files_of
 from comfyrelay.domain.fleets import WorkerState
 from comfyrelay.domain.states import JobStatus
+from comfyrelay.errors import NotFound
 from comfyrelay.server.answers import Answer, Body
 from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.context import Context, ContextOf
+from comfyrelay.server.fields import LARGEST_ID
+from comfyrelay.server.files import CAREFUL
 from comfyrelay.server.problems import may_answer
 from comfyrelay.server.user_models import IdInPath
-from comfyrelay.services.overview import Overview
+from comfyrelay.services.overview import AboutJob, Overview
+from comfyrelay.storage.headers import content_disposition
 from comfyrelay.store.overview import Unit
 
 __all__ = ["router"]
@@ -56,15 +63,31 @@ class NowBody(Body):
 
 
 class InputValueBody(Body):
-    """A value; of a file, its name and a URL that works for a while."""
+    """A value; of a file, its name and a URL that works for a while. `is_default`: nobody changed it for this job."""
 
     key: str
     type: str
     value: Any
     url: str | None
+    is_default: bool
+
+
+class RunFileBody(Body):
+    """A file that the run made, where it is on this machine. `size` and `url` are null once it is gone from there.
+    `is_output` is the one that is also the job's output."""
+
+    name: str
+    path: str
+    mime_type: str
+    size: int | None
+    url: str | None
+    is_output: bool
 
 
 class AttemptBody(Body):
+    """`started_at` is when its run began; while that is not over, when the worker took it. `about` is what is kept of
+    the run: of a script `argv`, `exit_code`, `outputs`, `seed` and `log`."""
+
     number: int
     started_at: datetime | None
     ended_at: datetime | None
@@ -72,10 +95,12 @@ class AttemptBody(Body):
     fault: str | None
     error: str | None
     seed: int | None
+    about: dict[str, Any] | None
 
 
 class AboutJobBody(Body):
-    """`error_detail` is what the program itself said; `output_metadata`, what was told of the output."""
+    """`error_detail` is what the program itself said; `output_metadata`, what was told of the output; `files`, all that
+    the run made."""
 
     workflow_slug: str
     workflow_name: str
@@ -83,6 +108,7 @@ class AboutJobBody(Body):
     error_detail: str | None
     attempts: list[AttemptBody]
     output_metadata: dict[str, Any] | None
+    files: list[RunFileBody]
 
 
 @router.get("/now", responses=may_answer(401, 503))
@@ -124,12 +150,14 @@ async def sample(_user: CurrentUser) -> Response:
 async def about_job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[AboutJobBody]:
     """What a job was made of, what was said when it failed, and each attempt."""
     about = await _overview(context).about(user.tenant_id, job_id)
+    files = await asyncio.to_thread(_files, about)
     return Answer(
         data=AboutJobBody(
             workflow_slug=about.workflow_slug,
             workflow_name=about.workflow_name,
             inputs=[
-                InputValueBody(key=each.key, type=each.type, value=each.value, url=each.url) for each in about.inputs
+                InputValueBody(**{name: getattr(each, name) for name in InputValueBody.model_fields})
+                for each in about.inputs
             ],
             error_detail=about.error_detail,
             attempts=[
@@ -137,8 +165,45 @@ async def about_job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> 
                 for each in about.attempts
             ],
             output_metadata=dict(about.output_metadata) if about.output_metadata is not None else None,
+            files=[
+                RunFileBody(
+                    name=each.path.name,
+                    path=str(each.path),
+                    mime_type=each.mime_type,
+                    size=each.size,
+                    url=f"/api/desk/jobs/{job_id}/files/{number}" if each.size is not None else None,
+                    is_output=each.is_output,
+                )
+                for number, each in enumerate(files, start=1)
+            ],
         )
     )
+
+
+@router.get(
+    "/jobs/{job_id}/files/{number}",
+    response_class=FileResponse,
+    responses={
+        200: {"description": "The file", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}},
+        206: {"description": "A part of it"},
+        416: {"description": "There is no such part"},
+        **may_answer(401, 404, 422, 503),
+    },
+)
+async def run_file(
+    job_id: IdInPath, number: Annotated[int, Path(ge=1, le=LARGEST_ID)], context: ContextOf, user: CurrentUser
+) -> Response:
+    """One of the files that the run of a job made, by its place among them."""
+    files = await asyncio.to_thread(_files, await _overview(context).about(user.tenant_id, job_id))
+    if number > len(files) or files[number - 1].size is None:
+        raise NotFound("There is no such file of this job, or it is no longer where it was.")
+    file = files[number - 1]
+    headers = {**CAREFUL, "Content-Disposition": content_disposition(file.path.name)}
+    return FileResponse(file.path, media_type=file.mime_type, headers=headers)
+
+
+def _files(about: AboutJob) -> list[RunFile]:
+    return files_of(about.attempts, about.output_metadata)
 
 
 def _overview(context: Context) -> Overview:

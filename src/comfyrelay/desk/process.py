@@ -54,6 +54,11 @@ class Child:
             raise ConfigurationError(f"The script cannot be started in {folder}: {error.strerror}.") from None
         return cls(launcher, grace_seconds=grace_seconds)
 
+    @property
+    def exit_code(self) -> int | None:
+        """That of the command, once it has ended."""
+        return self._launcher.returncode
+
     async def read(self) -> bytes:
         """The next piece of its output; empty at the end. While nobody reads, the command waits."""
         return await self._output.read(_PIECE)

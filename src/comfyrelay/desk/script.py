@@ -18,6 +18,7 @@ __all__ = ["Progress", "ScriptJob", "ScriptResult", "ScriptRunner", "ScriptSetti
 
 OnLine = Callable[[str], Awaitable[None]]
 OnProgress = Callable[[Progress], Awaitable[None]]
+OnStopped = Callable[["ScriptResult"], None]
 
 # So that lines come when they are printed, and so that emoji can be printed where the locale has none.
 _PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
@@ -25,12 +26,13 @@ _PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptResult:
-    """How a script ended. `exit_code` is 128 + the signal for one that was killed; `error` is `None` after a 0.
+    """How a script ended. `exit_code` is 128 + the signal for one that was killed; `error` is `None` after a 0, and of
+    one that was stopped.
 
     `outputs` are the files that it named and that were written while it ran; `seed` is the last one that it named.
     """
 
-    exit_code: int
+    exit_code: int | None
     argv: tuple[str, ...]
     outputs: list[Path]
     error: str | None
@@ -48,11 +50,20 @@ class ScriptRunner:
         """What would be run, to be shown; `InvalidInput` when it would not be."""
         return command_of(self._settings, job)
 
-    async def run(self, job: ScriptJob, *, on_line: OnLine, on_progress: OnProgress, log_path: Path) -> ScriptResult:
+    async def run(
+        self,
+        job: ScriptJob,
+        *,
+        on_line: OnLine,
+        on_progress: OnProgress,
+        on_stopped: OnStopped = lambda _result: None,
+        log_path: Path,
+    ) -> ScriptResult:
         """Run a script to its end. Cancelling the call ends it and all its processes first, gently, then firmly.
 
-        While `on_line` and `on_progress` take their time, the script waits. `log_path` has everything that it printed,
-        up to the configured size, after the command itself.
+        While `on_line` and `on_progress` take their time, the script waits. `on_stopped` is told what came of a script
+        whose call was cancelled. `log_path` has everything that it printed, up to the configured size, after the
+        command itself.
         """
         await asyncio.to_thread(check_settings, self._settings)
         argv = await asyncio.to_thread(command_of, self._settings, job)
@@ -61,19 +72,26 @@ class ScriptRunner:
             log.write(f"$ {shown(argv)}")
             log.flush()
             listening = _Listening(log, on_line, on_progress)
-            exit_code = await self._watch(argv, listening)
-        reading = listening.reading
+            try:
+                await self._watch(argv, listening)
+            except asyncio.CancelledError:
+                on_stopped(self._result(argv, listening, begun, is_stopped=True))
+                raise
+        return await asyncio.to_thread(self._result, argv, listening, begun)
+
+    def _result(
+        self, argv: list[str], listening: "_Listening", begun: float, *, is_stopped: bool = False
+    ) -> ScriptResult:
+        reading, exit_code = listening.reading, listening.exit_code
         return ScriptResult(
             exit_code=exit_code,
             argv=tuple(argv),
-            outputs=await asyncio.to_thread(
-                saved_files, list(reading.candidates), folders=self._output_folders(), since=begun
-            ),
-            error=await asyncio.to_thread(error_sentence, reading.tail, exit_code) if exit_code else None,
+            outputs=saved_files(list(reading.candidates), folders=self._output_folders(), since=begun),
+            error=error_sentence(reading.tail, exit_code) if exit_code and not is_stopped else None,
             seed=reading.seed,
         )
 
-    async def _watch(self, argv: list[str], listening: "_Listening") -> int:
+    async def _watch(self, argv: list[str], listening: "_Listening") -> None:
         child = await Child.start(
             argv,
             folder=self._settings.working_folder,
@@ -84,10 +102,12 @@ class ScriptRunner:
             while piece := await child.read():
                 await listening.hear(piece)
             await listening.hear(b"", is_last=True)
-            return await child.ended()
+            await child.ended()
         except BaseException:
             await child.end(listening.only_log)
             raise
+        finally:
+            listening.exit_code = child.exit_code
 
     def _variables(self) -> dict[str, str]:
         # our own may hold passwords of databases and secrets of the fleet
@@ -103,6 +123,7 @@ class _Listening:
 
     def __init__(self, log: BoundedLog, on_line: OnLine, on_progress: OnProgress) -> None:
         self.reading = Reading()
+        self.exit_code: int | None = None
         self._lines = Lines()
         self._log = log
         self._on_line = on_line

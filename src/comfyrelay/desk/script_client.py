@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from comfyrelay.comfy.events import Queued, Said, Started, Step
+from comfyrelay.comfy.events import Queued, Said, Started, Step, Told
 from comfyrelay.comfy.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.server import EventListener
@@ -22,6 +22,7 @@ from comfyrelay.desk.script_reading import new_media
 from comfyrelay.desk.script_workflow import NODE_ID, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
 from comfyrelay.worker.careful import CarefulClient
+from comfyrelay.worker.control import storable
 
 __all__ = ["ScriptClient"]
 
@@ -86,7 +87,10 @@ class ScriptClient(CarefulClient):
         lines = _Lines(lambda line: on_event(Said(prompt_id=run_id, line=line)))
         on_event(Queued(prompt_id=run_id))
         on_event(Started(prompt_id=run_id))
-        lines.say(f"$ {shown(await asyncio.to_thread(self._runner.command, job))}")
+        argv = await asyncio.to_thread(self._runner.command, job)
+        # first of all: whatever becomes of it, this is what was run
+        on_event(Told(prompt_id=run_id, about={"argv": argv, "log": str(log_path)}))
+        lines.say(f"$ {shown(argv)}")
         lines.say(f"Everything that it prints is in {log_path}")
 
         async def on_line(line: str) -> None:
@@ -103,12 +107,20 @@ class ScriptClient(CarefulClient):
                 )
             )
 
+        def on_stopped(result: ScriptResult) -> None:
+            on_event(Told(prompt_id=run_id, about=_about(result, result.outputs, log_path)))
+
         begun = time.time()
         watching = asyncio.create_task(self._note_prompts(before, on_event))
         try:
-            result = await self._runner.run(job, on_line=on_line, on_progress=on_progress, log_path=log_path)
+            result = await self._runner.run(
+                job, on_line=on_line, on_progress=on_progress, on_stopped=on_stopped, log_path=log_path
+            )
             lines.end()
-            return await self._judged(run_id, result, log_path, begun)
+            outputs = await self._outputs(result, begun)
+            about = _about(result, outputs, log_path)
+            on_event(Told(prompt_id=run_id, about=about))
+            return _judged(run_id, result, outputs, about, seconds=time.time() - begun)
         except BaseException:
             # nobody waits any more for what the script has left in ComfyUI's queue
             await self._runs.surely(self._stop_prompts(before))
@@ -116,35 +128,12 @@ class ScriptClient(CarefulClient):
         finally:
             watching.cancel()
 
-    async def _judged(self, run_id: str, result: ScriptResult, log_path: Path, begun: float) -> RunResult:
-        outputs, folder = result.outputs, self._settings.output_folder
-        if not outputs and not result.exit_code and folder is not None:
-            # it does not say what it saves, but we know where
-            outputs = await asyncio.to_thread(new_media, folder, since=begun)
-        about = {
-            "argv": list(result.argv),
-            "exit_code": result.exit_code,
-            "outputs": [str(each) for each in outputs],
-            "seed": result.seed,
-            "log": str(log_path),
-        }
-        if result.exit_code:
-            raise ScriptFailed(result.error, raw=json.dumps(about))
-        if not outputs:
-            raise NoOutput(
-                "The script ended well, but names no file that it saved. It must print the path, or output_folder must "
-                "be set in [desk.script].",
-                raw=json.dumps(about),
-            )
-        return RunResult(
-            prompt_id=run_id,
-            files=tuple(
-                OutputFile(node_id=NODE_ID, filename=each.name, subfolder=str(each.parent), type=SAVED)
-                for each in outputs
-            ),
-            seconds=time.time() - begun,
-            about=about,
-        )
+    async def _outputs(self, result: ScriptResult, begun: float) -> Sequence[Path]:
+        folder = self._settings.output_folder
+        if result.outputs or result.exit_code or folder is None:
+            return result.outputs
+        # it does not say what it saves, but we know where
+        return await asyncio.to_thread(new_media, folder, since=begun)
 
     async def _note_prompts(self, before: set[str], on_event: EventListener) -> None:
         """Tell of what the script sends to ComfyUI, so that it can be stopped even if we are killed."""
@@ -169,6 +158,37 @@ class ScriptClient(CarefulClient):
             for prompt_id, sent in (await self.prompts()).items()
             if prompt_id not in before and not sent.get("extra_pnginfo")
         }
+
+
+def _about(result: ScriptResult, outputs: Sequence[Path], log_path: Path) -> dict[str, Any]:
+    return {
+        "argv": list(result.argv),
+        "exit_code": result.exit_code,
+        "outputs": [storable(str(each)) for each in outputs],
+        "seed": result.seed,
+        "log": str(log_path),
+    }
+
+
+def _judged(
+    run_id: str, result: ScriptResult, outputs: Sequence[Path], about: Mapping[str, Any], *, seconds: float
+) -> RunResult:
+    if result.exit_code:
+        raise ScriptFailed(result.error, raw=json.dumps(about))
+    if not outputs:
+        raise NoOutput(
+            "The script ended well, but names no file that it saved. It must print the path, or output_folder must "
+            "be set in [desk.script].",
+            raw=json.dumps(about),
+        )
+    return RunResult(
+        prompt_id=run_id,
+        files=tuple(
+            OutputFile(node_id=NODE_ID, filename=each.name, subfolder=str(each.parent), type=SAVED) for each in outputs
+        ),
+        seconds=seconds,
+        about=about,
+    )
 
 
 class _Lines:

@@ -106,37 +106,57 @@ def lease(
     return Move(before=dispatch, after=after, said=Said.STARTED)
 
 
-def complete(dispatch: Dispatch, *, now: datetime) -> Move | None:
+def began_at(dispatch: Dispatch, *, seconds_ago: float | None, now: datetime) -> datetime | None:
+    """When a leased dispatch began to run, which may be long after it was fetched; its holder tells how long ago."""
+    if seconds_ago is None or dispatch.leased_at is None:
+        return dispatch.leased_at
+    return max(dispatch.leased_at, now - timedelta(seconds=seconds_ago))
+
+
+def complete(dispatch: Dispatch, *, now: datetime, began_at: datetime | None = None) -> Move | None:
     if not dispatch.is_leased:
         return None
-    after = _finished(dispatch, DispatchStatus.COMPLETED, now, error=None)
+    after = _finished(dispatch, DispatchStatus.COMPLETED, now, error=None, began_at=began_at)
     return Move(before=dispatch, after=after, said=Said.COMPLETED, ended=Outcome.COMPLETED)
 
 
 def fail(
-    dispatch: Dispatch, *, fault: Fault, error: str, now: datetime, retry_after: timedelta = timedelta(0)
+    dispatch: Dispatch,
+    *,
+    fault: Fault,
+    error: str,
+    now: datetime,
+    retry_after: timedelta = timedelta(0),
+    began_at: datetime | None = None,
 ) -> Move | None:
     """A job's own fault is final; a worker's is tried elsewhere; an interruption costs nothing."""
     if not dispatch.is_leased:
         return None
     if fault is Fault.INTERRUPTED:
-        return requeue(dispatch, reason=error, now=now, retry_after=retry_after)
+        return requeue(dispatch, reason=error, now=now, retry_after=retry_after, began_at=began_at)
     if dispatch.cancel_requested_at is not None:
-        return _canceled(dispatch, now)
+        return _canceled(dispatch, now, began_at=began_at)
     if fault is Fault.JOB or dispatch.attempts_used_up:
-        after = _finished(dispatch, DispatchStatus.FAILED, now, error=error)
+        after = _finished(dispatch, DispatchStatus.FAILED, now, error=error, began_at=began_at)
         said = Said.FAILED
     else:
         after, said = _back(dispatch, now, retry_after, error, Said.RETRYING)
     return Move(before=dispatch, after=after, said=said, ended=Outcome.FAILED, error=error, fault=fault)
 
 
-def requeue(dispatch: Dispatch, *, reason: str, now: datetime, retry_after: timedelta = timedelta(0)) -> Move | None:
+def requeue(
+    dispatch: Dispatch,
+    *,
+    reason: str,
+    now: datetime,
+    retry_after: timedelta = timedelta(0),
+    began_at: datetime | None = None,
+) -> Move | None:
     """Back to the queue with the attempt given back: infrastructure ended the lease, not the job."""
     if not dispatch.is_leased:
         return None
     if dispatch.cancel_requested_at is not None:
-        return _canceled(dispatch, now)
+        return _canceled(dispatch, now, began_at=began_at)
     unpenalised = max(0, dispatch.attempts - 1)
     after, said = _back(dispatch, now, retry_after, f"Requeued: {reason}", Said.REQUEUED, attempts=unpenalised)
     return Move(before=dispatch, after=after, said=said, ended=Outcome.REQUEUED, reason=reason)
@@ -267,8 +287,14 @@ def stop_word(
     return None
 
 
-def _canceled(dispatch: Dispatch, now: datetime, *, ended: Outcome | None = Outcome.CANCELED) -> Move:
-    after = _finished(dispatch, DispatchStatus.CANCELED, now, error=None)
+def _canceled(
+    dispatch: Dispatch,
+    now: datetime,
+    *,
+    ended: Outcome | None = Outcome.CANCELED,
+    began_at: datetime | None = None,
+) -> Move:
+    after = _finished(dispatch, DispatchStatus.CANCELED, now, error=None, began_at=began_at)
     return Move(before=dispatch, after=after, said=Said.CANCELED, ended=ended)
 
 
@@ -287,8 +313,15 @@ def _back(
     return after, (Said.PAUSED if paused else said)
 
 
-def _finished(dispatch: Dispatch, status: DispatchStatus, now: datetime, *, error: str | None) -> Dispatch:
-    started = dispatch.leased_at if dispatch.is_leased else None
+def _finished(
+    dispatch: Dispatch,
+    status: DispatchStatus,
+    now: datetime,
+    *,
+    error: str | None,
+    began_at: datetime | None = None,
+) -> Dispatch:
+    started = (began_at or dispatch.leased_at) if dispatch.is_leased else None
     return dispatch._replace(
         **_UNLEASED,
         version=dispatch.version + 1,

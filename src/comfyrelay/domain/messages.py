@@ -45,6 +45,8 @@ class Message:
     fault: str | None = None
     reason: str | None = None
     seed: int | None = None
+    # What the worker wants to be kept of the run: of a script, its command and how it ended.
+    about: dict[str, Any] | None = None
     provider_job_id: str | None = None
     output: OutputFile | None = None
 
@@ -83,8 +85,11 @@ def message_of(
     provider_job_id: str | None = None,
     output: OutputFile | None = None,
     seed: int | None = None,
+    began_at: datetime | None = None,
+    about: dict[str, Any] | None = None,
 ) -> Message:
-    """The message a move leaves behind. A lease that ended is described by the dispatch before the move."""
+    """The message a move leaves behind. A lease that ended is described by the dispatch before the move; `began_at` is
+    when its run began, where that is known."""
     before, after = move.before, move.after
     ended = move.ended is not None
     return Message(
@@ -100,12 +105,13 @@ def message_of(
         # A requeue gives the attempt back, yet it keeps its number in the history.
         attempt=before.attempts if ended else None,
         worker_id=before.worker_id if ended else None,
-        started_at=before.leased_at if ended else None,
+        started_at=(began_at or before.leased_at) if ended else None,
         outcome=move.ended,
         error=move.error,
         fault=move.fault,
         reason=move.reason,
         seed=seed,
+        about=about,
         provider_job_id=provider_job_id,
         output=output,
     )

@@ -59,6 +59,7 @@ class Attempt:
     fault: str | None = None
     error: str | None = None
     seed: int | None = None
+    about: dict[str, Any] | None = None
     provider_job_id: str | None = None
 
 
@@ -124,7 +125,7 @@ def _apply(settled: Settled, message: Message) -> None:
         attempts=message.attempts,
         dispatch_version=message.version,
         event_seq=seq,
-        started_at=job.started_at or message.started_at,
+        started_at=_started_at(job, message),
         completed_at=message.at if terminal else None,
         output_file_id=message.output.file_id if message.output else job.output_file_id,
         provider_job_id=message.provider_job_id or job.provider_job_id,
@@ -150,6 +151,13 @@ def _apply(settled: Settled, message: Message) -> None:
         settled.leases = message.epoch
 
 
+def _started_at(job: JobState, message: Message) -> datetime | None:
+    """When it was first taken; once an attempt has ended, when the run of that one began."""
+    if message.outcome is not None and message.started_at is not None:
+        return message.started_at
+    return job.started_at or message.started_at
+
+
 def _error_texts(job: JobState, message: Message) -> tuple[str | None, str | None]:
     """The user's sentence and the operator's raw text. A retried job keeps the raw text of its last error."""
     if message.status == JobStatus.FAILED:
@@ -173,6 +181,7 @@ def _attempt(message: Message) -> Attempt:
         fault=message.fault,
         error=message.error or (message.reason if message.outcome == Outcome.REQUEUED else None),
         seed=message.seed,
+        about=message.about,
         provider_job_id=message.provider_job_id,
     )
 

@@ -17,6 +17,7 @@ from comfyrelay.pool.events import (
     JobRetrying,
     JobSaid,
     JobStarted,
+    JobTold,
     PoolEvent,
     PoolReady,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "JobSaid",
     "JobStarted",
     "JobStatus",
+    "JobTold",
     "Lane",
     "Leftover",
     "MemberTimings",

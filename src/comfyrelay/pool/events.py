@@ -28,6 +28,7 @@ __all__ = [
     "JobRetrying",
     "JobSaid",
     "JobStarted",
+    "JobTold",
     "PoolEvent",
     "PoolReady",
 ]
@@ -152,6 +153,15 @@ class JobSaid(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class JobTold(JobEvent):
+    """What is to be kept of this run however it ends. Graphs tell nothing of the kind."""
+
+    type: ClassVar[str] = "job:told"
+    prompt_id: str
+    about: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobRetrying(JobEvent):
     """This attempt failed; the next one may begin in `delay_seconds`."""
 
@@ -193,6 +203,7 @@ EVENT_CLASSES: dict[str, type[PoolEvent]] = {
         JobPreview,
         JobOutput,
         JobSaid,
+        JobTold,
         JobRetrying,
         JobCompleted,
         JobFailed,

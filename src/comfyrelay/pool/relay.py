@@ -3,16 +3,25 @@
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from comfyrelay.comfy.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Said, Started, Step
+from comfyrelay.comfy.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Said, Started, Step, Told
 from comfyrelay.comfy.graph import Graph
-from comfyrelay.pool.events import JobAccepted, JobEvent, JobOutput, JobPreview, JobProgress, JobSaid, JobStarted
+from comfyrelay.pool.events import (
+    JobAccepted,
+    JobEvent,
+    JobOutput,
+    JobPreview,
+    JobProgress,
+    JobSaid,
+    JobStarted,
+    JobTold,
+)
 from comfyrelay.pool.record import Record
 
 __all__ = ["Relay"]
 
 
 class Relay:
-    """Translates for one attempt; what a stopped one still says is not passed on."""
+    """Translates for one attempt; of a stopped one only what is to be kept of it is passed on."""
 
     def __init__(self, record: Record, graph: Graph, emit: Callable[[Record, JobEvent], None]) -> None:
         self._record = record
@@ -20,7 +29,7 @@ class Relay:
         self._emit = emit
 
     def take(self, event: RunEvent) -> None:
-        if self._record.stop is not None:
+        if self._record.stop is not None and not isinstance(event, Told):
             return
         match event:
             case Queued():
@@ -39,6 +48,8 @@ class Relay:
                 self._tell(JobOutput, event, node_id=event.node_id, files=event.files, texts=event.texts)
             case Said():
                 self._tell(JobSaid, event, line=event.line)
+            case Told():
+                self._tell(JobTold, event, about=event.about)
             case Finished():
                 # told once it is settled
                 return

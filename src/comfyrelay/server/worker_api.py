@@ -13,7 +13,6 @@ from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.answers import Answer
 from comfyrelay.server.auth import CurrentWorker, PollingWorker
 from comfyrelay.server.context import Context, ContextOf
-from comfyrelay.server.fields import LARGEST_ID
 from comfyrelay.server.problems import may_answer
 from comfyrelay.server.worker_models import (
     LONGEST_WAIT_SECONDS,
@@ -22,7 +21,6 @@ from comfyrelay.server.worker_models import (
     Complete,
     Deregister,
     Fail,
-    LeaseBody,
     LeasedJobBody,
     Poll,
     Polled,
@@ -31,6 +29,7 @@ from comfyrelay.server.worker_models import (
     Released,
     Requeue,
     Settled,
+    VerdictBody,
     WouldRegister,
 )
 from comfyrelay.server.worker_urls import fresh_urls, leased_job
@@ -160,8 +159,6 @@ async def complete(body: Complete, context: ContextOf, worker: CurrentWorker) ->
         verb=Verb.COMPLETE,
         output=output,
         provider_job_id=body.provider_job_id,
-        # the upper half of ComfyUI's seeds does not fit into the column: better the job without its seed
-        seed=body.seed if body.seed is not None and body.seed <= LARGEST_ID else None,
     )
 
 
@@ -221,9 +218,16 @@ def _spread(wait_seconds: float) -> float:
     return wait_seconds * random.uniform(SHORTEST_SHARE, 1)
 
 
-async def _settled(context: Context, worker: Worker, body: LeaseBody, *, verb: Verb, **what: Any) -> Answer[Settled]:
+async def _settled(context: Context, worker: Worker, body: VerdictBody, *, verb: Verb, **what: Any) -> Answer[Settled]:
     report = Report(
-        verb=verb, dispatch_id=body.dispatch_id, lease_token=body.lease_token, worker_id=worker.worker_id, **what
+        verb=verb,
+        dispatch_id=body.dispatch_id,
+        lease_token=body.lease_token,
+        worker_id=worker.worker_id,
+        seed=body.seed,
+        began_seconds_ago=body.began_seconds_ago,
+        about=body.about,
+        **what,
     )
     # the verdict stands once the queue has it; the tenant pool is told behind the answer
     settlement = await context.engine.settle.report(report, wait_for_tenant=False)

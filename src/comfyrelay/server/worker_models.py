@@ -134,6 +134,15 @@ class Beaten(Body):
     urls: FreshUrls | None = None
 
 
+class VerdictBody(LeaseBody):
+    """What may be told of a run however it ended, for the job's history."""
+
+    seed: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
+    # how long ago it began to run: the clock of a worker is its own
+    began_seconds_ago: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    about: Json | None = None
+
+
 class OutputBody(Body):
     size: Annotated[int, Field(ge=0)]
     mime_type: Annotated[str, Field(min_length=1, max_length=200)]
@@ -141,7 +150,7 @@ class OutputBody(Body):
     metadata: Json | None = None
 
 
-class Complete(LeaseBody):
+class Complete(VerdictBody):
     model_config = example(
         dispatch_id=4711,
         lease_token="9f2c4e",
@@ -151,10 +160,9 @@ class Complete(LeaseBody):
 
     provider_job_id: Annotated[str, Field(max_length=200)] | None = None
     output: OutputBody | None = None
-    seed: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
 
 
-class Fail(LeaseBody):
+class Fail(VerdictBody):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", error_message="CUDA out of memory", fault="worker")
 
     error_message: Text
@@ -162,7 +170,7 @@ class Fail(LeaseBody):
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
 
 
-class Requeue(LeaseBody):
+class Requeue(VerdictBody):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", reason="spot_interruption")
 
     reason: Annotated[str, Field(min_length=1, max_length=500)]

@@ -38,6 +38,8 @@ class InputValue:
     type: str
     value: Any = None
     url: str | None = None
+    # nobody changed it: it is what the workflow has
+    is_default: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +121,13 @@ class Overview:
         by_placeholder = {each.placeholder: each for each in properties}
         for placeholder, value in snapshot.values.items():
             prop = by_placeholder.get(placeholder)
-            found.append(InputValue(key=prop.key if prop else placeholder, type=prop.type if prop else "", value=value))
+            found.append(
+                InputValue(
+                    key=prop.key if prop else placeholder,
+                    type=prop.type if prop else "",
+                    value=value,
+                    is_default=prop is not None and value == prop.default_value,
+                )
+            )
         order = {each.key: number for number, each in enumerate(properties)}
         return sorted(found, key=lambda each: order.get(each.key, len(order)))

@@ -61,6 +61,9 @@ class Report:
     worker_id: str | None = None
     provider_job_id: str | None = None
     seed: int | None = None
+    # how long ago its run began, by a clock that only goes forward
+    began_seconds_ago: float | None = None
+    about: dict[str, Any] | None = None
     output: Output | None = None
     fault: Fault = Fault.JOB
     error: str = ""
@@ -202,8 +205,10 @@ class Settle:
                 continue
             batch.pools[index] = dispatch.db_pool
             if dispatch.id not in decided and _speaks(dispatch, report):
-                move = _move(dispatch, report, now)
-                decided[dispatch.id] = Verdict(move=move, by=report.verb, details=_details(dispatch, report))
+                began_at = lifecycle.began_at(dispatch, seconds_ago=report.began_seconds_ago, now=now)
+                move = _move(dispatch, report, now, began_at)
+                details = _details(dispatch, report, began_at)
+                decided[dispatch.id] = Verdict(move=move, by=report.verb, details=details)
                 settlement = Settlement(dispatch_id=dispatch.id, status=move.after.status)
                 batch.answers[index] = settlement
                 accepted[report.lease_token] = (report.verb, settlement)
@@ -237,16 +242,18 @@ class Settle:
                 batch.answers[index] = Settlement(dispatch_id=report.dispatch_id, status=lease.status_after)
 
 
-def _move(dispatch: Dispatch, report: Report, now: datetime) -> Move:
+def _move(dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None) -> Move:
     move: Move | None
     match report.verb:
         case Verb.COMPLETE:
-            move = lifecycle.complete(dispatch, now=now)
+            move = lifecycle.complete(dispatch, now=now, began_at=began_at)
         case Verb.FAIL:
             wait = timedelta(seconds=max(0.0, report.retry_after_seconds))
-            move = lifecycle.fail(dispatch, fault=report.fault, error=report.error, now=now, retry_after=wait)
+            move = lifecycle.fail(
+                dispatch, fault=report.fault, error=report.error, now=now, retry_after=wait, began_at=began_at
+            )
         case Verb.REQUEUE:
-            move = lifecycle.requeue(dispatch, reason=report.reason, now=now)
+            move = lifecycle.requeue(dispatch, reason=report.reason, now=now, began_at=began_at)
         case _:
             assert_never(report.verb)
     assert move is not None, "the holder of a lease can always end it"
@@ -257,7 +264,7 @@ def _speaks(dispatch: Dispatch, report: Report) -> bool:
     return lifecycle.holds(dispatch, report.lease_token) and report.worker_id in {None, dispatch.worker_id}
 
 
-def _details(dispatch: Dispatch, report: Report) -> Details:
+def _details(dispatch: Dispatch, report: Report, began_at: datetime | None) -> Details:
     output = None
     if report.output is not None:
         output = OutputFile(
@@ -273,4 +280,10 @@ def _details(dispatch: Dispatch, report: Report) -> Details:
             sha256=report.output.sha256,
             metadata=report.output.metadata,
         )
-    return Details(provider_job_id=report.provider_job_id, output=output, seed=report.seed)
+    return Details(
+        provider_job_id=report.provider_job_id,
+        output=output,
+        seed=report.seed,
+        began_at=began_at,
+        about=report.about,
+    )

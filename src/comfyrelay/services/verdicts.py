@@ -31,6 +31,8 @@ class Details:
     provider_job_id: str | None = None
     output: OutputFile | None = None
     seed: int | None = None
+    began_at: datetime | None = None
+    about: dict[str, Any] | None = None
 
 
 NO_DETAILS = Details()
@@ -62,7 +64,15 @@ async def write(tx: Tx, decided: Sequence[Verdict], *, now: datetime, policy: Fa
     for each in decided:
         said = each.details
         messages[each.move.after.db_pool].append(
-            message_of(each.move, at=now, provider_job_id=said.provider_job_id, output=said.output, seed=said.seed)
+            message_of(
+                each.move,
+                at=now,
+                provider_job_id=said.provider_job_id,
+                output=said.output,
+                seed=said.seed,
+                began_at=said.began_at,
+                about=said.about,
+            )
         )
     return await outbox.post(tx, messages)
 

@@ -273,6 +273,9 @@ def _write_settled(dialect: str) -> Executable:
 
 async def write_attempts(tx: Tx, attempts: Sequence[Attempt]) -> None:
     rows = as_rows(attempts, _ATTEMPT)
+    for each in rows:
+        if "seed" in each:
+            each["seed"] = str(each["seed"])
     if rows:
         await tx.write(_write_attempts, with_rows(rows))
 
@@ -283,7 +286,7 @@ def _write_attempts(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(job_attempts, *names))
     rows = select(*(r.c[name] for name in names)).where(literal(1) == 1)
     query = insert_into(dialect, job_attempts).from_select(names, rows)
-    ended = ("ended_at", "outcome", "fault", "error", "seed", "provider_job_id")
+    ended = ("started_at", "ended_at", "outcome", "fault", "error", "seed", "about", "provider_job_id")
     return query.on_conflict_do_update(
         index_elements=["job_id", "epoch"], set_={name: query.excluded[name] for name in ended}
     )
@@ -306,7 +309,11 @@ def _write_events(dialect: str) -> Executable:
 async def attempts_of(tx: Tx, job_id: str) -> list[Attempt]:
     columns = [job_attempts.c[name] for name in Attempt.__dataclass_fields__]
     query = select(*columns).where(job_attempts.c.job_id == job_id).order_by(job_attempts.c.epoch)
-    return [Attempt(**row._mapping) for row in await tx.execute(query)]
+    return [_attempt(row._mapping) for row in await tx.execute(query)]
+
+
+def _attempt(row: Mapping[Any, Any]) -> Attempt:
+    return Attempt(**{**row, "seed": None if row["seed"] is None else int(row["seed"])})
 
 
 async def add_logs(tx: Tx, lines: Sequence[Mapping[str, Any]]) -> None:

@@ -196,7 +196,9 @@ job_attempts = Table(
     Column("outcome", Text),
     Column("fault", Text),
     Column("error", Text),
-    Column("seed", BigInteger),
+    # as text: ComfyUI's have 64 bits without a sign, one more than a number of a database
+    Column("seed", Text),
+    Column("about", JsonText),
     Column("provider_job_id", Text),
     one_of("outcome", Outcome, nullable=True),
 )

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,12 +24,22 @@ from comfyrelay.errors import (
 )
 from comfyrelay.worker.lease import Lease, Stop, Urls
 
-__all__ = ["Control", "Registered", "patiently", "storable"]
+__all__ = ["Control", "Registered", "RunTold", "patiently", "storable"]
 
 T = TypeVar("T")
 # Beyond what a parked call may take.
 ANSWER_SECONDS = 20.0
 LONGEST_PAUSE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunTold:
+    """What is told of a run with every verdict, for the job's history."""
+
+    seed: int | None = None
+    # in seconds, because our clock is not the control plane's
+    began_seconds_ago: float | None = None
+    about: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,20 +106,19 @@ class Control:
         # a word that a newer control plane may have is no reason to stop
         return Stop(data["stop"]) if data["stop"] in tuple(Stop) else None
 
-    async def complete(
-        self, lease: Lease, *, output: Mapping[str, Any], provider_job_id: str, seed: int | None = None
-    ) -> None:
+    async def complete(self, lease: Lease, run: RunTold, *, output: Mapping[str, Any], provider_job_id: str) -> None:
         """`InvalidInput` when the output is not there or not readable: the lease is kept."""
-        await self._about(
-            lease, "complete", {"output": output, "provider_job_id": provider_job_id, "seed": seed}, waits=60.0
-        )
+        body = {"output": output, "provider_job_id": provider_job_id, **asdict(run)}
+        await self._about(lease, "complete", body, waits=60.0)
 
-    async def fail(self, lease: Lease, *, error: str, fault: Fault, retry_after_seconds: float = 0.0) -> None:
+    async def fail(
+        self, lease: Lease, run: RunTold, *, error: str, fault: Fault, retry_after_seconds: float = 0.0
+    ) -> None:
         body = {"error_message": storable(error), "fault": fault.value, "retry_after_seconds": retry_after_seconds}
-        await self._about(lease, "fail", body)
+        await self._about(lease, "fail", {**body, **asdict(run)})
 
-    async def requeue(self, lease: Lease, *, reason: str) -> None:
-        await self._about(lease, "requeue", {"reason": storable(reason)})
+    async def requeue(self, lease: Lease, run: RunTold, *, reason: str) -> None:
+        await self._about(lease, "requeue", {"reason": storable(reason), **asdict(run)})
 
     async def deregister(self, *, reason: str) -> None:
         await self._told("deregister", {"reason": reason})

@@ -32,8 +32,8 @@ from comfyrelay.errors import (
     TransferFailed,
     Unauthorized,
 )
-from comfyrelay.pool import JobAccepted, JobEvent, JobProgress, JobSaid, JobStarted
-from comfyrelay.worker.control import Control, patiently
+from comfyrelay.pool import JobAccepted, JobEvent, JobProgress, JobSaid, JobStarted, JobTold
+from comfyrelay.worker.control import Control, RunTold, patiently
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.folders import ComfyFolders
 from comfyrelay.worker.inputs import Inputs
@@ -256,10 +256,7 @@ class Work:
             try:
                 await patiently(
                     lambda: tools.control.complete(
-                        lease,
-                        output=collected.as_output,
-                        provider_job_id=prompt_id,
-                        seed=_seed_of(lease.graph, collected),
+                        lease, self._told, output=collected.as_output, provider_job_id=prompt_id
                     )
                 )
             except InvalidInput as error:
@@ -303,7 +300,7 @@ class Work:
         await self._pulse.flush()
         await patiently(
             lambda: self._tools.control.fail(
-                self.lease, error=error, fault=fault, retry_after_seconds=retry_after_seconds
+                self.lease, self._told, error=error, fault=fault, retry_after_seconds=retry_after_seconds
             )
         )
         self._end("failed", fault=fault.value, error=user_sentence(error))
@@ -311,7 +308,7 @@ class Work:
     async def _requeue(self, reason: str) -> None:
         self._move(Stage.SETTLING)
         await self._pulse.flush()
-        await patiently(lambda: self._tools.control.requeue(self.lease, reason=reason[:500]))
+        await patiently(lambda: self._tools.control.requeue(self.lease, self._told, reason=reason[:500]))
         self._end("requeued", reason=reason)
 
     def _on_event(self, event: JobEvent) -> None:
@@ -337,6 +334,9 @@ class Work:
             self._tools.on_progress()
         elif isinstance(event, JobSaid):
             self._pulse.log(event.line)
+        elif isinstance(event, JobTold):
+            lease.about |= event.about
+            self._note_runs()
 
     def _note_runs(self) -> None:
         try:
@@ -356,6 +356,12 @@ class Work:
     def _end(self, outcome: str, **more: Any) -> None:
         self._outcome = outcome
         log.info(f"worker.job_{outcome}", **self._names, seconds=round(self.running_seconds, 2), **more)
+
+    @property
+    def _told(self) -> RunTold:
+        ago = None if self._began_at is None else asyncio.get_running_loop().time() - self._began_at
+        seed = _seed_of(self.lease.graph, self.lease.about)
+        return RunTold(seed=seed, began_seconds_ago=ago, about=self.lease.about or None)
 
     @property
     def _prompt_id(self) -> str:
@@ -389,9 +395,9 @@ def _sentence(error: ComfyRelayError) -> str:
     return told or error.detail
 
 
-def _seed_of(graph: dict[str, Any], collected: Collected) -> int | None:
-    """The seed that was told with the output; else the one that the graph names, where it names one."""
-    if isinstance(told := collected.metadata.get("seed"), int):
+def _seed_of(graph: dict[str, Any], about: Mapping[str, Any]) -> int | None:
+    """The seed that was told of the run; else the one that the graph names, where it names one."""
+    if isinstance(told := about.get("seed"), int):
         return told
     for node in graph.values():
         for name in ("seed", "noise_seed"):

@@ -78,6 +78,8 @@ class Lease:
     began_at: datetime | None = None
     # of the node that runs now, for people
     node_title: str = ""
+    # what is to be kept of its run however that ends
+    about: dict[str, Any] = field(default_factory=dict)
     stop: Stop | None = None
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -121,6 +123,7 @@ class Lease:
                 output_headers=job["output_headers"],
                 assets={each["key"]: each["download_url"] for each in assets},
             ),
+            about=dict(job.get("about") or {}),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -135,6 +138,7 @@ class Lease:
             "workflow_hash": self.workflow_hash,
             "output_url": self.urls.output_url,
             "output_headers": dict(self.urls.output_headers),
+            "about": self.about,
             "input_payload": {
                 "workflow": self.graph,
                 "assets": [{**asdict(each), "download_url": self.urls.assets[each.key]} for each in self.assets],

@@ -279,7 +279,8 @@ def upgrade() -> None:
         sa.Column("outcome", sa.Text(), nullable=True),
         sa.Column("fault", sa.Text(), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
-        sa.Column("seed", sa.BigInteger(), nullable=True),
+        sa.Column("seed", sa.Text(), nullable=True),
+        sa.Column("about", JsonText(), nullable=True),
         sa.Column("provider_job_id", sa.Text(), nullable=True),
         sa.CheckConstraint(
             "outcome IS NULL OR outcome IN ('completed', 'failed', 'requeued', 'expired', 'canceled', 'deferred')",
