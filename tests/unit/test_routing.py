@@ -99,7 +99,7 @@ class TestWarmPreference:
     @pytest.mark.parametrize(("seconds", "chosen"), [(119.999, 3), (120, 1)])
     def test_a_row_passed_over_for_120_seconds_is_passed_over_no_more(self, seconds: float, chosen: int) -> None:
         rows = candidates("aab")
-        rows[1] = replace(rows[1], passed_over_at=NOW - timedelta(seconds=seconds))
+        rows[1] = rows[1]._replace(passed_over_at=NOW - timedelta(seconds=seconds))
         assert ids(routed([ask(warm="b")], rows)) == [chosen]
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -55,7 +56,7 @@ def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
     A text that is nothing but the placeholder becomes the value itself: a number stays a number. All are
     replaced in one pass, so a value that holds another placeholder's text (a prompt may) is left alone.
     """
-    pattern = _pattern(values)
+    pattern = _pattern(frozenset(values))
 
     def fill(text: str) -> object:
         if pattern is None:
@@ -71,7 +72,7 @@ def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
 def placeholders_in(graph: Graph, names: Iterable[str]) -> set[str]:
     """Return those of the names that `replace_placeholders` would replace somewhere in the graph."""
     wanted = set(names)
-    pattern = _pattern(wanted)
+    pattern = _pattern(frozenset(wanted))
     if pattern is None:
         return set()
     found: set[str] = set()
@@ -113,7 +114,8 @@ def _check_node(node_id: str, node: object) -> None:
             raise GraphError(f'Node "{node_id}" is not a JSON object.')
 
 
-def _pattern(names: Iterable[str]) -> re.Pattern[str] | None:
+@lru_cache(maxsize=256)
+def _pattern(names: frozenset[str]) -> re.Pattern[str] | None:
     # the longest first, because the first alternative that matches wins: "{img2}" must not be read as "{img"
     ordered = sorted((name for name in names if name), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None
@@ -130,7 +132,12 @@ def _fill_node(node: dict[str, Any], fill: Callable[[str], object]) -> dict[str,
     inputs = {
         name: list(value) if is_link(value) else _fill_texts(value, fill) for name, value in node["inputs"].items()
     }
-    return {key: inputs if key == "inputs" else deepcopy(part) for key, part in node.items()}
+    return {key: inputs if key == "inputs" else _copied(part) for key, part in node.items()}
+
+
+def _copied(part: Any) -> Any:
+    # deepcopy takes its time to find out that a text need not be copied
+    return part if isinstance(part, str) else deepcopy(part)
 
 
 def _fill_texts(value: Any, fill: Callable[[str], object]) -> Any:

@@ -24,7 +24,11 @@ def output_id(lease_token: str) -> str:
 
 
 def output_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str) -> str:
-    return f"tenants/{tenant_id}/ai-jobs/{job_id}/output-{output_id(lease_token)}.{extension.lstrip('.')}"
+    return path_of_output(output_id(lease_token), tenant_id=tenant_id, job_id=job_id, extension=extension)
+
+
+def path_of_output(file_id: str, *, tenant_id: str, job_id: str, extension: str) -> str:
+    return f"tenants/{tenant_id}/ai-jobs/{job_id}/output-{file_id}.{extension.lstrip('.')}"
 
 
 def digest(value: Any) -> str:

@@ -4,7 +4,7 @@ A message carries everything its consumer needs, so a pool can be told long afte
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from comfyrelay.domain.lifecycle import Move
@@ -50,32 +50,18 @@ class Message:
     provider_job_id: str | None = None
     output: OutputFile | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        for name in _FIELDS:
-            value = getattr(self, name)
-            if value is not None:
-                fields[name] = value
-        for name in _TIMES:
-            if name in fields:
-                fields[name] = fields[name].isoformat()
-        if self.output is not None:
-            fields["output"] = {name: getattr(self.output, name) for name in _OUTPUT_FIELDS}
-        return fields
-
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Message":
+        """From its fields as JSON has them."""
         values = dict(fields)
         for name in _TIMES:
-            if name in values:
-                values[name] = datetime.fromisoformat(values[name])
-        if "output" in values:
+            if values.get(name) is not None:
+                # In SQLite times are UTC, and do not say so.
+                at = datetime.fromisoformat(values[name])
+                values[name] = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        if values.get("output") is not None:
             values["output"] = OutputFile(**values["output"])
         return cls(**values)
-
-
-_FIELDS = tuple(Message.__dataclass_fields__)
-_OUTPUT_FIELDS = tuple(OutputFile.__dataclass_fields__)
 
 
 def message_of(

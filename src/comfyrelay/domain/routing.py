@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import NamedTuple
 
 from comfyrelay.domain.lifecycle import Dispatch
 
@@ -20,8 +21,7 @@ class WarmPolicy:
     longest_wait: timedelta = timedelta(seconds=120)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entitlement:
+class Entitlement(NamedTuple):
     """What a worker may be given. Workers with the same entitlement are served from one list of candidates."""
 
     stage: str
@@ -47,8 +47,7 @@ class Ask:
         return min(self.limit, self.free_slots + self.prefetch_slots)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A queued dispatch, and since when warmer ones have been preferred to it."""
 
     dispatch: Dispatch
@@ -59,8 +58,7 @@ class Candidate:
         return self.dispatch.id
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     ask: Ask
     dispatch: Dispatch
     is_prefetch: bool
@@ -92,15 +90,18 @@ def route(
         for _ in range(slots):
             while queue and queue[0].id in taken:
                 queue.popleft()
-            rows = 1 + policy.lookahead_rows if ask.warm_hashes else 1
-            window = list(islice((each for each in queue if each.id not in taken), rows))
-            if not window:
+            if not queue:
                 return
-            position = _choose(window, ask.warm_hashes, policy=policy, now=now)
-            taken.add(window[position].id)
-            passed.update(each.id for each in window[:position])
+            chosen = queue[0]
+            if ask.warm_hashes:
+                rows = (each for each in queue if each.id not in taken)
+                window = list(islice(rows, 1 + policy.lookahead_rows))
+                position = _choose(window, ask.warm_hashes, policy=policy, now=now)
+                chosen = window[position]
+                passed.update(each.id for each in window[:position])
+            taken.add(chosen.id)
             granted[ask.key] += 1
-            grants.append(Grant(ask=ask, dispatch=window[position].dispatch, is_prefetch=is_prefetch))
+            grants.append(Grant(ask, chosen.dispatch, is_prefetch))
 
     for ask in waiting:
         serve(ask, min(ask.limit, ask.free_slots), is_prefetch=False)

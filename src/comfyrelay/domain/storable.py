@@ -5,6 +5,7 @@ What a user sends is refused for such a letter; what a worker says is cleaned, f
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
@@ -22,4 +23,6 @@ def storable(value: Any) -> Any:
         return {storable(key): storable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [storable(each) for each in value]
+    if is_dataclass(value):
+        return {each.name: storable(getattr(value, each.name)) for each in fields(value)}
     return value

@@ -6,8 +6,9 @@ outbox for the relay.
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import structlog
 
@@ -29,6 +30,10 @@ MESSAGES_AT_ONCE = 1000
 LETTERS_WAITING = 50
 # How long a start may wait to be told together with the job's end. Nobody sees the difference.
 LATER_SECONDS = 0.5
+# How far apart the deliveries to one pool are while nobody waits for them, so that under load many share one commit.
+PACE_SECONDS = 0.05
+# How long letters that were applied may stay in the outbox, so that many leave it in one transaction.
+FORGET_SECONDS = 0.1
 
 
 class Courier:
@@ -53,10 +58,19 @@ class Courier:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._applied: list[int] = []
         self._forgetting: asyncio.Task[None] | None = None
+        self._last_at: dict[str, float] = {}
+        self._hurry = asyncio.Event()
+        self._in_a_hurry = 0
 
     async def deliver(self, letters: Iterable[Letter]) -> None:
         """Deliver, and return when the pools have committed, or cannot be reached and must be told later."""
-        await asyncio.gather(*self.send(letters).values())
+        with self._hurrying():
+            await asyncio.gather(*self.send(letters).values())
+
+    async def arrived(self, delivery: asyncio.Future[None]) -> None:
+        """Wait for one that was begun."""
+        with self._hurrying():
+            await asyncio.shield(delivery)
 
     def send(self, letters: Iterable[Letter]) -> dict[str, asyncio.Future[None]]:
         """Begin to deliver; by pool, what to wait for. The letters are of one transaction: at most one a pool."""
@@ -88,9 +102,27 @@ class Courier:
         """Deliver everything, and return when nothing is under way."""
         for pool in list(self._timers):
             self._deliver_later_ones(pool)
-        while self._running or self._forgetting is not None:
-            under_way = [*self._running.values(), *([self._forgetting] if self._forgetting else [])]
-            await asyncio.gather(*under_way, return_exceptions=True)
+        with self._hurrying():
+            while self._running or self._forgetting is not None:
+                under_way = [*self._running.values(), *([self._forgetting] if self._forgetting else [])]
+                await asyncio.gather(*under_way, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def _hurrying(self) -> Iterator[None]:
+        """While somebody waits, nothing is put off."""
+        self._in_a_hurry += 1
+        self._hurry.set()
+        try:
+            yield
+        finally:
+            self._in_a_hurry -= 1
+            if not self._in_a_hurry:
+                self._hurry.clear()
+
+    async def _put_off(self, seconds: float) -> None:
+        if seconds > 0 and not self._in_a_hurry:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), seconds)
 
     def _deliver_later_ones(self, pool: str) -> None:
         self._timers.pop(pool).cancel()
@@ -103,8 +135,10 @@ class Courier:
 
     async def _run(self, pool: str) -> None:
         try:
-            while batch := self._take(pool):
-                await self._deliver_batch(pool, batch)
+            while self._waiting[pool]:
+                await self._put_off(self._last_at.get(pool, 0.0) + PACE_SECONDS - _now())
+                self._last_at[pool] = _now()
+                await self._deliver_batch(pool, self._take(pool))
         finally:
             del self._running[pool]
 
@@ -147,7 +181,7 @@ class Courier:
         ]
 
     def _forget_soon(self, pool: str, applied: Sequence[Letter]) -> None:
-        """Nobody waits for a letter to leave the outbox, so the deliveries of all pools share one commit for it."""
+        """Nobody waits for a letter to leave the outbox, so deliveries of all pools, for a while, share one commit."""
         for letter in applied:
             left = self._later[pool].get(letter.id)
             if left is not None:
@@ -163,6 +197,7 @@ class Courier:
     async def _forget_applied(self) -> None:
         try:
             while self._applied:
+                await self._put_off(FORGET_SECONDS)
                 applied, self._applied = self._applied, []
                 await self._forget_ids(applied)
         except Exception:
@@ -283,6 +318,10 @@ def _video_change(settled: Settled) -> media.VideoChange:
         processed_file_id=job.output_file_id if job.status == JobStatus.COMPLETED else None,
         processing_details=details,
     )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _note_failure(future: asyncio.Future[None]) -> None:

@@ -243,7 +243,7 @@ class Leasing:
             moves.append(move)
             leased.dispatches[key].append(move.after)
         taken = [move.after for move in moves]
-        await dispatches.write(tx, moves)
+        await dispatches.write_leased(tx, taken)
         await leases.begin(tx, taken)
         await audit.record(
             tx, [AuditEntry(worker_id=each.worker_id or "", event="lease", dispatch_id=each.id) for each in taken]
@@ -389,12 +389,8 @@ def _asks(
 
 
 def _entitlement(request: LeaseRequest, fact: WorkerFacts, *, now: datetime) -> Entitlement:
-    return Entitlement(
-        stage=fact.stage,
-        providers=tuple(sorted(set(request.providers))),
-        workflow_ids=fact.workflow_ids,
-        blocked_hashes=tuple(sorted(h for h, until in fact.blocks.items() if is_blocked(until, now=now))),
-    )
+    blocked = tuple(sorted(h for h, until in fact.blocks.items() if is_blocked(until, now=now))) if fact.blocks else ()
+    return Entitlement(fact.stage, tuple(sorted(set(request.providers))), fact.workflow_ids, blocked)
 
 
 def _slots_by_entitlement(asks: Sequence[Ask], *, lookahead: int) -> dict[Entitlement, int]:

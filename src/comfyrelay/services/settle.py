@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 from comfyrelay.domain import lifecycle
 from comfyrelay.domain.failover import FailoverPolicy
-from comfyrelay.domain.ids import output_id, output_path
+from comfyrelay.domain.ids import output_id, path_of_output
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.messages import OutputFile
 from comfyrelay.domain.states import DispatchStatus
@@ -168,7 +168,7 @@ class Settle:
         need not wait until the tenant pool has been told as well, unless that falls behind."""
         settlement, delivery = await self._coalescer.call(report)
         if delivery is not None and (wait_for_tenant or self._courier.is_behind):
-            await asyncio.shield(delivery)
+            await self._courier.arrived(delivery)
         return settlement
 
     async def report_many(self, reports: Sequence[Report]) -> list[Settlement | Exception]:
@@ -194,7 +194,8 @@ class Settle:
         return batch
 
     async def _settle(self, tx: Tx, reports: Sequence[Report]) -> _Batch:
-        found, now = await dispatches.lock(tx, sorted({each.dispatch_id for each in reports}))
+        ids = sorted({each.dispatch_id for each in reports})
+        found, now, has_blocks = await dispatches.lock_reported(tx, ids)
         decided: dict[int, Verdict] = {}
         accepted: dict[str, tuple[Verb, Settlement]] = {}
         undecided: dict[int, Report] = {}
@@ -220,7 +221,9 @@ class Settle:
             else:
                 undecided[index] = report
         await self._answer_repeats(tx, undecided, batch)
-        batch.letters = await verdicts.write(tx, list(decided.values()), now=now, policy=self._policy)
+        batch.letters = await verdicts.write(
+            tx, list(decided.values()), now=now, policy=self._policy, has_blocks=has_blocks
+        )
         batch.queued_again = any(each.move.after.status == DispatchStatus.QUEUED for each in decided.values())
         return batch
 
@@ -267,12 +270,13 @@ def _speaks(dispatch: Dispatch, report: Report) -> bool:
 def _details(dispatch: Dispatch, report: Report, began_at: datetime | None) -> Details:
     output = None
     if report.output is not None:
+        file_id = output_id(report.lease_token)
         output = OutputFile(
-            file_id=output_id(report.lease_token),
-            path=output_path(
+            file_id=file_id,
+            path=path_of_output(
+                file_id,
                 tenant_id=dispatch.tenant_id,
                 job_id=dispatch.tenant_job_id,
-                lease_token=report.lease_token,
                 extension=report.output.extension,
             ),
             size=report.output.size,

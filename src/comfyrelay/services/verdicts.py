@@ -47,12 +47,15 @@ class Verdict:
     details: Details = NO_DETAILS
 
 
-async def write(tx: Tx, decided: Sequence[Verdict], *, now: datetime, policy: FailoverPolicy) -> list[Letter]:
-    """Write the moves of locked dispatches with all that follows from them; the letters are to be delivered next."""
+async def write(
+    tx: Tx, decided: Sequence[Verdict], *, now: datetime, policy: FailoverPolicy, has_blocks: bool = True
+) -> list[Letter]:
+    """Write the moves of locked dispatches with all that follows from them; the letters are to be delivered next.
+
+    Without `has_blocks`, none of their workers is known to have a failure to its name, so there is none to clear."""
     if not decided:
         return []
     ended = [each for each in decided if each.move.ended is not None]
-    has_blocks = bool(ended) and await blocks.any_of(tx, {each.move.before.worker_id or "" for each in ended})
     await dispatches.write(tx, [each.move for each in decided])
     if ended:
         await leases.end(tx, [(each.move, each.by) for each in ended], at=now)

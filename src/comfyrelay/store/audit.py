@@ -37,12 +37,8 @@ class AuditRecord:
 
 
 async def record(tx: Tx, entries: Sequence[AuditEntry]) -> None:
-    rows = [
-        {"n": n, "worker_id": e.worker_id, "event": e.event, "dispatch_id": e.dispatch_id, "data": e.data}
-        for n, e in enumerate(entries)
-    ]
-    if rows:
-        await tx.write(_record, with_rows(rows))
+    if entries:
+        await tx.write(_record, with_rows(entries))
 
 
 @cache
@@ -52,10 +48,9 @@ def _record(dialect: str) -> Executable:
         "event": Text(),
         "dispatch_id": BigInteger(),
         "data": JsonText(),
-        "n": BigInteger(),
     }
     r = rows_table(dialect, columns)
-    rows = select(r.c.worker_id, r.c.event, r.c.dispatch_id, r.c.data, relay_now()).order_by(r.c.n)
+    rows = select(r.c.worker_id, r.c.event, r.c.dispatch_id, r.c.data, relay_now())
     names = ["worker_id", "event", "dispatch_id", "data", "created_at"]
     return insert(worker_audit_logs).from_select(names, rows)
 

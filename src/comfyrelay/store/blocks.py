@@ -5,13 +5,13 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Text, delete, select
+from sqlalchemy import delete, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.failover import Block
 from comfyrelay.store.central import workflow_blocks
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.rows import columns_of, insert_into, rows_table, with_rows
 from comfyrelay.store.types import relay_now
 
 Pair = tuple[str, str]
@@ -49,17 +49,6 @@ async def write(tx: Tx, pair: Pair, block: Block) -> None:
     )
     counted = {"failure_count": query.excluded.failure_count, "blocked_until": query.excluded.blocked_until}
     await tx.execute(query.on_conflict_do_update(index_elements=["worker_id", "workflow_hash"], set_=counted))
-
-
-async def any_of(tx: Tx, worker_ids: Iterable[str]) -> bool:
-    """Whether any of the workers has a failure to its name; hardly ever."""
-    return bool(await tx.fetch(_any_of, with_ids(worker_ids)))
-
-
-@cache
-def _any_of(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
-    return select(workflow_blocks.c.worker_id).join(r, workflow_blocks.c.worker_id == r.c.id).limit(1)
 
 
 async def clear(tx: Tx, pairs: Sequence[Pair]) -> dict[Pair, datetime | None]:

@@ -4,10 +4,9 @@ For any number of workers it is two statements: one that picks and locks, one th
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Integer, Text, cast, column, func, select, text, update
 from sqlalchemy.sql import Executable
@@ -25,8 +24,7 @@ from comfyrelay.store.types import relay_now, word
 _SLACK = 16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerFacts:
+class WorkerFacts(NamedTuple):
     """What decides whether and what a worker may lease."""
 
     worker_id: str
@@ -34,10 +32,10 @@ class WorkerFacts:
     max_concurrency: int
     is_approved: bool
     is_draining: bool
+    token_hash: str | None
     leases: int
     workflow_ids: tuple[int, ...]
     blocks: Mapping[str, datetime | None]
-    token_hash: str | None
     now: datetime
 
 
@@ -56,23 +54,14 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str]) -> dict[str, WorkerFac
     if any(row.blocks for row in locked):
         for row in await tx.fetch(_blocks, named):
             blocks.setdefault(row.worker_id, {})[row.workflow_hash] = row.blocked_until
-    return {
-        row.worker_id: WorkerFacts(
-            worker_id=row.worker_id,
-            stage=row.stage,
-            max_concurrency=row.max_concurrency,
-            is_approved=row.is_approved,
-            is_draining=row.is_draining,
-            leases=row.leases,
-            workflow_ids=_ids(row.assigned),
-            blocks=blocks.get(row.worker_id, {}),
-            token_hash=row.token_hash,
-            now=row.now,
-        )
-        for row in locked
-    }
+    facts = {}
+    for worker_id, *plain, assigned, _blocks_there, now in locked:
+        values = (worker_id, *plain, _ids(assigned), blocks.get(worker_id, {}), now)
+        facts[worker_id] = WorkerFacts._make(values)
+    return facts
 
 
+@lru_cache(maxsize=256)
 def _ids(listed: str | None) -> tuple[int, ...]:
     return tuple(sorted(map(int, listed.split(",")))) if listed else ()
 
@@ -230,7 +219,7 @@ def _group(entitlement: Entitlement) -> dict[str, Any]:
 
 def _candidate(values: Iterable[Any]) -> Candidate:
     *dispatch, passed_over_at = values
-    return Candidate(dispatch=from_row(dispatch), passed_over_at=passed_over_at)
+    return Candidate(from_row(dispatch), passed_over_at)
 
 
 async def note_passed_over(tx: Tx, ids: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import asyncpg
+import orjson
 import structlog
 from sqlalchemy import NullPool, event, exc
 from sqlalchemy.engine import URL, make_url
@@ -205,6 +206,7 @@ def async_url(url: str) -> URL:
 def _postgres_engine(url: URL) -> AsyncEngine:
     return create_async_engine(
         url,
+        json_deserializer=orjson.loads,
         # Transactions are begun and ended on the driver's connection, see `Tx.transaction`.
         isolation_level="AUTOCOMMIT",
         poolclass=NullPool,

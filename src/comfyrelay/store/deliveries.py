@@ -12,7 +12,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.webhooks import DeliveryStatus, EndedJob
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import as_rows, columns_of, insert_into, rows_table, with_rows
+from comfyrelay.store.rows import columns_of, insert_into, rows_table, with_rows
 from comfyrelay.store.tenant import ai_jobs, webhook_deliveries, webhooks
 from comfyrelay.store.types import relay_now, word
 
@@ -122,7 +122,7 @@ async def ended_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, EndedJob]:
 
 async def note(tx: Tx, outcomes: Sequence[Outcome]) -> None:
     """Write down what came of attempts. One that came too late, after another claim, changes nothing."""
-    await tx.write(_note, with_rows(as_rows(outcomes, tuple(Outcome.__dataclass_fields__))))
+    await tx.write(_note, with_rows(outcomes))
 
 
 @cache

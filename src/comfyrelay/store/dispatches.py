@@ -29,6 +29,7 @@ from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.ordering import Place
 from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.store.central import ai_job_dispatches as d
+from comfyrelay.store.central import workflow_blocks
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now, word
@@ -62,6 +63,18 @@ _MOVED = (
     "finished_at",
     "duration_seconds",
     "last_error",
+)
+
+_LEASE = (
+    "attempts",
+    "epoch",
+    "version",
+    "worker_id",
+    "lease_token",
+    "lease_request_id",
+    "leased_at",
+    "lease_expires_at",
+    "is_prefetch",
 )
 
 _NEW = (
@@ -171,6 +184,20 @@ def _lock(dialect: str) -> Executable:
     return select(*COLUMNS, relay_now().label("now")).join(r, d.c.id == r.c.id).order_by(d.c.id).with_for_update(of=d)
 
 
+async def lock_reported(tx: Tx, ids: Iterable[int]) -> tuple[dict[int, Dispatch], datetime, bool]:
+    """As `lock`; and whether any of the workers that hold them has a failure to its name, which is rare."""
+    result = await tx.fetch(_lock_reported, with_ids(ids))
+    return *_with_time(result), any(row.has_blocks for row in result)
+
+
+@cache
+def _lock_reported(dialect: str) -> Executable:
+    r = ids_table(dialect)
+    has_blocks = select(workflow_blocks.c.worker_id).where(workflow_blocks.c.worker_id == d.c.worker_id).exists()
+    query = select(*COLUMNS, relay_now().label("now"), has_blocks.label("has_blocks"))
+    return query.join(r, d.c.id == r.c.id).order_by(d.c.id).with_for_update(of=d)
+
+
 async def lock_where(tx: Tx, condition: "Condition") -> tuple[dict[int, Dispatch], datetime]:
     query = select(*COLUMNS, relay_now().label("now")).where(condition).order_by(d.c.id).with_for_update(of=d)
     return _with_time((await tx.execute(query)).all())
@@ -210,12 +237,20 @@ async def write(tx: Tx, moves: Iterable[Move]) -> None:
 @cache
 def _write(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(d, "id", *_MOVED))
-    values: dict[Any, Any] = {d.c[name]: r.c[name] for name in _MOVED}
+    return update(d).values({name: r.c[name] for name in _MOVED}).where(d.c.id == r.c.id)
+
+
+async def write_leased(tx: Tx, leased: Iterable[Dispatch]) -> None:
+    """Write the moves of dispatches that have just been leased: all that a lease changes."""
+    await tx.write(_write_leased, with_rows(as_rows(leased, ("id", *_LEASE))))
+
+
+@cache
+def _write_leased(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "id", *_LEASE))
     # Whoever is leased anew starts without progress, and without having been passed over.
-    begins = (r.c.status == word(DispatchStatus.LEASED)) & (d.c.epoch != r.c.epoch)
-    values[d.c.progress] = case((begins, None), else_=d.c.progress)
-    values[d.c.passed_over_at] = case((begins, None), else_=d.c.passed_over_at)
-    return update(d).values(values).where(d.c.id == r.c.id)
+    anew = {"progress": None, "passed_over_at": None, "status": word(DispatchStatus.LEASED)}
+    return update(d).values({**{name: r.c[name] for name in _LEASE}, **anew}).where(d.c.id == r.c.id)
 
 
 async def heartbeat(tx: Tx, beats: Sequence[Beat], *, ttl_seconds: float) -> list[BeatAnswer]:

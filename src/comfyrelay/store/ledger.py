@@ -85,40 +85,29 @@ def _lock_wallets(dialect: str) -> Executable:
     )
 
 
-async def append(tx: Tx, entries: Sequence[Entry]) -> list[Entry]:
+async def append(tx: Tx, entries: Sequence[Entry]) -> int:
     """Write the transactions that are not there yet, and move the balances by what was written.
 
     Wallets whose balance moves must be locked. A transaction that is already there (same job and type, a job settled
-    either way, same reference) is left alone and does not count; the entries that were written are returned.
+    either way, same reference) is left alone and does not count; returns how many were written.
     """
-    rows = [{"n": n, **{name: getattr(each, name) for name in _WRITTEN}} for n, each in enumerate(entries)]
-    result = await tx.fetch(_append, with_rows(rows))
-    written = [
-        Entry(
-            tenant_id=row.tenant_id,
-            type=TransactionType(row.type),
-            amount=row.amount,
-            job_id=row.job_id,
-            reference=row.reference,
-        )
-        for row in result
-    ]
+    written = await tx.fetch(_append, with_rows(entries))
     sums: dict[str, int] = {}
-    for each in written:
-        sums[each.tenant_id] = sums.get(each.tenant_id, 0) + each.amount
+    for tenant_id, amount in written:
+        sums[tenant_id] = sums.get(tenant_id, 0) + amount
     moved = [{"tenant_id": tenant, "amount": amount} for tenant, amount in sorted(sums.items()) if amount]
     if moved:
         await tx.write(_move_balances, with_rows(moved))
-    return written
+    return len(written)
 
 
 @cache
 def _append(dialect: str) -> Executable:
     t = token_transactions
-    r = rows_table(dialect, columns_of(t, *_WRITTEN) | {"n": BigInteger()})
-    rows = select(*(r.c[name] for name in _WRITTEN), relay_now()).where(literal(1) == 1).order_by(r.c.n)
+    r = rows_table(dialect, columns_of(t, *_WRITTEN))
+    rows = select(*(r.c[name] for name in _WRITTEN), relay_now()).where(literal(1) == 1)
     query = insert_into(dialect, t).from_select([*_WRITTEN, "created_at"], rows).on_conflict_do_nothing()
-    return query.returning(t.c.tenant_id, t.c.type, t.c.amount, t.c.job_id, t.c.reference)
+    return query.returning(t.c.tenant_id, t.c.amount)
 
 
 @cache

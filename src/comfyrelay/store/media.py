@@ -11,7 +11,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.store.database import Tx
-from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant import batches, files, videos
 from comfyrelay.store.types import json_value, relay_now
 
@@ -71,11 +71,19 @@ class VideoChange:
 _FILE = [files.c[name] for name in File.__dataclass_fields__]
 _VIDEO = [videos.c[name] for name in Video.__dataclass_fields__]
 _BATCH = [batches.c[name] for name in Batch.__dataclass_fields__]
+_NEW_FILE = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "original_filename")
 _OUTPUT = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "metadata")
 
 
-async def create_file(tx: Tx, **values: Any) -> None:
-    await tx.execute(insert(files).values(**values, created_at=relay_now()))
+async def create_files(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
+    await tx.write(_create_files, with_rows(rows))
+
+
+@cache
+def _create_files(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(files, *_NEW_FILE))
+    rows = select(*(r.c[name] for name in _NEW_FILE), relay_now())
+    return insert(files).from_select([*_NEW_FILE, "created_at"], rows)
 
 
 async def files_of(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, File]:
@@ -193,8 +201,7 @@ def _attach_job(dialect: str) -> Executable:
 
 
 async def change_videos(tx: Tx, changes: Sequence[VideoChange]) -> None:
-    rows = as_rows(changes, tuple(VideoChange.__dataclass_fields__))
-    await tx.write(_change_videos, with_rows(rows))
+    await tx.write(_change_videos, with_rows(changes))
 
 
 @cache

@@ -35,7 +35,7 @@ async def post(tx: Tx, messages: Mapping[str, Sequence[Message]]) -> list[Letter
     """One letter for each pool, with its messages."""
     if not messages:
         return []
-    rows = [{"db_pool": pool, "messages": [each.to_json() for each in said]} for pool, said in messages.items()]
+    rows = [{"db_pool": pool, "messages": list(said)} for pool, said in messages.items()]
     posted = await tx.fetch(_post, with_rows(rows))
     return [Letter(id=row.id, db_pool=row.db_pool, messages=messages[row.db_pool]) for row in posted]
 

@@ -47,16 +47,14 @@ def ids_table(dialect: str, type_: ColumnType = BigInteger, *, parameter: str = 
     return rows_table(dialect, {"id": type_}, parameter=parameter)
 
 
-def with_rows(rows: Iterable[Mapping[str, Any]], parameter: str = "rows") -> dict[str, Any]:
+def with_rows(rows: Iterable[object], parameter: str = "rows") -> dict[str, Any]:
     return {parameter: list(rows)}
 
 
 def as_rows(objects: Iterable[Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The named attributes of each object. What is not there is left out: a missing field is NULL all the same."""
+    """The named attributes of each object. Not needed for dataclasses whose fields are the columns: they are rows."""
     values = attrgetter(*names)
-    return [
-        {name: value for name, value in zip(names, values(each), strict=True) if value is not None} for each in objects
-    ]
+    return [dict(zip(names, values(each), strict=True)) for each in objects]
 
 
 def with_ids(ids: Iterable[Any], parameter: str = "rows") -> dict[str, Any]:

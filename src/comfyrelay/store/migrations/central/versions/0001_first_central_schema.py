@@ -260,6 +260,15 @@ def upgrade() -> None:
         postgresql_where=sa.text("status IN ('queued', 'paused')"),
         sqlite_where=sa.text("status IN ('queued', 'paused')"),
     )
+    if op.get_bind().dialect.name == "postgresql":
+        # A lease and its end each write a new entry for the row into these. In pages with room for that, they need not
+        # be searched for entries of old versions first, which takes a seventh of the time that a lease costs.
+        for index in (
+            "pk_ai_job_dispatches",
+            "uq_ai_job_dispatches_tenant_id_tenant_job_id",
+            "ix_ai_job_dispatches_batch",
+        ):
+            op.execute(f"ALTER INDEX {index} SET (fillfactor = 50)")
     op.create_table(
         "api_tokens",
         sa.Column("id", sa.Text(), nullable=False),
