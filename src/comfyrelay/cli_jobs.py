@@ -81,8 +81,13 @@ def jobs(
 
 
 @jobs_app.command()
-def show(job: Id, url: Url = None, as_json: Json = False) -> None:
-    """Show a job, or a batch: how far it is, what it waits for, what went wrong, and where its output is."""
+def show(
+    job: Id,
+    whole: Annotated[bool, typer.Option("--all", help="Every input, also those that nobody changed.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Show a job, or a batch: how far it is, what it waits for, what went wrong, and where its files are."""
     from comfyrelay.client import words
     from comfyrelay.client.labels import Labels
 
@@ -95,8 +100,9 @@ def show(job: Id, url: Url = None, as_json: Json = False) -> None:
         else:
             one, about = await client.job(found.id), await client.about(found.id)
             label = (await Labels(client).of([one]))[found.id]
-            _print({**one, "about": about}, words.job_details(one, label, about, words.now()), as_json=as_json)
-            for line in [] if as_json else words.output_lines(one):
+            details = words.job_details(one, label, about, words.now(), is_whole=whole)
+            _print({**one, "about": about}, details, as_json=as_json)
+            for line in [] if as_json else words.output_lines(one, about):
                 typer.echo(line)
 
     connected(url, work)

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +31,7 @@ out = Console()
 err = Console(stderr=True)
 
 FAILED = 1
+WAITING_SECONDS = 3.0
 What = Annotated[str, typer.Argument(metavar="GRAPH", help="A graph (API format, .json), an effect, or a workflow.")]
 Values = Annotated[
     list[str] | None,
@@ -91,7 +92,7 @@ def batch_add(
     ] = None,
     tries: Annotated[int, typer.Option(help="How often each is tried.", min=1, max=1000)] = 1,
     seed_mode: Annotated[str | None, typer.Option(help="fixed, increment or random.")] = None,
-    seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="The first seed.", min=0, max=2**64 - 1)] = 0,
     pairwise: Annotated[bool, typer.Option("--pairwise", help="Input n with prompt n, not each with each.")] = False,
     values: Values = None,
     preset: Annotated[str | None, typer.Option(help="A preset whose values all items have.")] = None,
@@ -275,9 +276,11 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
     )
     with Progress(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("waiting", total=1.0)
+        telling = asyncio.create_task(_tell_why_it_waits(client, job_id, is_quiet=is_quiet))
         try:
             async for event in client.events(job_id):
                 if event.type == "progress":
+                    telling.cancel()
                     step = f" {event.data['step']:g}/{event.data['steps']:g}" if event.data.get("steps") else ""
                     text = f"{event.data.get('node') or event.data.get('stage') or 'running'}{step}"
                     bar.update(task, completed=event.data.get("value", 0.0), description=text)
@@ -287,3 +290,18 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
             except ComfyRelayError as error:
                 err.print(f"It could not be canceled: {error}", highlight=False)
             raise
+        finally:
+            telling.cancel()
+
+
+async def _tell_why_it_waits(client: Client, job_id: str, *, is_quiet: bool) -> None:
+    """Once for each reason, so that nobody looks at a bar that does not move and wonders."""
+    told = None
+    while not is_quiet:
+        await asyncio.sleep(WAITING_SECONDS)
+        # whoever follows the events says what is wrong
+        with suppress(ComfyRelayError):
+            waiting = (await client.job(job_id))["waiting"]
+            if waiting is not None and waiting["reason"] != told:
+                told = waiting["reason"]
+                err.print(waiting["text"], highlight=False, markup=False, soft_wrap=True)

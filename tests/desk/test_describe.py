@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.graph import Graph, replace_placeholders
 from comfyrelay.desk.describe import MOST_PROPERTIES, Described, describe
-from comfyrelay.domain.properties import ASSET_TYPES
+from comfyrelay.domain.properties import ASSET_TYPES, Property
 from comfyrelay.errors import GraphError
 from comfyrelay.server.user_models import NewWorkflowBody
 from comfyrelay.services.catalogue import read_properties
@@ -270,6 +270,20 @@ class TestRoles:
         assert places(described, "prompt") == {("6", "text")}
         assert places(described, "seed") == {("3", "seed")}
         assert prop(described, "ksampler_seed")["default_value"] == 5
+
+    def test_every_further_seed_is_offered_early_and_called_one(self) -> None:
+        more = {
+            "1": node("PrimitiveInt", value=7),
+            "2": node("KSampler", seed=["1", 0], positive=["6", 0], negative=["7", 0], latent_image=["3", 0]),
+            "20": node("KSamplerAdvanced", add_noise="disable", noise_seed=0, positive=["6", 0], latent_image=["2", 0]),
+        }
+        described = describe({**changed(SDXL, "8", samples=["20", 0]), **more}, OBJECT_INFO)
+        assert keys(described)[:5] == [
+            *("prompt", "negative_prompt", "seed"),
+            *("primitive_int_seed", "ksampler_advanced_noise_seed"),
+        ]
+        seeds = [Property.from_json(each) for each in described.properties]
+        assert [each.default_value for each in seeds if each.is_seed] == [SDXL["3"]["inputs"]["seed"], 7, 0]
 
     def test_a_prompt_is_found_through_nodes_that_change_both_sides(self) -> None:
         graph = changed(SDXL, "3", positive=["20", 0], negative=["20", 1])

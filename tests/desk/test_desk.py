@@ -2,19 +2,26 @@
 
 import asyncio
 import itertools
+import socket
+import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
 from comfyrelay.client import Client
+from comfyrelay.client.labels import Labels
+from comfyrelay.client.top import look
 from comfyrelay.desk import place
+from comfyrelay.desk.desk import Desk
 from comfyrelay.desk.place import filesystem_of, take_folder
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings
 from comfyrelay.sim import Sim, Slow
+from tests.api.processes import free_port
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk
+from tests.web.looking import PROMPT_GRAPH
 
 
 async def test_the_first_start_brings_examples_that_run_without_models(desk: OpenDesk, tmp_path: Path) -> None:
@@ -118,6 +125,96 @@ async def test_a_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) ->
             async for _ in client.events(job["id"]):
                 pass
             assert sim.log.count("POST", "/prompt") == 1
+
+
+async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_it_is_back(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    named = make_desk(tmp_path, comfyui_url=[url])
+    async with named.open() as (_, ready), Client(ready.url) as client:
+        job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
+        away = f"ComfyUI does not answer at {url}."
+        await until_waiting(client, job["id"], away)
+        assert await away_at(client) == [url]
+        seen = await look(client, Labels(client))
+        assert (seen.comfyui_away, seen.waits_for) == ([url], away)
+        async with Sim(port=port) as sim:
+            async for _event in client.events(job["id"]):
+                pass
+            assert (await client.job(job["id"]))["status"] == "completed"
+            assert await away_at(client) == []
+            sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
+            again = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
+            async for event in client.events(again["id"]):
+                if event.type == "progress":
+                    break
+        # it was killed with the job in it, which goes back to the queue
+        await until_waiting(client, again["id"], away)
+
+
+def sample(desk: Desk) -> Path:
+    return desk.input_folder / "examples" / "sample.png"
+
+
+async def away_at(client: Client) -> list[str]:
+    now = await client.now()
+    assert now is not None
+    return now["comfyui_away"]
+
+
+async def until_waiting(client: Client, job_id: str, text: str) -> None:
+    async with asyncio.timeout(60):
+        while (waiting := (await client.job(job_id))["waiting"]) is None or waiting["text"] != text:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+async def test_a_desk_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
+    first = make_desk(tmp_path)
+    async with first.open() as (_, ready), Client(ready.url) as client:
+        # the place of the script's own workflow is taken
+        graph = {"1": {"class_type": "SaveImage", "inputs": {}}}
+        async with httpx.AsyncClient(base_url=ready.url) as http:
+            made = await http.post("/api/admin/workflows", json={"slug": "script", "graph": graph})
+            made.raise_for_status()
+        assert (await client.desk())["version"]
+    threads = set(threading.enumerate())
+    second = make_desk(tmp_path)
+    second.script = {}
+    with pytest.raises(ConfigurationError, match="A workflow of yours is called 'script'"):
+        async with second.open():
+            pass
+    # each connection of SQLite has one
+    assert [each for each in threading.enumerate() if each not in threads and "asyncio" not in each.name] == []
+    with socket.create_server(("127.0.0.1", second.settings.port)):
+        pass
+    async with make_desk(tmp_path).open():
+        pass
+
+
+async def test_a_retry_with_new_seeds_renews_every_seed(desk: OpenDesk) -> None:
+    graph = {
+        **PROMPT_GRAPH,
+        "8": {
+            "class_type": "KSampler",
+            "inputs": {**PROMPT_GRAPH["5"]["inputs"], "latent_image": ["5", 0], "seed": 5, "denoise": 0.5},
+        },
+        "6": {"class_type": "VAEDecode", "inputs": {"samples": ["8", 0], "vae": ["1", 2]}},
+    }
+    made = await desk.client.add_graph(graph, name="two samplers")
+    job = await desk.client.submit(workflow_slug=made["workflow"]["slug"], input_payload={"seed": 2**64 - 2})
+    assert (await desk.ended(job["id"]))["status"] == "failed"
+    again = (await desk.client.retry("job", job["id"], new_seeds=True)).data
+    first, second = [await values_of(desk, each) for each in (job["id"], again["id"])]
+    assert (first["seed"], first["ksampler_seed"]) == (2**64 - 2, 5)
+    assert second["seed"] != first["seed"]
+    assert second["ksampler_seed"] not in (5, second["seed"])
+    assert second["prompt"] == first["prompt"]
+
+
+async def values_of(desk: OpenDesk, job_id: str) -> dict[str, object]:
+    about = await desk.client.about(job_id)
+    assert about is not None
+    return {each["key"]: each["value"] for each in about["inputs"]}
 
 
 async def test_what_runs_is_put_back_when_the_desk_is_closed(tmp_path: Path) -> None:

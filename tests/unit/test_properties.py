@@ -119,6 +119,36 @@ def test_a_number_keeps_within_its_bounds() -> None:
     assert problem(each, 10.5) == "This must be at most 10."
 
 
+def test_the_bounds_of_a_seed_are_told_with_all_their_digits() -> None:
+    each = prop("number", minimum=-(2**63), maximum=2**64 - 2)
+    assert resolved(each, 2**64 - 2) == 2**64 - 2
+    assert problem(each, 2**64 - 1) == "This must be at most 18446744073709551614."
+    assert problem(each, -(2**63) - 1) == "This must be at least -9223372036854775808."
+    assert problem(prop("number", maximum=0.5), 1) == "This must be at most 0.5."
+
+
+@pytest.mark.parametrize(
+    "key", ["seed", "noise_seed", "ksampler_seed", "random_noise_noise_seed", "ksampler_seed_12_3"]
+)
+def test_a_whole_number_called_seed_is_one(key: str) -> None:
+    assert prop("number", key=key).is_seed
+    assert prop("number", key=key, default_value=7).is_seed
+    assert not prop("text", key=key).is_seed
+    assert not prop("number", key=key, default_value=0.5).is_seed
+
+
+@pytest.mark.parametrize("key", ["seed_strength", "seeds", "reseed", "steps"])
+def test_what_only_has_to_do_with_a_seed_is_none(key: str) -> None:
+    assert not prop("number", key=key).is_seed
+
+
+def test_a_seed_by_chance_is_one_that_every_node_takes() -> None:
+    assert (
+        prop("number", key="seed", maximum=2**64 - 1).seed_limit == prop("number", key="seed").seed_limit == 2**32 - 1
+    )
+    assert prop("number", key="seed", maximum=999).seed_limit == 999
+
+
 def test_a_choice_is_one_of_its_choices() -> None:
     each = prop("choice", choices=["small", "large"])
     assert resolved(each, "small") == "small"

@@ -29,11 +29,16 @@ def test_the_reason_that_lasts_longest_is_the_one_that_is_told() -> None:
     later = NOW + timedelta(seconds=1)
     assert told(is_paused=True, pool_is_down=True, available_at=later).reason is Reason.PAUSED
     assert told(pool_is_down=True, available_at=later).reason is Reason.POOL_DOWN
+    assert told(FREE, comfyui_away=["http://a"], available_at=later).reason is Reason.NO_COMFYUI
     assert told(available_at=later).reason is Reason.NOT_BEFORE
     assert told().reason is Reason.NO_WORKER
     assert told(BLOCKED).reason is Reason.BLOCKED
     assert told(BLOCKED, BUSY).reason is Reason.BUSY
     assert told(BLOCKED, BUSY, FREE).reason is Reason.STARTING
+
+
+def test_a_comfyui_that_is_away_is_named() -> None:
+    assert told(FREE, comfyui_away=["http://a", "http://b"]).text == "ComfyUI does not answer at http://a or http://b."
 
 
 def test_a_free_worker_that_others_are_ahead_for_does_not_mean_starting() -> None:

@@ -89,7 +89,7 @@ async def test_all_that_is_known_of_a_job_is_told(http: httpx.AsyncClient) -> No
     assert about["workflow_name"] == "portrait"
     values = {each["key"]: each["value"] for each in about["inputs"]}
     assert (values["prompt"], values["negative_prompt"], values["seed"]) == ("a hill", "blurry", 18446744073709551614)
-    assert [each["outcome"] for each in about["attempts"]] == ["failed"]
+    assert [(each["outcome"], each["seed"]) for each in about["attempts"]] == [("failed", 18446744073709551614)]
     assert about["error_detail"]
 
 

@@ -144,6 +144,7 @@ class Now(TypedDict):
     """The queue of a desk at a glance; `waiting` in the order in which it will run, with what is only fetched."""
 
     worker: WorkerNow | None
+    comfyui_away: list[str]
     counts: dict[str, int]
     running: list[Unit]
     waiting: list[Unit]

@@ -45,6 +45,7 @@ class Snapshot:
     counts: dict[str, int]
     more: list[str]
     waits_for: str | None
+    comfyui_away: list[str]
     workers: list[dict[str, Any]] | None
     running: list[Job]
     next: list[Coming]
@@ -70,6 +71,7 @@ async def look(client: Client, labels: Labels) -> Snapshot:
         counts={status: now["counts"][status] if now else len(jobs) for status, (jobs, _) in pages.items()},
         more=[] if now else [status for status, (_, has_more) in pages.items() if has_more],
         waits_for=await _why(client, queued[0]) if queued[0] and not runs else None,
+        comfyui_away=now["comfyui_away"] if now else [],
         workers=await _workers(client, now),
         running=runs,
         next=[await _coming(client, each, labels) for each in now["waiting"][:NEXT]] if now else [],
@@ -122,7 +124,8 @@ async def _why(client: Client, queued: Sequence[Job]) -> str | None:
 
 def shown(seen: Snapshot, now: datetime) -> RenderableType:
     parts: list[RenderableType] = [_headline(seen), *_about_workers(seen)]
-    if seen.waits_for:
+    parts += [Text(f"ComfyUI does not answer at {words.clean(each)}.", style="red") for each in seen.comfyui_away]
+    if seen.waits_for and not seen.comfyui_away:
         parts.append(Text(words.clean(seen.waits_for), style="yellow"))
     if seen.running:
         parts += [_rule("running"), _running(seen, now)]

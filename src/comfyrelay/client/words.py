@@ -1,6 +1,7 @@
 """How jobs and batches are put into words and tables for a terminal."""
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -10,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from comfyrelay.client.bodies import About, Batch, Job, Preset
+from comfyrelay.client.bodies import About, Batch, InputValue, Job, Preset
 from comfyrelay.client.find import SHORT
 
 __all__ = [
@@ -41,6 +42,9 @@ _COLOURS = {
     "canceled": "yellow",
     "paused": "magenta",
 }
+# A job with no more inputs than this is shown with all of them.
+FEW_INPUTS = 8
+_FIRST = frozenset({"prompt", "negative_prompt", "seed"})
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -152,7 +156,11 @@ def preset_table(presets: Iterable[Preset]) -> Table:
     return table
 
 
-def job_details(job: Job, label: str, about: About | None, now: datetime) -> Table:
+def job_details(job: Job, label: str, about: About | None, now: datetime, *, is_whole: bool = False) -> Table:
+    given = about["inputs"] if about else []
+    run = (about["attempts"][-1]["about"] or {}) if about and about["attempts"] else {}
+    inputs = given if is_whole else _worth_showing(given)
+    left = len(given) - len(inputs)
     rows: list[tuple[str, RenderableType]] = [
         ("job", job["id"]),
         ("status", status_text(job["status"])),
@@ -165,15 +173,28 @@ def job_details(job: Job, label: str, about: About | None, now: datetime) -> Tab
         ("priority", str(job["priority"]) if job["priority"] else ""),
         ("retry of", job["retry_of"] or ""),
         ("made", _moment(job["created_at"])),
-        ("started", _moment(job["started_at"])),
+        ("started", _moment(job["started_at"]) + _waited(job)),
         ("ended", _moment(job["completed_at"]) + _took(job)),
-        *((clean(each["key"]), Text(clean(str(each["value"])))) for each in (about["inputs"] if about else ())),
+        ("command", Text(clean(shlex.join(run.get("argv", []))))),
+        ("exit code", str(run.get("exit_code", ""))),
+        *((clean(each["key"]), Text(clean(str(each["value"])))) for each in inputs),
+        ("", f"and {left} more as the workflow has them: --all" if left else ""),
     ]
     return _rows(rows)
 
 
-def output_lines(job: Job) -> list[str]:
-    """Names and links, to be printed as they are: a link must not be cut or broken over lines."""
+def _worth_showing(inputs: Sequence[InputValue]) -> list[InputValue]:
+    """What people change most, and what was changed: a graph may have hundreds of inputs."""
+    if len(inputs) <= FEW_INPUTS:
+        return list(inputs)
+    return [each for each in inputs if each["url"] or each["key"] in _FIRST or not each["is_default"]]
+
+
+def output_lines(job: Job, about: About | None) -> list[str]:
+    """Where everything is that a job has made, to be printed as it is: neither links nor paths may be cut. A desk tells
+    of files on its machine; else there are links."""
+    if about and about["files"]:
+        return [f"{clean(each['path'])}  {size_of(each['size']) or 'gone'}" for each in about["files"]]
     return [
         line
         for each in job["outputs"]
@@ -225,10 +246,16 @@ def _moment(text: str | None) -> str:
     return "" if text is None else f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
+def _waited(job: Job) -> str:
+    if job["started_at"] is None:
+        return ""
+    return f", after {span(since(job['created_at'], datetime.fromisoformat(job['started_at'])))} in the queue"
+
+
 def _took(job: Job) -> str:
     if job["started_at"] is None or job["completed_at"] is None:
         return ""
-    return f", after {span(since(job['started_at'], datetime.fromisoformat(job['completed_at'])))}"
+    return f", took {span(since(job['started_at'], datetime.fromisoformat(job['completed_at'])))}"
 
 
 def now() -> datetime:

@@ -9,12 +9,13 @@ from fastapi import APIRouter, Request, status
 from pydantic import Field
 
 from comfyrelay.desk.copies import folder_name
-from comfyrelay.desk.expand import ROLES, Mode, SeedMode, SeedPlan, expand
+from comfyrelay.desk.expand import LARGEST_SEED, ROLES, Mode, SeedMode, SeedPlan, expand
 from comfyrelay.desk.expand import Item as ExpandedItem
 from comfyrelay.desk.folders import inputs_in
 from comfyrelay.desk.notify import why_unusable, without_secrets
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.presets import Applied, apply_preset
+from comfyrelay.domain.properties import Property
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import InvalidInput
 from comfyrelay.server.answers import Answer, Body
@@ -41,7 +42,7 @@ Texts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_len
 
 class Seeds(Body):
     mode: SeedMode = SeedMode.RANDOM
-    start: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
+    start: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
 
 
 class NewDeskBatch(Body):
@@ -149,8 +150,8 @@ async def _inputs(body: NewDeskBatch, state: "DeskState") -> Sequence[Path | str
 def _roles(target: Target) -> dict[str, str]:
     keys = {each.key for each in target.properties}
     found = {role: key for role, key in ROLES.items() if key in keys}
-    if "seed" not in found and "noise_seed" in keys:
-        found["seed"] = "noise_seed"
+    if "seed" not in found and (seed := _seed_of(target)) is not None:
+        found["seed"] = seed.key
     # as the options of a script are called
     for role, key in (("prompt", "positive"), ("negative_prompt", "negative")):
         if role not in found and key in keys:
@@ -158,9 +159,15 @@ def _roles(target: Target) -> dict[str, str]:
     return found
 
 
+def _seed_of(target: Target) -> Property | None:
+    """The one that every item gets another value of: by its name, else the first."""
+    seeds = [each for each in target.properties if each.is_seed]
+    return next((each for each in seeds if each.key == "seed"), next(iter(seeds), None))
+
+
 def _plan(body: NewDeskBatch, target: Target) -> SeedPlan | None:
     """Without a word about seeds, a workflow that has one gets another for each item: the same twice is no use."""
-    seed = next((each for each in target.properties if each.is_seed), None)
+    seed = _seed_of(target)
     if body.seeds is None and (seed is None or seed.key in body.values):
         return None
     given = body.seeds or Seeds()

@@ -67,6 +67,7 @@ class _Offered:
 
     inputs: Sequence[Input]
     role: str | None = None
+    is_seed: bool = False
     is_primary_input: bool = False
 
 
@@ -74,13 +75,15 @@ def _offered(graph: Graph, inputs: Sequence[Input], object_info: Mapping[str, An
     """What people change most comes first, then the files, then the rest in the order of the graph."""
     recogniser = Recogniser(graph, inputs, object_info)
     prompts, negatives = recogniser.prompts()
-    by_role = {"prompt": prompts, "negative_prompt": negatives, "seed": recogniser.seeds()}
+    seeds, other_seeds = recogniser.seeds()
+    by_role = {"prompt": prompts, "negative_prompt": negatives, "seed": seeds}
     found = [_Offered(inputs=group, role=role) for role, group in by_role.items() if group]
     known: set[str] = set()
     for number, group in enumerate(recogniser.files()):
         kind = str(group[0].type)
         found.append(_Offered(inputs=group, role=None if kind in known else kind, is_primary_input=number == 0))
         known.add(kind)
+    found.extend(_Offered(inputs=[each], is_seed=True) for each in other_seeds)
     taken = {each.position for offered in found for each in offered.inputs}
     rest = [each for each in inputs if each.position not in taken]
     rest.sort(key=lambda each: natural(each.node_id))
@@ -93,7 +96,10 @@ def _keys(graph: Graph, offered: Sequence[_Offered]) -> list[str]:
     for each in offered:
         first = each.inputs[0]
         title = _slug(title_of(graph, first.node_id)) or _slug(graph[first.node_id]["class_type"]) or "node"
-        key = each.role or f"{title}_{_slug(first.name) or 'value'}"
+        name = _slug(first.name) or "value"
+        # by its key one tells that it is a seed, also where it comes from a node for any number
+        name = "seed" if each.is_seed and "seed" not in name.split("_") else name
+        key = each.role or f"{title}_{name}"
         if key in keys:
             # by the node's id, so that another node of this title does not change it
             key = f"{key}_{_slug(first.node_id)}"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,47 +77,47 @@ class Desk:
         """A desk that is up; the task is that of its worker, and ends when the worker has left."""
         settings = _for_one_person(self.settings)
         names = own_names(settings)
-        lock = take_folder(settings.data_dir)
-        try:
+        async with AsyncExitStack() as opened:
+            opened.callback(take_folder(settings.data_dir).give_up)
             write_sample(self.input_folder)
             script = self._script_settings()
-            listener = listen(settings.host, settings.port)
+            listener = opened.enter_context(closing(listen(settings.host, settings.port)))
             secrets = load_secrets(settings)
-            engine = Engine(settings, signing_secrets=secrets.signing)
+            engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing))
             await engine.databases.upgrade()
             user, is_new = await _furnish(engine, settings)
             await furnish_script(engine, user, script)
-            async with _comfyui(self.desk, settings.data_dir) as (urls, folders, is_stand_in):
-                ready = Ready(
-                    url=settings.base_url,
-                    data_dir=settings.data_dir,
-                    comfyui=urls,
-                    is_stand_in=is_stand_in,
-                    is_new=is_new,
-                )
-                app = create_app(engine, secrets)
-                app.state.context.local_user = user
-                app.state.script = script
-                telling = Telling(engine, user, Notifier(self.desk.notify_urls, self.notify_on))
-                self._add_desk(app, ready, names, telling)
-                async with serving(app, listener), telling.running():
-                    agent = Agent(
-                        self._worker_settings(settings, secrets.fleet[settings.stage][0], urls, folders),
-                        on_status=self.on_status,
-                        on_output=Copies(engine, self.output_folder).keep,
-                        make_client=_client_maker(script, settings.data_dir) if script is not None else None,
-                        own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
-                        signals=signals,
-                    )
-                    working = asyncio.create_task(agent.run())
-                    self.on_ready(ready)
-                    try:
-                        yield working, ready
-                    finally:
-                        agent.stop()
-                        await asyncio.gather(working, return_exceptions=True)
-        finally:
-            lock.give_up()
+            comfyui = await opened.enter_async_context(_comfyui(self.desk, settings.data_dir))
+            urls, folders, is_stand_in = comfyui
+            ready = Ready(
+                url=settings.base_url,
+                data_dir=settings.data_dir,
+                comfyui=urls,
+                is_stand_in=is_stand_in,
+                is_new=is_new,
+            )
+            agent = Agent(
+                self._worker_settings(settings, secrets.fleet[settings.stage][0], urls, folders),
+                on_status=self.on_status,
+                on_output=Copies(engine, self.output_folder).keep,
+                make_client=_client_maker(script, settings.data_dir) if script is not None else None,
+                own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
+                signals=signals,
+            )
+            engine.waiting.comfyui_away = lambda: away if len(away := agent.comfyui_away) == len(urls) else ()
+            app = create_app(engine, secrets)
+            app.state.context.local_user = user
+            app.state.script = script
+            telling = Telling(engine, user, Notifier(self.desk.notify_urls, self.notify_on))
+            self._add_desk(app, ready, names, telling, agent)
+            async with serving(app, listener), telling.running():
+                working = asyncio.create_task(agent.run())
+                self.on_ready(ready)
+                try:
+                    yield working, ready
+                finally:
+                    agent.stop()
+                    await asyncio.gather(working, return_exceptions=True)
 
     @property
     def input_folder(self) -> Path:
@@ -131,9 +131,10 @@ class Desk:
     def notify_on(self) -> list[Occasion]:
         return [Occasion(each) for each in self.desk.notify_on]
 
-    def _add_desk(self, app: FastAPI, ready: Ready, names: set[str], telling: Telling) -> None:
+    def _add_desk(self, app: FastAPI, ready: Ready, names: set[str], telling: Telling, agent: Agent) -> None:
         state = DeskState(
             comfyui=ready.comfyui,
+            comfyui_away=lambda: agent.comfyui_away,
             is_stand_in=ready.is_stand_in,
             data_dir=ready.data_dir,
             input_folder=self.input_folder,

@@ -13,8 +13,8 @@ from comfyrelay.errors import InvalidInput
 
 __all__ = ["LARGEST_SEED", "MOST_ITEMS", "Item", "Mode", "SeedMode", "SeedPlan", "expand"]
 
-# As many as the database keeps of one attempt.
-LARGEST_SEED = 2**63 - 1
+# ComfyUI's have 64 bits without a sign.
+LARGEST_SEED = 2**64 - 1
 # Random ones stay below what JavaScript counts exactly, so that a page can show them and send them back.
 LARGEST_RANDOM_SEED = 2**53 - 1
 # As many as one batch takes.

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import FileResponse
 
 from comfyrelay.desk.examples import sample_picture
@@ -23,6 +23,9 @@ from comfyrelay.server.user_models import IdInPath
 from comfyrelay.services.overview import AboutJob, Overview
 from comfyrelay.storage.headers import content_disposition
 from comfyrelay.store.overview import Unit
+
+if TYPE_CHECKING:
+    from comfyrelay.desk.routes import DeskState
 
 __all__ = ["router"]
 
@@ -53,9 +56,11 @@ class FetchedBody(Body):
 
 class NowBody(Body):
     """`waiting` is in the order in which it will run; `worker` is null until it has registered. What is only fetched
-    counts as waiting, although the job's own status is `processing`."""
+    counts as waiting, although the job's own status is `processing`. `comfyui_away` are the ComfyUI servers that do not
+    answer."""
 
     worker: WorkerNow | None
+    comfyui_away: list[str]
     counts: dict[JobStatus, int]
     running: list[UnitBody]
     waiting: list[UnitBody]
@@ -112,8 +117,9 @@ class AboutJobBody(Body):
 
 
 @router.get("/now", responses=may_answer(401, 503))
-async def now(context: ContextOf, user: CurrentUser) -> Answer[NowBody]:
+async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer[NowBody]:
     """Whether the worker is well, how many jobs are where, and what runs and comes next."""
+    state: DeskState = request.app.state.desk
     glance = await _overview(context).glance(user.tenant_id, limit=MOST_WAITING)
     workers = (await context.engine.fleets.workers(limit=1)).items
     worker = (
@@ -128,6 +134,7 @@ async def now(context: ContextOf, user: CurrentUser) -> Answer[NowBody]:
     return Answer(
         data=NowBody(
             worker=worker,
+            comfyui_away=list(state.comfyui_away()),
             counts={JobStatus(status): count for status, count in glance.counts.items()},
             running=_units(glance.running),
             waiting=_units(glance.waiting),

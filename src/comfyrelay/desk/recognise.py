@@ -60,8 +60,9 @@ class Recogniser:
         negative = negative or self._named("negative", without=_positions(positive))
         return _chosen(positive), _chosen(negative)
 
-    def seeds(self) -> list[Input]:
-        """The inputs that are the seed: that of the first sampler which makes noise, and those equal to it."""
+    def seeds(self) -> tuple[list[Input], list[Input]]:
+        """The inputs that are the seed: that of the first sampler which makes noise, and those equal to it. And the
+        other seeds."""
         found: dict[Position, tuple[bool, bool, Input]] = {}
         for node_id in self._order:
             makes_none = self._graph[node_id]["inputs"].get("add_noise") in ("disable", False)
@@ -70,7 +71,8 @@ class Recogniser:
                     for each in self._numbers(node_id, name):
                         found.setdefault(each.position, (makes_none, name not in ("seed", "noise_seed"), each))
         ordered = [each for *_, each in sorted(found.values(), key=lambda entry: entry[:2])]
-        return [each for each in ordered if each.value == ordered[0].value]
+        same = [each for each in ordered if each.value == ordered[0].value]
+        return same, [each for each in ordered if each.value != ordered[0].value]
 
     def files(self) -> list[list[Input]]:
         """The files, the one that the graph begins with first. The same file in two nodes is one."""

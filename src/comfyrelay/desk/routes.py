@@ -1,6 +1,6 @@
 """What only a desk serves: its page, and what the page must know about the machine."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +24,8 @@ router = APIRouter(prefix="/api/desk", tags=["desk"])
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeskState:
     comfyui: list[str]
+    # of those, the ones that do not answer now
+    comfyui_away: Callable[[], Sequence[str]]
     is_stand_in: bool
     data_dir: Path
     input_folder: Path

@@ -60,7 +60,7 @@ class ScriptSettings(BaseModel):
     )
     arguments: list[str] = Field([], description="arguments that every call gets, before those of the job")
     extra_options: dict[str, str] = Field(
-        {"--seed": "[0-9]{1,19}"},
+        {"--seed": "[0-9]{1,20}"},
         description="options that a job may add → regular expression for their value; empty: a switch",
     )
     output_extension: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,10}$")] = Field(

@@ -114,14 +114,16 @@ async def furnish_script(engine: Engine, user: User, settings: ScriptSettings | 
         known = (await engine.workflows.get(SLUG)).workflow
     except NotFound:
         known = None
-    if known is not None and known.kind != WorkflowKind.SCRIPT:
-        raise ConfigurationError(
-            f"The workflow {SLUG!r} is not that of the script. Delete it, or remove [desk.script]."
-        )
+    is_other = known is not None and known.kind != WorkflowKind.SCRIPT
     if settings is None:
-        if known is not None:
+        if known is not None and not is_other:
             await engine.workflows.change(SLUG, {"is_active": False})
         return
+    if is_other:
+        raise ConfigurationError(
+            f"A workflow of yours is called {SLUG!r}, as that of [desk.script] is. Start the desk without [desk.script] "
+            "and remove the workflow."
+        )
     engine.submit.checks[WorkflowKind.SCRIPT] = ScriptCheck(settings)
     name = settings.script.name if settings.script is not None else "comfyrelay batch-i2v"
     fields: dict[str, Any] = {

@@ -4,7 +4,7 @@ The graph itself is kept once, under its content hash; a snapshot of 5,000 items
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from comfyrelay.domain.properties import Property, Value
@@ -47,14 +47,14 @@ class Snapshot:
     output_node_id: str | None
     output_extension: str
     output_mime_type: str
-    # The placeholders whose values are seeds: a retry may ask for other ones.
-    seeds: Sequence[str] = ()
+    # The placeholders whose values are seeds, each with the largest that it may get: a retry may ask for other ones.
+    seeds: Mapping[str, int] = field(default_factory=dict)
     # Where this machine's own user wants a copy of the output.
     output_folder: str | None = None
 
-    def with_seeds(self, new_seed: Callable[[], int]) -> "Snapshot":
-        """The same with other seeds."""
-        return replace(self, values={**self.values, **{each: new_seed() for each in self.seeds}})
+    def with_seeds(self, new_seed: Callable[[int], int]) -> "Snapshot":
+        """The same with other seeds; `new_seed` is told how large one may be."""
+        return replace(self, values={**self.values, **{key: new_seed(most) for key, most in self.seeds.items()}})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -4,6 +4,7 @@ Workflow default, then effect override, then what the user sent where the proper
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,7 +25,10 @@ class PropertyType(StrEnum):
 
 
 ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
-SEED_KEYS = ("seed", "noise_seed")
+# `seed`, `noise_seed`, `ksampler_seed`, `ksampler_seed_12`; not `seed_strength`.
+_SEED_KEY = re.compile(r"(?:^|_)seed(?:_\d+)*$")
+# Every node takes so many, and not every one takes more.
+_SEED_LIMIT = 2**32 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +52,13 @@ class Property:
     @property
     def is_seed(self) -> bool:
         """Whether another value gives another try of the same thing."""
-        return self.type == "number" and self.key in SEED_KEYS
+        is_whole = self.default_value is None or isinstance(self.default_value, int)
+        return self.type == "number" and is_whole and _SEED_KEY.search(self.key) is not None
+
+    @property
+    def seed_limit(self) -> int:
+        """The largest that a seed by chance may be."""
+        return _SEED_LIMIT if self.maximum is None else max(0, min(_SEED_LIMIT, int(self.maximum)))
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Property":
@@ -180,10 +190,15 @@ def _number_problem(prop: Property, value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         return "This must be a number."
     if prop.minimum is not None and value < prop.minimum:
-        return f"This must be at least {prop.minimum:g}."
+        return f"This must be at least {_shown(prop.minimum)}."
     if prop.maximum is not None and value > prop.maximum:
-        return f"This must be at most {prop.maximum:g}."
+        return f"This must be at most {_shown(prop.maximum)}."
     return None
+
+
+def _shown(bound: float) -> str:
+    """Whole numbers with all their digits: a seed may have twenty."""
+    return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
 def _is_finite(value: float) -> bool:

@@ -1,6 +1,6 @@
 """Why a job is waiting: one reason, in words and in data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -12,6 +12,7 @@ class Reason(StrEnum):
     PAUSED = "paused"
     NOT_BEFORE = "not_before"
     POOL_DOWN = "pool_down"
+    NO_COMFYUI = "no_comfyui"
     NO_WORKER = "no_worker"
     BLOCKED = "blocked"
     BUSY = "busy"
@@ -42,16 +43,22 @@ def explain(
     is_paused: bool,
     available_at: datetime,
     pool_is_down: bool,
+    comfyui_away: Sequence[str] = (),
     serving: list[Serving],
     ahead: int,
     seconds_per_job: float | None,
     now: datetime,
 ) -> Waiting:
-    """The first reason that holds, from the one that lasts longest to the one that solves itself."""
+    """The first reason that holds, from the one that lasts longest to the one that solves itself.
+
+    `comfyui_away` are the addresses of all ComfyUI servers there are, if none of them answers.
+    """
     if is_paused:
         return Waiting(reason=Reason.PAUSED, text="Paused. Resume it to let it run.")
     if pool_is_down:
         return Waiting(reason=Reason.POOL_DOWN, text="The database that holds this job cannot be reached right now.")
+    if comfyui_away:
+        return Waiting(reason=Reason.NO_COMFYUI, text=f"ComfyUI does not answer at {' or '.join(comfyui_away)}.")
     if available_at > now:
         return _not_before(available_at, now)
     if not serving:

@@ -12,7 +12,7 @@ from comfyrelay.domain.states import DispatchStatus, Provider, Stage
 from comfyrelay.domain.waiting import Reason
 from comfyrelay.server.admin_types import Extension, MediaType, Patch, Slug, Unchanging
 from comfyrelay.server.answers import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, Body, Page, example
-from comfyrelay.server.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line
+from comfyrelay.server.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line, Number
 
 Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 Cost = Annotated[int, Field(ge=0, le=1_000_000_000)]
@@ -21,7 +21,6 @@ WorkerLimit = Annotated[int, Field(ge=0, le=1_000_000)]
 Priority = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Scalar = str | bool | int | float
-Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class PropertyBody(Body):

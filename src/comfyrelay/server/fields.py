@@ -8,7 +8,18 @@ from pydantic import AfterValidator, Field
 
 from comfyrelay.domain.storable import is_storable
 
-__all__ = ["LARGEST_ID", "STORABLE", "Json", "JsonValue", "Limit", "Line", "NumberCursor", "RowId", "SlugInPath"]
+__all__ = [
+    "LARGEST_ID",
+    "STORABLE",
+    "Json",
+    "JsonValue",
+    "Limit",
+    "Line",
+    "Number",
+    "NumberCursor",
+    "RowId",
+    "SlugInPath",
+]
 
 LARGEST_ID = 2**63 - 1
 # Seeds have 64 bits without a sign.
@@ -41,11 +52,13 @@ def _check_scalar(value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("This contains a number that is not one.")
     if isinstance(value, int) and not SMALLEST_NUMBER <= value <= LARGEST_NUMBER:
-        raise ValueError("This contains a number that is too large.")
+        raise ValueError(f"This contains a whole number beyond 64 bits: at most {LARGEST_NUMBER}.")
 
 
 Json = Annotated[dict[str, Any], AfterValidator(_check_json)]
 JsonValue = Annotated[Any, AfterValidator(_check_json)]
+# whole ones stay whole: those of seeds have more digits than a float
+Number = Annotated[int, Field(ge=SMALLEST_NUMBER, le=LARGEST_NUMBER)] | Annotated[float, Field(allow_inf_nan=False)]
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 RowId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from comfyrelay.domain.properties import PropertyType
 from comfyrelay.server.answers import GRAPH_EXAMPLE, Body, example
-from comfyrelay.server.fields import LARGEST_NUMBER, SMALLEST_NUMBER, STORABLE, Json, Line
+from comfyrelay.server.fields import STORABLE, Json, Line, Number
 
 ID = r"^[A-Za-z0-9_-]+$"
 
@@ -22,8 +22,7 @@ def _small(value: dict[str, Any]) -> dict[str, Any]:
 
 Id = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]
 Email = Annotated[str, Field(max_length=254, pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$")]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Scalar = str | bool | Annotated[int, Field(ge=SMALLEST_NUMBER, le=LARGEST_NUMBER)] | Finite
+Scalar = str | bool | Number
 Password = Annotated[str, Field(min_length=1, max_length=1024)]
 
 IdInPath = Annotated[str, Path(max_length=64, pattern=ID)]
@@ -97,8 +96,8 @@ class InputBody(Body):
     default_value: Any
     is_primary_input: bool
     choices: list[Any]
-    minimum: float | None
-    maximum: float | None
+    minimum: Number | None
+    maximum: Number | None
 
 
 class EffectBody(Body):
@@ -137,8 +136,8 @@ class PropertyBody(Body):
     user_configurable: bool = True
     is_primary_input: bool = False
     choices: list[Scalar] = Field(default_factory=list, max_length=1000)
-    minimum: Finite | None = None
-    maximum: Finite | None = None
+    minimum: Number | None = None
+    maximum: Number | None = None
 
 
 class NewWorkflowBody(Body):

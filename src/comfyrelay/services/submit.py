@@ -263,7 +263,7 @@ class Submit:
             output_node_id=target.workflow.output_node_id,
             output_extension=target.workflow.output_extension,
             output_mime_type=target.workflow.output_mime_type,
-            seeds=[each.placeholder for each in target.properties if each.is_seed],
+            seeds={each.placeholder: each.seed_limit for each in target.properties if each.is_seed},
             output_folder=item.output_folder,
         )
         return NewJob(
@@ -415,6 +415,5 @@ def copy_of(old: Job, payload: Mapping[str, Any], *, idempotency_key: str, **cha
     return NewJob(**{**copied, **changes}, id=new_id(), idempotency_key=idempotency_key, input_payload=payload)
 
 
-def _new_seed() -> int:
-    # every node takes 32 bits, and not every one takes more
-    return secrets.randbelow(2**32)
+def _new_seed(largest: int) -> int:
+    return secrets.randbelow(largest + 1)

@@ -1,5 +1,7 @@
 """Why is it waiting?"""
 
+from collections.abc import Callable, Sequence
+
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus
 from comfyrelay.domain.waiting import Reason, Serving, Waiting, explain
@@ -13,6 +15,8 @@ class WhyWaiting:
     def __init__(self, databases: Databases, *, worker_stale_seconds: float) -> None:
         self._databases = databases
         self._worker_stale_seconds = worker_stale_seconds
+        # Where the only worker is in this process, it is asked: the addresses of its ComfyUI servers, if none answers.
+        self.comfyui_away: Callable[[], Sequence[str]] = tuple
 
     async def of_job(self, tenant_id: str, job_id: str) -> Waiting:
         async with self._databases.central.read() as tx:
@@ -34,6 +38,7 @@ class WhyWaiting:
             is_paused=dispatch.status == DispatchStatus.PAUSED,
             available_at=dispatch.available_at,
             pool_is_down=dispatch.db_pool in self._databases.down(),
+            comfyui_away=self.comfyui_away(),
             serving=[
                 Serving(
                     slots=each.max_concurrency,

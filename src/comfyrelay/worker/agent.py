@@ -91,6 +91,10 @@ class Agent:
     def held(self) -> list[Lease]:
         return [work.lease for work in self._works]
 
+    @property
+    def comfyui_away(self) -> list[str]:
+        return self._servers.away
+
     def stop(self, *, seconds: float | None = None) -> None:
         """Leave, as if a signal had come."""
         time_left = self._settings.shutdown_seconds if seconds is None else seconds

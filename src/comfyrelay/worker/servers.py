@@ -134,6 +134,11 @@ class Servers:
         unfit = self._restarts.under_way
         return [name for name, each in states.items() if each.state is ClientState.ONLINE and name not in unfit]
 
+    @property
+    def away(self) -> list[str]:
+        """The addresses of the ComfyUI servers that were asked and do not answer."""
+        return [each.url for name, each in self._own.items() if self._states.get(name) is ClientState.OFFLINE]
+
     def slots(self, provider: str) -> int:
         """How many jobs can run there at once now."""
         members = self._members[provider]

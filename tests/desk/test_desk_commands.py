@@ -1,0 +1,86 @@
+"""The commands as somebody at a desk calls them: processes that speak to it, with words and exit codes."""
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.client import Client
+from comfyrelay.sim import Sim
+from tests.api.processes import free_port
+from tests.desk.conftest import OpenDesk, make_desk
+from tests.web.looking import PROMPT_GRAPH
+
+TIMEOUT_SECONDS = 120.0
+THREE: dict[str, Any] = {
+    "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 3, "color": 7}},
+    "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+}
+
+
+async def command(url: str, *words: str) -> tuple[int, str, str]:
+    process = await start(url, *words)
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        out, err = await process.communicate()
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def start(url: str, *words: str) -> asyncio.subprocess.Process:
+    env = {**os.environ, "COMFYRELAY_URL": url, "COLUMNS": "200"}
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "comfyrelay", *words), env=env, stdout=PIPE, stderr=PIPE
+    )
+
+
+async def test_show_has_what_people_change_most_and_what_was_changed(desk: OpenDesk) -> None:
+    made = await desk.client.add_graph(PROMPT_GRAPH, name="portrait")
+    payload = {"prompt": "a hill", "ksampler_steps": 7}
+    job = await desk.client.submit(workflow_slug=made["workflow"]["slug"], input_payload=payload)
+    await desk.ended(job["id"])
+    code, out, _ = await command(desk.ready.url, "show", job["id"][-8:])
+    assert code == 0
+    words = [line.split() for line in out.splitlines()]
+    assert ["prompt", "a", "hill"] in words
+    assert ["seed", str(PROMPT_GRAPH["5"]["inputs"]["seed"])] in words
+    assert ["ksampler_steps", "7"] in words
+    assert "ksampler_cfg" not in out
+    assert "more as the workflow has them: --all" in out
+    code, out, _ = await command(desk.ready.url, "show", job["id"], "--all")
+    assert ["ksampler_cfg", "7.0"] in [line.split() for line in out.splitlines()]
+    assert "--all" not in out
+
+
+async def test_run_saves_every_file_and_show_says_where_the_desk_has_them(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    code, out, _ = await command(
+        desk.ready.url, "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"), "--json"
+    )
+    assert code == 0
+    ran = json.loads(out)
+    assert [Path(each).read_bytes()[:4] for each in ran["saved"]] == [b"\x89PNG"] * 3
+    code, out, _ = await command(desk.ready.url, "show", ran["id"])
+    paths = [line.rpartition("  ")[0] for line in out.splitlines() if line.startswith(str(desk.desk.output_folder))]
+    assert len(paths) == 3
+    assert all(Path(each).is_file() for each in paths)
+
+
+async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path) -> None:
+    port = free_port()
+    made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{port}"])
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    away = f"ComfyUI does not answer at http://127.0.0.1:{port}."
+    async with made.open() as (_, ready), Client(ready.url):
+        running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"))
+        assert running.stderr is not None
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while away not in (line := (await running.stderr.readline()).decode()):
+                assert line, "it ended without a word about ComfyUI"
+        code, out, _ = await command(ready.url, "top", "--once")
+        assert (code, away in out) == (0, True)
+        async with Sim(port=port), asyncio.timeout(TIMEOUT_SECONDS):
+            out_bytes, _ = await running.communicate()
+        assert running.returncode == 0
+        assert len(out_bytes.decode().splitlines()) == 3
