@@ -93,7 +93,7 @@ def test_saved_files(tmp_path: Path, line: str, name: str, is_absolute: bool) ->
     file.write_bytes(b"x")
     reading = Reading()
     reading.see(line.format(path=file if is_absolute else name))
-    assert saved_files(list(reading.candidates), folders=[tmp_path], since=time.time()) == [file]
+    assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [file]
 
 
 def test_only_files_that_are_there_and_new_count_and_each_once(tmp_path: Path) -> None:
@@ -104,7 +104,17 @@ def test_only_files_that_are_there_and_new_count_and_each_once(tmp_path: Path) -
     reading = Reading()
     for line in ("saved old.png", "saved new.mp4", "saved ./new.mp4", "saved gone.mp4", "saved notes.txt", "x.mp4\0"):
         reading.see(line)
-    assert saved_files(list(reading.candidates), folders=[tmp_path], since=begun) == [tmp_path / "new.mp4"]
+    assert saved_files(reading.candidates, folders=[tmp_path], since=begun) == [tmp_path / "new.mp4"]
+
+
+def test_what_comfyui_had_made_before_counts_when_it_is_said_to_be_saved_and_nothing_is_new(tmp_path: Path) -> None:
+    for name in ("input.png", "clip.mp4"):
+        (tmp_path / name).write_bytes(b"x")
+        os.utime(tmp_path / name, (1, 1))
+    reading = Reading()
+    for line in ("input.png", "Saved: clip.mp4"):
+        reading.see(line)
+    assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [tmp_path / "clip.mp4"]
 
 
 REFUSAL = {
@@ -228,6 +238,6 @@ def test_nothing_that_can_be_printed_takes_long_to_read(letter: str) -> None:
         reading.see(letter * (16 * 1024 // len(letter)), end="")
     error_sentence(reading.tail + '"node_errors": 1', 1)
     error_sentence("{" * 100 + letter * 200_000 + '"node_errors": 1', 1)
-    saved_files(list(reading.candidates), folders=[Path("/nowhere")], since=0)
+    saved_files(reading.candidates, folders=[Path("/nowhere")], since=0)
     assert len(reading.tail) <= TAIL_LETTERS
     assert time.process_time() - begun < 5

@@ -53,7 +53,8 @@ class Copies:
         folder = snapshot.output_folder
         if folder is None:
             batch = await self._engine.batches.state(lease.tenant_id, job.batch_id)
-            folder = folder_name(f"{batch.label or 'batch'} {job.batch_id[-8:]}")
+            # a label is no path, whatever is in it
+            folder = f"{_plain(batch.label or '') or 'batch'} {job.batch_id[-8:]}"
         return self._root / folder / readable_name(job.label or "", seed, job.item_no + 1, suffix)
 
 
@@ -64,8 +65,11 @@ def folder_name(wanted: str) -> str:
         raise InvalidInput(
             errors={"output_folder": "Name a folder inside the output folder; another output folder is a setting."}
         )
-    cleaned = [_FOLDER.sub("-", part).strip(" .-")[:80] for part in parts]
-    return "/".join(filter(None, cleaned)) or "batch"
+    return "/".join(filter(None, map(_plain, parts))) or "batch"
+
+
+def _plain(name: str) -> str:
+    return _FOLDER.sub("-", name).strip(" .-")[:80].rstrip(" .-")
 
 
 def _copy(source: Path, place: Path) -> None:

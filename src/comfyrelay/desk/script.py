@@ -86,7 +86,7 @@ class ScriptRunner:
         return ScriptResult(
             exit_code=exit_code,
             argv=tuple(argv),
-            outputs=saved_files(list(reading.candidates), folders=self._output_folders(), since=begun),
+            outputs=saved_files(reading.candidates, folders=self._output_folders(), since=begun),
             error=error_sentence(reading.tail, exit_code) if exit_code and not is_stopped else None,
             seed=reading.seed,
         )

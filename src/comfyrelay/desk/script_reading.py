@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +62,8 @@ class Reading:
 
     def __init__(self) -> None:
         self.seed: int | None = None
-        # each line that may name a file, with the ways to read it
-        self.candidates: dict[tuple[str, ...], None] = {}
+        # each line that may name a file, with the ways to read it, and whether it says that the file was saved
+        self.candidates: dict[tuple[str, ...], bool] = {}
         self._item: tuple[int, int] | None = None
         self._tail: deque[str] = deque()
         self._tail_letters = 0
@@ -81,7 +81,7 @@ class Reading:
         if "seed" in text or "SEED" in text or "Seed" in text:
             self._note_seed(text)
         if len(self.candidates) < MOST_FILES and _HAS_MEDIA.search(text) and (found := tuple(_candidates(text))):
-            self.candidates[found] = None
+            self.candidates[found] = _SAVED.search(text) is not None
         return self.progress(text)
 
     def progress(self, text: str) -> Progress | None:
@@ -112,20 +112,28 @@ class Reading:
             self._tail_letters -= len(self._tail.popleft())
 
 
-def saved_files(candidates: Sequence[tuple[str, ...]], *, folders: Sequence[Path], since: float) -> list[Path]:
-    """Of the paths that lines may name, the files that there are and that were written since then, each once."""
-    found: dict[Path, None] = {}
-    for line in candidates:
-        paths = (folder / Path(each).expanduser() for each in line for folder in folders)
-        if (path := next((each for each in paths if _is_new(each, since)), None)) is not None:
-            found[path.resolve()] = None
-    return list(found)
+def saved_files(candidates: Mapping[tuple[str, ...], bool], *, folders: Sequence[Path], since: float) -> list[Path]:
+    """Of the paths that lines may name, the files that there are and that were written since then, each once.
+
+    ComfyUI runs nothing twice: where it had made everything before, a file that is said to be saved counts, though old.
+    """
+    named_again = [line for line, says_saved in candidates.items() if says_saved]
+    return _found(candidates, folders, since) or _found(named_again, folders, float("-inf"))
 
 
 def new_media(folder: Path, *, since: float) -> list[Path]:
     """The media below a folder that were written since then, in the order in which they were finished."""
     found = [each for each in folder.rglob("*") if each.suffix.lower() in MEDIA_SUFFIXES and _is_new(each, since)]
     return sorted(found, key=lambda each: each.stat().st_mtime)
+
+
+def _found(lines: Iterable[tuple[str, ...]], folders: Sequence[Path], since: float) -> list[Path]:
+    found: dict[Path, None] = {}
+    for line in lines:
+        paths = (folder / Path(each).expanduser() for each in line for folder in folders)
+        if (path := next((each for each in paths if _is_new(each, since)), None)) is not None:
+            found[path.resolve()] = None
+    return list(found)
 
 
 def _is_new(path: Path, since: float) -> bool:
