@@ -1,6 +1,8 @@
 """What tests of the page do again and again: look for something, drop files, and let the stand-in misbehave."""
 
 import base64
+import os
+import shutil
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -8,11 +10,15 @@ from typing import Any
 from uuid import uuid4
 
 import httpx
-from playwright.async_api import Locator, Page, expect
+import pytest
+from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_playwright, expect
 
 from comfyrelay.desk.examples import sample_picture
 
-__all__ = ["PROMPT_GRAPH", "Looking"]
+__all__ = ["PROMPT_GRAPH", "Looking", "open_chromium", "open_page"]
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE_MS = 20_000
 
 # A prompt, a seed and a size; the stand-in has no models, so it fails when it runs.
 PROMPT_GRAPH: dict[str, Any] = {
@@ -117,3 +123,41 @@ class Looking:
 
 def _job(file_id: str, label: str) -> dict[str, Any]:
     return {"effect_id": 1, "input_file_id": file_id, "label": label, "idempotency_key": str(uuid4())}
+
+
+@asynccontextmanager
+async def open_chromium() -> AsyncIterator[Browser]:
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip(
+            f"None of {', '.join(NAMES)} is installed: `apt-get install chromium`, then the page is tested, too."
+        )
+    # Chromium's sandbox does not work for root
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    # a busy machine is slow, and no test is about that
+    expect.set_options(timeout=PATIENCE_MS)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=found, args=arguments)
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def open_page(chromium: Browser, url: str) -> AsyncIterator[Looking]:
+    """The page, just opened. Whatever it complains of in the console fails the test."""
+    page = await chromium.new_page(viewport={"width": 1280, "height": 800}, base_url=url)
+    page.set_default_timeout(PATIENCE_MS)
+    complaints: list[str] = []
+
+    def heard(message: ConsoleMessage) -> None:
+        # the browser itself reports answers such as 404 and 422, which a test may be about
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            complaints.append(message.text)
+
+    page.on("console", heard)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    async with Looking.at(page, url) as looking:
+        await page.goto("/")
+        yield looking
+    assert complaints == []
+    await page.close()
