@@ -183,10 +183,5 @@ async def _preset(body: NewDeskBatch, target: Target, context: Context, user: Us
 
 async def _kept(inputs: Sequence[Path | str | None], context: Context, user: User) -> dict[Path | str, str]:
     """Files of the input folder, copied to where jobs find them; somebody may change them while the batch waits."""
-    ids: dict[Path | str, str] = {}
-    for each in dict.fromkeys(inputs):
-        if isinstance(each, str):
-            ids[each] = each
-        elif each is not None:
-            ids[each] = await context.engine.uploads.take(user, each)
-    return ids
+    taken = await context.engine.uploads.take(user, [each for each in inputs if isinstance(each, Path)])
+    return {each: each if isinstance(each, str) else taken[each] for each in inputs if each is not None}

@@ -78,7 +78,7 @@ class Tenancy:
             "original_filename": original_filename,
         }
         database = await self._databases.pool_of(user.tenant_id)
-        await database.run(Step.TENANT, lambda tx: media.create_file(tx, **values))
+        await database.run(Step.TENANT, lambda tx: media.create_files(tx, [values]))
         return file_id
 
     async def add_video(self, user: User, *, original_file_id: str, title: str | None = None) -> str:

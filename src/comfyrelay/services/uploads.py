@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 import mimetypes
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.errors import InvalidInput, TooLarge
@@ -23,6 +24,9 @@ __all__ = ["NewUpload", "Upload", "Uploads", "check_upload", "extension_of"]
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
 PIECE_BYTES = 1024 * 1024
+# Files that are copied: how many are known of in one transaction, and how many are on their way at once.
+TAKEN_TOGETHER = 200
+COPIED_AT_ONCE = 8
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
 
 
@@ -66,27 +70,59 @@ class Uploads:
         """Make the file's row, then say where its bytes go. The type and the length are part of the signature."""
         check_upload(new, max_bytes=self._max_bytes)
         await self._check_effect(new)
-        id_ = new_id()
-        path = f"tenants/{user.tenant_id}/uploads/{id_}{extension_of(new)}"
+        row = self._row(user, new)
         signed = await self._objects.sign_upload(
-            path, content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
+            row["path"], content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
         )
-        pool = await self._write(user, new, id_, path)
-        return Upload(file=(await self._files(pool, user, [id_]))[0], signed=signed)
+        pool = await self._databases.pool_of(user.tenant_id)
+        await pool.run(Step.TENANT, lambda tx: media.create_files(tx, [row]))
+        return Upload(file=(await self._files(pool, user, [row["id"]]))[0], signed=signed)
 
     async def names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
         """What the user calls these files, as far as they are the user's."""
         pool = await self._databases.pool_of(user.tenant_id)
         return {each.id: each.original_filename or "" for each in await self._files(pool, user, file_ids)}
 
-    async def take(self, user: User, source: Path) -> str:
-        """A file of this machine, copied to where jobs find it; returns its id."""
-        guessed = mimetypes.guess_type(source.name, strict=False)[0] or "application/octet-stream"
-        size = (await asyncio.to_thread(source.stat)).st_size
-        new = NewUpload(mime_type=guessed, size=size, original_filename=source.name)
-        check_upload(new, max_bytes=self._max_bytes)
-        id_ = new_id()
-        path = f"tenants/{user.tenant_id}/uploads/{id_}{extension_of(new)}"
+    async def take(self, user: User, sources: Sequence[Path]) -> dict[Path, str]:
+        """Files of this machine, copied to where jobs find them; their ids. One that is refused is so before any is
+        copied."""
+        announced = await asyncio.to_thread(lambda: [_announced(each) for each in sources])
+        for each in announced:
+            check_upload(each, max_bytes=self._max_bytes)
+        rows = {source: self._row(user, new) for source, new in zip(sources, announced, strict=True)}
+        pool = await self._databases.pool_of(user.tenant_id)
+        for start in range(0, len(rows), TAKEN_TOGETHER):
+            await self._take_some(pool, dict([*rows.items()][start : start + TAKEN_TOGETHER]))
+        return {source: row["id"] for source, row in rows.items()}
+
+    async def _take_some(self, pool: Database, rows: Mapping[Path, dict[str, Any]]) -> None:
+        new = list(rows.values())
+        try:
+            await self._copy_all(rows)
+            await pool.run(Step.TENANT, lambda tx: media.create_files(tx, new))
+        except BaseException:
+            # nobody else knows of them
+            await self._objects.remove_many([row["path"] for row in new])
+            raise
+
+    async def _copy_all(self, rows: Mapping[Path, dict[str, Any]]) -> None:
+        """Several at once: each waits for the disk."""
+        turn = asyncio.Semaphore(COPIED_AT_ONCE)
+
+        async def copy(source: Path, row: dict[str, Any]) -> None:
+            async with turn:
+                row["content_hash"] = await self._copy(source, row["path"], row["size"])
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for source, row in rows.items():
+                    group.create_task(copy(source, row))
+        except* Exception as failed:
+            # one sentence is enough, and the first is as good as any
+            raise failed.exceptions[0] from None
+
+    async def _copy(self, source: Path, path: str, size: int) -> str:
+        """Returns the SHA-256 of what was copied."""
         digest = hashlib.sha256()
         if isinstance(self._objects, LocalObjects):
             async with self._objects.receive(path, size=size) as receiver:
@@ -98,26 +134,20 @@ class Uploads:
             content = await asyncio.to_thread(source.read_bytes)
             digest.update(content)
             await self._objects.put(path, content)
-        await self._write(user, new, id_, path, content_hash=digest.hexdigest())
-        return id_
+        return digest.hexdigest()
 
-    async def _write(
-        self, user: User, new: NewUpload, id_: str, path: str, *, content_hash: str | None = None
-    ) -> Database:
-        values = {
+    def _row(self, user: User, new: NewUpload) -> dict[str, Any]:
+        id_ = new_id()
+        return {
             "id": id_,
             "tenant_id": user.tenant_id,
             "user_id": user.id,
             "disk": self._disk,
-            "path": path,
+            "path": f"tenants/{user.tenant_id}/uploads/{id_}{extension_of(new)}",
             "mime_type": new.mime_type,
             "size": new.size,
-            "content_hash": content_hash,
             "original_filename": new.original_filename,
         }
-        pool = await self._databases.pool_of(user.tenant_id)
-        await pool.run(Step.TENANT, lambda tx: media.create_file(tx, **values))
-        return pool
 
     async def make_video(
         self, user: User, *, original_file_id: str, title: str | None = None, effect_id: int | None = None
@@ -163,6 +193,11 @@ class Uploads:
     async def _files(self, pool: Database, user: User, ids: Sequence[str]) -> list[File]:
         async with pool.read() as tx:
             return list((await media.files_of(tx, user.tenant_id, ids)).values())
+
+
+def _announced(source: Path) -> NewUpload:
+    guessed = mimetypes.guess_type(source.name, strict=False)[0] or "application/octet-stream"
+    return NewUpload(mime_type=guessed, size=source.stat().st_size, original_filename=source.name)
 
 
 def check_upload(new: NewUpload, *, max_bytes: int) -> None:
