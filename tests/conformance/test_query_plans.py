@@ -192,3 +192,17 @@ async def test_a_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) 
         assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
         assert not scans_everything(nodes)
         assert "Sort" not in {each["Node Type"] for each in nodes}
+
+
+async def test_jobs_outside_of_batches_are_told_from_items_in_the_index(tenant: asyncpg.Connection) -> None:
+    nodes = await explain(tenant, jobs.list_query("t7", no_batch=True))
+    [scan] = [each for each in nodes if "Index Name" in each]
+    assert scan["Index Name"] == "ix_ai_jobs_tenant_newest"
+    assert "batch_id IS NULL" in scan["Index Cond"]
+    assert "Sort" not in {each["Node Type"] for each in nodes}
+
+
+async def test_the_items_of_a_batch_come_in_order(tenant: asyncpg.Connection) -> None:
+    nodes = await explain(tenant, jobs.list_query("t7", batch_id="b", before_id="0000050000"))
+    assert indexes(nodes) == {"ix_ai_jobs_batch"}
+    assert "Sort" not in {each["Node Type"] for each in nodes}

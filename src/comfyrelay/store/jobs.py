@@ -209,7 +209,9 @@ def list_query(
     limit: int = 50,
 ) -> Select[Any]:
     """A tenant's newest jobs first, page by page through `before_id`. `search` is part of a label, error or id."""
-    query = select(*_JOB).where(ai_jobs.c.tenant_id == tenant_id).order_by(ai_jobs.c.id.desc()).limit(limit)
+    # a batch has an index of its own; SQLite would rather look through all of the tenant's
+    tenant = ai_jobs.c.tenant_id if batch_id is None or status is not None else ai_jobs.c.tenant_id.concat("")
+    query = select(*_JOB).where(tenant == tenant_id).order_by(ai_jobs.c.id.desc()).limit(limit)
     if status is not None:
         query = query.where(ai_jobs.c.status == status)
     if batch_id is not None:

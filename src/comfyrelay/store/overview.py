@@ -51,9 +51,11 @@ async def leased(tx: Tx, tenant_id: str) -> list[Leased]:
 async def waiting(tx: Tx, tenant_id: str, *, limit: int) -> Sequence[Unit]:
     """What is queued, in the order in which it will run; a batch stands where its first item does."""
     unit = func.coalesce(d.c.batch_id, d.c.tenant_job_id)
+    # an index has only those that wait, but SQLite knows that of its own words only
+    waits = d.c.status.in_([word(DispatchStatus.QUEUED), word(DispatchStatus.PAUSED)])
     query = (
         select(unit.label("unit"), func.max(d.c.batch_id).label("batch_id"))
-        .where(d.c.tenant_id == tenant_id, d.c.status == word(DispatchStatus.QUEUED))
+        .where(d.c.tenant_id == tenant_id, waits, d.c.status == word(DispatchStatus.QUEUED))
         .group_by(unit)
         .order_by(func.max(d.c.priority).desc(), func.min(d.c.rank), func.min(d.c.id))
         .limit(limit)

@@ -11,8 +11,6 @@ from sqlalchemy.types import TypeDecorator
 
 from comfyrelay.domain.storable import storable
 
-TIME_FORMAT = "%Y-%m-%d %H:%M:%S.%f"
-
 
 class UtcTime(TypeDecorator[datetime]):
     """An instant. PostgreSQL: `timestamptz`. SQLite: fixed-width UTC text, which sorts as time does."""
@@ -33,7 +31,7 @@ class UtcTime(TypeDecorator[datetime]):
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None or dialect.name != "sqlite":
             return value  # type: ignore[no-any-return]
-        return datetime.strptime(value, TIME_FORMAT).replace(tzinfo=UTC)
+        return datetime.fromisoformat(value).replace(tzinfo=UTC)
 
 
 class JsonText(TypeDecorator[Any]):

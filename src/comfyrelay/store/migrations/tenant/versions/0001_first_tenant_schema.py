@@ -237,7 +237,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_ai_jobs_batch",
         "ai_jobs",
-        ["batch_id"],
+        ["batch_id", "id"],
         unique=False,
         postgresql_where=sa.text("batch_id IS NOT NULL"),
         sqlite_where=sa.text("batch_id IS NOT NULL"),
@@ -258,7 +258,9 @@ def upgrade() -> None:
         postgresql_where=sa.text("video_id IS NOT NULL"),
         sqlite_where=sa.text("video_id IS NOT NULL"),
     )
-    op.create_index("ix_ai_jobs_tenant_newest", "ai_jobs", ["tenant_id", "id"], unique=False)
+    op.create_index("ix_ai_jobs_tenant_newest", "ai_jobs", ["tenant_id", "id", "batch_id"], unique=False)
+    if op.get_bind().dialect.name == "sqlite":
+        op.create_index("ix_ai_jobs_status", "ai_jobs", ["tenant_id", "status", "id", "batch_id"], unique=False)
     op.create_index(
         "uq_ai_jobs_retry_of",
         "ai_jobs",

@@ -1,0 +1,52 @@
+"""What the page of a desk asks for every second goes through indexes of SQLite, however long the history is."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.dialects import sqlite
+
+from comfyrelay.store import jobs, migrate
+from comfyrelay.store.database import Database
+from tests.harness import execute
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[Database]:
+    async with Database("main", f"sqlite:///{tmp_path}/tenant.db") as database:
+        await migrate.upgrade(database, migrate.Schema.TENANT)
+        yield database
+
+
+async def plan(pool: Database, **filters: Any) -> str:
+    query = jobs.list_query("t", **filters)
+    statement = str(query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))
+    # a colon would be a parameter
+    [step] = await execute(pool, "EXPLAIN QUERY PLAN " + statement.replace(":", "\\:"))
+    return str(step.detail)
+
+
+@pytest.mark.parametrize(
+    ("filters", "index"),
+    [
+        ({}, "ix_ai_jobs_tenant_newest (tenant_id=?)"),
+        ({"no_batch": True}, "ix_ai_jobs_tenant_newest (tenant_id=?)"),
+        ({"before_id": "x"}, "ix_ai_jobs_tenant_newest (tenant_id=? AND id<?)"),
+        ({"status": "failed"}, "ix_ai_jobs_status (tenant_id=? AND status=?)"),
+        ({"status": "failed", "no_batch": True}, "ix_ai_jobs_status (tenant_id=? AND status=?)"),
+        ({"status": "failed", "before_id": "x"}, "ix_ai_jobs_status (tenant_id=? AND status=? AND id<?)"),
+        ({"batch_id": "b"}, "ix_ai_jobs_batch (batch_id=?)"),
+        ({"batch_id": "b", "before_id": "x"}, "ix_ai_jobs_batch (batch_id=? AND id<?)"),
+        ({"batch_id": "b", "status": "failed"}, "ix_ai_jobs_status (tenant_id=? AND status=?)"),
+    ],
+)
+async def test_a_list_comes_in_the_order_of_an_index(pool: Database, filters: dict[str, Any], index: str) -> None:
+    # one step: nothing is sorted
+    assert await plan(pool, **filters) == f"SEARCH ai_jobs USING INDEX {index}"
+
+
+async def test_jobs_are_counted_in_an_index(pool: Database) -> None:
+    counted = "SELECT status, count(*) FROM ai_jobs WHERE tenant_id = 't' GROUP BY status"
+    [step] = await execute(pool, f"EXPLAIN QUERY PLAN {counted}")
+    assert step.detail == "SEARCH ai_jobs USING COVERING INDEX ix_ai_jobs_status (tenant_id=?)"

@@ -1,0 +1,55 @@
+"""Files of this machine, taken for jobs: all of them or none, and nothing is left behind."""
+
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.errors import TooLarge
+from comfyrelay.store.tenants import User
+from tests.harness import World, execute
+
+
+@pytest.fixture
+async def user(world: World) -> User:
+    return await world.user()
+
+
+def pictures(folder: Path, count: int) -> list[Path]:
+    made = [folder / f"{number}.png" for number in range(count)]
+    for each in made:
+        each.write_bytes(each.name.encode())
+    return made
+
+
+async def stored(world: World) -> list[bytes]:
+    return [await world.engine.objects.get(each.path) async for each in world.engine.objects.list()]
+
+
+async def known(world: World, user: User) -> dict[str, str]:
+    pool = await world.engine.databases.pool_of(user.tenant_id)
+    return {each.id: each.original_filename for each in await execute(pool, "SELECT * FROM files")}
+
+
+async def test_each_is_copied_and_known_by_its_name(world: World, user: User, tmp_path: Path) -> None:
+    sources = pictures(tmp_path, 500)
+    taken = await world.engine.uploads.take(user, sources)
+    assert await known(world, user) == {taken[each]: each.name for each in sources}
+    assert sorted(await stored(world)) == sorted(each.name.encode() for each in sources)
+
+
+async def test_one_that_is_too_large_is_refused_before_any_is_copied(world: World, user: User, tmp_path: Path) -> None:
+    large = tmp_path / "large.png"
+    with large.open("wb") as file:
+        file.truncate(world.engine.settings.max_upload_bytes + 1)
+    with pytest.raises(TooLarge):
+        await world.engine.uploads.take(user, [*pictures(tmp_path, 3), large])
+    assert await stored(world) == []
+    assert await known(world, user) == {}
+
+
+async def test_when_one_cannot_be_read_the_others_are_not_left_behind(world: World, user: User, tmp_path: Path) -> None:
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(IsADirectoryError):
+        await world.engine.uploads.take(user, [*pictures(tmp_path, 3), tmp_path / "folder.png"])
+    assert await stored(world) == []
+    assert await known(world, user) == {}
