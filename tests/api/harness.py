@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 from pwdlib import PasswordHash
+from starlette.routing import BaseRoute, Route
 
 from comfyrelay.server.app import create_app
 from comfyrelay.server.context import Context
@@ -26,6 +28,8 @@ SECRETS = Secrets(
     signing=["a-signing-secret-of-the-tests"],
 )
 PASSWORD = "correct horse battery"
+# by whether files are kept locally, and so served
+_worked_out: dict[bool, list[BaseRoute]] = {}
 
 
 @cache
@@ -119,6 +123,14 @@ class Api:
         await asyncio.gather(*self.engine._loops, return_exceptions=True)
 
 
+def _reuse_routes(app: FastAPI, *, is_local: bool) -> None:
+    """Every application has the same routes, and FastAPI takes longer to work them out than most tests take."""
+    routes = app.router.routes
+    ready = _worked_out.setdefault(is_local, [*routes])
+    # `/openapi.json` and the like are the application's own
+    routes[:] = [own if isinstance(own, Route) else first for own, first in zip(routes, ready, strict=True)]
+
+
 @asynccontextmanager
 async def open_api(
     backend: Backend, folder: Path, *, storage_url: str | None = None, **settings: Any
@@ -137,6 +149,7 @@ async def open_api(
             signing_secrets=SECRETS.signing,
         )
         app = create_app(engine, SECRETS)
+        _reuse_routes(app, is_local=storage_url is None)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with (
             app.router.lifespan_context(app),

@@ -3,15 +3,15 @@
 import asyncio
 import json
 import os
-import sys
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import Process
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from comfyrelay.settings import ENV_PREFIX
+from tests import forks
+from tests.harness import PATIENCE_SECONDS
 
-TIMEOUT_SECONDS = 30.0
 # What a test's own environment must not lend to a process.
 _OWN = (ENV_PREFIX, "AWS_")
 
@@ -27,10 +27,10 @@ class Service:
             **environment,
         }
         self._log = log
-        self._process: Process | None = None
+        self._process: Process | forks.Child | None = None
 
     @property
-    def process(self) -> Process:
+    def process(self) -> Process | forks.Child:
         assert self._process is not None, f"{self.name} was not started"
         return self._process
 
@@ -40,13 +40,7 @@ class Service:
 
     async def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "comfyrelay", *self._command),
-                env=self._environment,
-                stdin=DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            self._process = await forks.start(self._command, env=self._environment, out=log.fileno())
 
     def send(self, signal_number: int) -> None:
         self.process.send_signal(signal_number)
@@ -57,7 +51,7 @@ class Service:
             self.process.kill()
         await self.ended()
 
-    async def ended(self, *, seconds: float = TIMEOUT_SECONDS) -> int:
+    async def ended(self, *, seconds: float = PATIENCE_SECONDS) -> int:
         """Wait for the end; returns the exit code."""
         async with asyncio.timeout(seconds):
             return await self.process.wait()
@@ -80,7 +74,7 @@ class Service:
                 found.append(entry)
         return found
 
-    async def until_said(self, event: str, *, count: int = 1, seconds: float = TIMEOUT_SECONDS, **fields: Any) -> None:
+    async def until_said(self, event: str, *, count: int = 1, seconds: float = PATIENCE_SECONDS, **fields: Any) -> None:
         async with asyncio.timeout(seconds):
             # another process writes the file, and cannot tell
             while len(self.said(event, **fields)) < count:
