@@ -141,6 +141,19 @@ class TestShared:
         assert (await comfy.run(invert_file("__IMG__"), attachments=[picture(shared=True)])).files
         assert uploads(sim) == 2
 
+    async def test_it_may_have_a_folder(self, sim: Sim, comfy: ComfyClient) -> None:
+        for _ in range(2):
+            await comfy.run(words("__IMG__"), attachments=[picture(folder="assets", shared=True)])
+        assert (files_on(sim), uploads(sim)) == ([f"comfyrelay/assets/{UPLOADED}"], 1)
+
+    async def test_who_removed_it_says_so_and_it_is_uploaded_again(self, sim: Sim, comfy: ComfyClient) -> None:
+        """Not every node finds out that its file is gone before it runs."""
+        for _ in range(2):
+            result = await comfy.run(words("__IMG__"), attachments=[picture(shared=True)])
+            (sim.folder / "input" / result.texts["1"][0]).unlink()
+            comfy.forget_uploads()
+        assert uploads(sim) == 2
+
     async def test_an_empty_file_can_be_shared(self, sim: Sim, comfy: ComfyClient) -> None:
         result = await comfy.run(words("__IMG__"), attachments=[picture(source=b"", shared=True)])
         assert (sim.folder / "input" / result.texts["1"][0]).read_bytes() == b""

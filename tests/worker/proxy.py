@@ -12,6 +12,8 @@ TIMEOUT_SECONDS = 30.0
 PIECE_BYTES = 64 * 1024
 _REQUEST = re.compile(rb"([A-Z]+ \S+) HTTP/1\.1\r\n")
 
+_ERROR = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
 
 class Proxy:
     """Forwards to one target, which need not be there yet, and may go and come back."""
@@ -25,6 +27,7 @@ class Proxy:
         # what clients send is held back where it begins so
         self._held_prefix: bytes | None = None
         self._may_go = asyncio.Event()
+        self._refused_prefix: bytes | None = None
         self._news = asyncio.Condition()
         self.held = 0
         # as `GET /path?query`, whether they were let through or not
@@ -71,8 +74,13 @@ class Proxy:
         self._held_prefix = prefix
         self._may_go.clear()
 
+    def refuse(self, prefix: bytes) -> None:
+        """From now on, requests that begin so are answered with a 500, and get no further."""
+        self._refused_prefix = prefix
+
     def let_go(self) -> None:
-        """Let through what was held back, and hold nothing more."""
+        """Let through what was held back, and hold or refuse nothing more."""
+        self._refused_prefix = None
         self._held_prefix = None
         self._may_go.set()
 
@@ -111,18 +119,25 @@ class Proxy:
                 # it was cut in between
                 return
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, their_writer, holds=True))
-                group.create_task(self._pump(their_reader, writer, holds=False))
+                group.create_task(self._pump(reader, their_writer, back=writer))
+                group.create_task(self._pump(their_reader, writer))
         finally:
             self._open -= both
             for each in both:
                 each.transport.abort()
 
-    async def _pump(self, reader: StreamReader, writer: StreamWriter, *, holds: bool) -> None:
+    async def _pump(self, reader: StreamReader, writer: StreamWriter, *, back: StreamWriter | None = None) -> None:
+        """`back` leads to the client, where it is the client's requests that are passed on."""
         with contextlib.suppress(OSError):
             while piece := await reader.read(PIECE_BYTES):
-                if holds:
+                if back is not None:
                     await self._look(piece)
+                    if self._refused_prefix is not None and piece.startswith(self._refused_prefix):
+                        back.write(_ERROR)
+                        # until the client hangs up, or it would not hear the answer
+                        while await reader.read(PIECE_BYTES):
+                            pass
+                        break
                 if self.delay_seconds:
                     await asyncio.sleep(self.delay_seconds)
                 if self.bytes_per_second is not None:

@@ -121,7 +121,14 @@ class System:
         path: str = begun["path"]
         return path
 
-    def worker(self, worker_id: str = "gpu-1", *, sims: Sequence[Sim] | None = None, **settings: Any) -> Service:
+    def worker(
+        self,
+        worker_id: str = "gpu-1",
+        *,
+        sims: Sequence[Sim] | None = None,
+        variables: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> Service:
         """A worker, to be started; `settings` are the worker's, in lower case without their prefix."""
         sims = self.sims if sims is None else sims
         own = {
@@ -139,6 +146,7 @@ class System:
             "WORKER_ID": worker_id,
             "COMFYUI_BASE_URL": ",".join(each.url for each in sims),
             "HEARTBEAT_INTERVAL_SECONDS": "1",
+            **(variables or {}),
             **{f"COMFYRELAY_WORKER_{key.upper()}": str(value) for key, value in own.items() if value is not None},
         }
         made = Service(worker_id, "worker", environment=environment, log=self.folder / f"{worker_id}.log")

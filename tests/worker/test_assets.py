@@ -100,6 +100,17 @@ async def test_what_was_used_longest_ago_goes_first(folder: Path) -> None:
     assert cache.bytes == 30
 
 
+async def test_what_goes_is_told(folder: Path) -> None:
+    gone: list[str] = []
+    cache = AssetCache(folder, max_bytes=20, on_removed=gone.append)
+    await used(cache, 1, 2, 3)
+    assert gone == [f"{digest(1)}.png"]
+    assert set(cache.names) == {f"{digest(2)}.png", f"{digest(3)}.png"}
+    # also at the start, when the limit is another
+    AssetCache(folder, max_bytes=10, on_removed=gone.append)
+    assert gone[1:] == [f"{digest(2)}.png"]
+
+
 async def test_what_is_in_use_stays_however_full_it_is(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=20)
     first, second = await get(cache, 1), await get(cache, 1)

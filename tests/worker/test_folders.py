@@ -154,6 +154,43 @@ def test_where_no_folders_are_known_nothing_is_removed(base: Path) -> None:
     assert files_in(base) == ["output/comfyrelay/p1/a.png"]
 
 
+class TestAssets:
+    """Copies of effect assets go when the worker keeps them no longer, and nothing else goes with them."""
+
+    CACHED = tuple(f"{digit * 64}.png" for digit in "ab")
+    COPIES = tuple(f"input/comfyrelay/assets/{digit * 40}.png" for digit in "ab")
+    OTHERS = ("input/comfyrelay/assets.png", f"input/comfyrelay/{'a' * 40}.png", f"input/{'a' * 40}.png")
+
+    @pytest.fixture
+    def folders(self, base: Path) -> ComfyFolders:
+        for path in (*self.COPIES, *self.OTHERS):
+            write(base / path)
+        return ComfyFolders([base])
+
+    def test_one_goes_by_its_name_in_the_cache(self, base: Path, folders: ComfyFolders) -> None:
+        folders.remove_asset(self.CACHED[0])
+        assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
+        # again, as for one that ComfyUI never had
+        folders.remove_asset(self.CACHED[0])
+
+    def test_those_that_nobody_keeps_go(self, base: Path, folders: ComfyFolders) -> None:
+        folders.keep_assets([self.CACHED[1], f"{'c' * 64}.png"])
+        assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
+
+    def test_a_link_to_elsewhere_is_not_followed(self, base: Path, tmp_path: Path) -> None:
+        outside = write(tmp_path / "outside" / f"{'a' * 40}.png")
+        (base / "input" / "comfyrelay").mkdir()
+        (base / "input" / "comfyrelay" / "assets").symlink_to(outside.parent)
+        folders = ComfyFolders([base])
+        folders.remove_asset(self.CACHED[0])
+        folders.keep_assets([])
+        assert outside.is_file()
+
+    def test_where_there_are_none_nothing_happens(self, base: Path) -> None:
+        ComfyFolders([base]).keep_assets(self.CACHED)
+        assert files_in(base) == []
+
+
 class TestARealRun:
     @pytest.fixture
     async def sim(self) -> AsyncIterator[Sim]:

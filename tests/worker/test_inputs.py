@@ -61,7 +61,7 @@ async def test_everything_is_fetched_and_placed(bench: Bench) -> None:
     assert isinstance(lut.source, Path)
     assert (photo.source.read_bytes(), lut.source.read_bytes()) == (PHOTO, LUT)
     assert (photo.placeholder, photo.folder, photo.shared) == ("__photo.jpg__", f"job-{lease.name}", False)
-    assert (lut.placeholder, lut.folder, lut.shared) == ("__lut.png__", None, True)
+    assert (lut.placeholder, lut.folder, lut.shared) == ("__lut.png__", "assets", True)
     assert (photo.content_hash, lut.content_hash) == (None, hashlib.sha256(LUT).hexdigest())
     for each in (photo, lut):
         each.check()

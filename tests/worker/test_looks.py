@@ -150,7 +150,7 @@ FAILED = (
 
 async def test_an_event_is_one_line_with_what_is_worth_reading() -> None:
     async with terminal(
-        f"{COMPLETED}; {FAILED}; looks.say('worker.left', reason='spot_interruption', jobs=None)"
+        f"{COMPLETED}; {FAILED}; log.info('worker.left', reason='spot_interruption', jobs=None)"
     ) as shown:
         await shown.until(r"left.*\n")
         text = await shown.end()
@@ -227,7 +227,7 @@ except ValueError:
 
 async def test_where_no_terminal_is_each_event_is_an_object_on_standard_error() -> None:
     completed, said = await lines_of(
-        f"{COMPLETED}; looks.status([lease()]); log.debug('no'); looks.say('worker.left', reason='shutdown')"
+        f"{COMPLETED}; looks.status([lease()]); log.debug('no'); log.info('worker.left', reason='shutdown')"
     )
     assert re.match(r"\d{4}-\d\d-\d\dT", completed.pop("timestamp"))
     assert completed == {

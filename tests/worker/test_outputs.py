@@ -1,5 +1,6 @@
 """Out of everything that a run made, the one thing that the job is for."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
@@ -129,6 +130,18 @@ async def test_a_file_that_is_gone_is_said_and_leaves_nothing(sim: Sim, comfy: C
     with pytest.raises(OutputGone):
         await collect(comfy, result, make_lease(), tmp_path / "output.png")
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_server_that_restarts_before_the_file_was_read_has_it_afterwards(
+    sim: Sim, comfy: ComfyClient, tmp_path: Path
+) -> None:
+    result = await comfy.run(invert())
+    await sim.stop()
+    reading = asyncio.create_task(collect(comfy, result, make_lease(), tmp_path / "output.png"))
+    done, _ = await asyncio.wait({reading}, timeout=0.3)
+    assert not done
+    await sim.start()
+    assert (await reading).size == (tmp_path / "output.png").stat().st_size > 0
 
 
 async def test_a_connection_that_is_lost_costs_no_run(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from moto.server import ThreadedMotoServer
 from structlog.testing import capture_logs
 
 from comfyrelay.worker.protection import Protection
+from comfyrelay.worker.scaling_group import ScalingGroup
 
 REGION = "eu-west-1"
 GROUP = "gpu"
@@ -122,17 +123,10 @@ async def aws(moto_url: str, scaling: Any) -> AsyncIterator[Aws]:
 
 @asynccontextmanager
 async def protecting(aws: Aws, *, off_after_seconds: float = 0.0, **more: Any) -> AsyncIterator[Protection]:
-    protection = Protection(
-        **{
-            "asg_name": GROUP,
-            "instance_id": aws.instance_id,
-            "region": REGION,
-            "endpoint_url": aws.url,
-            "off_after_seconds": off_after_seconds,
-            "first_pause_seconds": 0.001,
-            **more,
-        }
+    group = ScalingGroup(
+        **{"name": GROUP, "instance_id": aws.instance_id, "region": REGION, "endpoint_url": aws.url, **more}
     )
+    protection = Protection(group, off_after_seconds=off_after_seconds, first_pause_seconds=0.001)
     protection.start()
     try:
         yield protection
@@ -216,7 +210,7 @@ async def test_after_a_failure_the_other_wish_is_told_even_if_it_should_be_so(aw
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"asg_name": "no such group"}, {"region": "no region"}, {"endpoint_url": "http://127.0.0.1:1"}]
+    "wrong", [{"name": "no such group"}, {"region": "no region"}, {"endpoint_url": "http://127.0.0.1:1"}]
 )
 async def test_whatever_is_wrong_with_aws_nothing_is_raised_and_leaving_goes_on(
     aws: Aws, wrong: dict[str, Any]
@@ -238,7 +232,7 @@ async def test_who_waits_for_aws_in_vain_leaves_soon(aws: Aws) -> None:
 
 
 async def test_without_a_start_there_is_nothing_to_close(aws: Aws) -> None:
-    protection = Protection(asg_name=GROUP, instance_id="i-0", region=REGION)
+    protection = Protection(ScalingGroup(GROUP, instance_id="i-0", region=REGION))
     protection.want(True)
     await protection.close()
     assert aws.wishes == []

@@ -160,3 +160,35 @@ async def test_an_input_that_is_gone_fails_the_job_and_not_the_worker(system: Sy
     await system.started()
     assert (await system.until(job, "failed"))["attempts"] == 1
     await system.completed(await system.image(effect))
+
+
+async def test_a_worker_that_cannot_write_leaves_the_jobs_to_others_for_a_while(system: System) -> None:
+    """As with a full disk: it would use up the attempts of one job after the other."""
+    effect = await system.effect()
+    worker = await system.started()
+    work = system.folder / "worker" / "gpu-1" / "work"
+    work.rmdir()
+    work.write_text("in the way")
+    job = await system.image(effect)
+    await worker.until_said("worker.disk_trouble")
+    await system.until(job, "queued")
+    await system.started("gpu-2")
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 2
+    assert len(worker.said("worker.job_leased")) == 1
+    work.unlink()
+    work.mkdir()
+
+
+async def test_a_run_whose_file_is_gone_is_run_anew(system: System) -> None:
+    """A preview is cached together with its image, and the file of the first job was removed after it."""
+    graph = invert()
+    graph["3"] = {"class_type": "PreviewImage", "inputs": {"images": ["2", 0]}}
+    effect = await system.effect("preview", graph, properties=[])
+    await system.started()
+    for _ in range(2):
+        job = await system.submit(effect)
+        await system.completed(job)
+        assert (await system.job(job))["attempts"] == 1
+    assert system.sim.log.count("POST", "/free") == 1
+    assert system.sim.log.prompts_queued == 3

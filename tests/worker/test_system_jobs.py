@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,16 @@ from PIL import Image
 from comfyrelay.sim import Sim, Stuck
 from tests.api.studio import png
 from tests.comfy.graphs import MP4, invert_file
-from tests.worker.system import System
+from tests.worker.system import TIMEOUT_SECONDS, System
 
 LOGO = {"key": "logo", "type": "image", "placeholder": "{{LOGO}}"}
+
+
+async def _until_in(folder: Path, content: bytes) -> None:
+    """Wait until a folder has one file, with this content."""
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while [each.read_bytes() for each in folder.iterdir()] != [content]:  # noqa: ASYNC110  (files tell nobody)
+            await asyncio.sleep(0.02)
 
 
 def colour_of(picture: bytes) -> Any:
@@ -58,6 +66,29 @@ async def test_a_file_of_an_effect_is_fetched_and_uploaded_once(system: System, 
     await system.completed(await system.submit(effect))
     assert system.files.asked(f"GET /files/{path}") == 1
     assert system.sim.log.uploads_written == 1
+
+
+async def test_comfyui_keeps_the_files_of_effects_that_the_worker_keeps(system: System) -> None:
+    colours = ("#445566", "#665544")
+    paths = [await system.asset(png(each)) for each in colours]
+    effects = [
+        await system.effect(f"logo-{number}", invert_file("{{LOGO}}"), properties=[{**LOGO, "default_value": path}])
+        for number, path in enumerate(paths)
+    ]
+    copies = system.sim.folder / "input" / "comfyrelay" / "assets"
+    # room for one of them
+    worker = await system.started(asset_cache_bytes=len(png(colours[0])))
+    for effect, colour in zip((*effects, effects[0]), (*colours, colours[0]), strict=True):
+        await system.completed(await system.submit(effect))
+        # the last job is over for its user before it is for the worker
+        await _until_in(copies, png(colour))
+    assert system.sim.log.uploads_written == 3
+    await worker.kill()
+    for cached in system.folder.rglob("worker/*/assets/*"):
+        cached.unlink()
+    await worker.start()
+    await worker.until_said("worker.registered", count=2)
+    assert list(copies.iterdir()) == []
 
 
 async def test_a_users_file_is_kept_by_nobody(system: System) -> None:

@@ -3,8 +3,12 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from comfyrelay.sim import Slow, Stuck
 from tests.worker.metadata import Metadata
@@ -160,6 +164,77 @@ async def test_an_auto_scaling_group_that_ends_the_instance_is_heard(system: Sys
     metadata.end_by_group()
     assert await worker.ended() == 0
     await finished_by_another(system, job)
+
+
+@dataclass
+class Aws:
+    """Auto Scaling as far as a worker speaks to it: what it was told, one after the other."""
+
+    url: str = ""
+    told: list[dict[str, str]] = field(default_factory=list)
+    refuses: int = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        said = {name: values[0] for name, values in parse_qs(await request.text()).items()}
+        self.told.append(said)
+        if said["Action"] == "CompleteLifecycleAction" and self.refuses:
+            self.refuses -= 1
+            return web.Response(status=503, text="busy")
+        name = said["Action"]
+        return web.Response(text=f"<{name}Response><{name}Result/></{name}Response>", content_type="text/xml")
+
+    @property
+    def completed(self) -> list[dict[str, str]]:
+        return [each for each in self.told if each["Action"] == "CompleteLifecycleAction"]
+
+
+@pytest.fixture
+async def aws() -> AsyncIterator[Aws]:
+    aws = Aws()
+    app = web.Application()
+    app.router.add_post("/", aws.answer)
+    async with TestServer(app) as server:
+        aws.url = str(server.make_url("/"))
+        yield aws
+
+
+class TestLifecycleHook:
+    """A group that ends an instance waits for a word of it, where it has a hook for that."""
+
+    async def started(self, system: System, metadata: Metadata, aws: Aws) -> Service:
+        await system.plain_effect()
+        return await system.started(
+            metadata_url=metadata.url,
+            metadata_interval_seconds=0.1,
+            asg_name="gpu",
+            asg_lifecycle_hook="drain",
+            variables={"AWS_ENDPOINT_URL": aws.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"},
+        )
+
+    async def test_the_group_is_told_when_the_worker_has_left(
+        self, system: System, metadata: Metadata, aws: Aws
+    ) -> None:
+        worker = await self.started(system, metadata, aws)
+        aws.refuses = 1
+        metadata.end_by_group()
+        assert await worker.ended() == 0
+        assert (await system.admin("GET", "/workers"))["items"] == []
+        # the first word was not heard
+        assert len(aws.completed) == 2
+        said = aws.completed[-1]
+        assert (said["AutoScalingGroupName"], said["LifecycleHookName"]) == ("gpu", "drain")
+        assert (said["InstanceId"], said["LifecycleActionResult"]) == ("i-0123456789abcdef0", "CONTINUE")
+        # nothing after it: the machine may be gone by then
+        assert aws.told[-1] == said
+
+    async def test_a_worker_that_is_only_stopped_keeps_its_machine(
+        self, system: System, metadata: Metadata, aws: Aws
+    ) -> None:
+        worker = await self.started(system, metadata, aws)
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == 0
+        assert aws.told
+        assert aws.completed == []
 
 
 class TestStopping:

@@ -1,14 +1,17 @@
 """Servers, workers and the network between them break at any moment: each job ends once and is paid for once."""
 
 import asyncio
+import signal
 
 import httpx
 import pytest
 
 from comfyrelay.sim import Slow, Stuck
+from tests.worker.processes import Service
 from tests.worker.system import COMPLETE, DOWNLOAD, UPLOAD, System
 
 SHORT_LEASES = {"LEASE_TTL_SECONDS": "3"}
+ANY_CALL = b"POST /api/worker/"
 
 
 async def test_a_server_may_be_restarted_while_a_job_runs(any_system: System) -> None:
@@ -96,6 +99,35 @@ async def test_a_short_cut_of_the_network_costs_nothing(system: System) -> None:
     assert worker.is_running
 
 
+@pytest.mark.parametrize("settings", [SHORT_LEASES])
+async def test_a_control_plane_that_never_takes_the_end_of_a_job_gets_the_lease_back(system: System) -> None:
+    """Heartbeats alone would keep it for ever."""
+    effect = await system.effect()
+    worker = await system.started(verdict_timeout_seconds=2)
+    system.api.refuse(COMPLETE)
+    job = await system.image(effect)
+    await worker.until_said("worker.not_settled_yet")
+    await worker.until_said("worker.job_lost")
+    system.api.let_go()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 2
+
+
+async def test_a_control_plane_that_answers_nothing_is_waited_for(system: System) -> None:
+    """However long: as far as anybody knows the lease still holds, and the output is here."""
+    job = await system.image(await system.effect())
+    system.files.hold(UPLOAD)
+    worker = await system.started(verdict_timeout_seconds=3)
+    await system.files.until_held()
+    system.api.refuse(ANY_CALL)
+    system.files.let_go()
+    await system.api.until_asked("POST /api/worker/complete", 5)
+    system.api.let_go()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+    assert len(worker.said("worker.not_settled_yet")) == 1
+
+
 async def test_an_answer_that_is_lost_loses_no_job(system: System) -> None:
     """The connection breaks between a poll and its answer; the same request gets the same lease."""
     effect = await system.effect()
@@ -175,6 +207,60 @@ async def test_a_worker_that_is_killed_while_it_uploads_does_not_run_the_job_aga
     await system.files.until_held()
     await worker.kill()
     system.files.let_go()
+    await worker.start()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+    assert system.sim.log.prompts_queued == 1
+
+
+class TestLeftBehind:
+    """A worker was killed while it uploaded an output, and is started again."""
+
+    @pytest.fixture
+    async def killed(self, system: System) -> tuple[Service, str]:
+        job = await system.image(await system.effect())
+        system.files.hold(UPLOAD)
+        worker = await system.started()
+        await system.files.until_held()
+        await worker.kill()
+        return worker, job
+
+    async def test_a_cancel_stops_what_it_does_about_it(self, system: System, killed: tuple[Service, str]) -> None:
+        worker, job = killed
+        uploads = system.files.asked("PUT /")
+        await worker.start()
+        await system.files.until_asked("PUT /", uploads + 1)
+        await system.user("POST", f"/ai-jobs/{job}/cancel", {})
+        await system.until(job, "canceled")
+        system.files.let_go()
+
+    async def test_told_to_leave_it_leaves_it_to_the_next(self, system: System, killed: tuple[Service, str]) -> None:
+        worker, job = killed
+        system.api.refuse(ANY_CALL)
+        system.files.let_go()
+        await worker.start()
+        await worker.until_said("worker.not_settled_yet")
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == 0
+        system.api.let_go()
+        await worker.start()
+        await system.completed(job)
+        assert (await system.job(job))["attempts"] == 1
+        assert system.sim.log.prompts_queued == 1
+
+
+async def test_a_worker_that_leaves_while_the_server_is_away_brings_its_output_later(system: System) -> None:
+    job = await system.image(await system.effect())
+    system.files.hold(UPLOAD)
+    worker = await system.started()
+    await system.files.until_held()
+    system.api.refuse(ANY_CALL)
+    system.files.let_go()
+    await worker.until_said("worker.not_settled_yet")
+    for _ in range(2):
+        worker.send(signal.SIGTERM)
+    assert await worker.ended() == 0
+    system.api.let_go()
     await worker.start()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1

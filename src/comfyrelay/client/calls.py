@@ -9,17 +9,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from comfyrelay.comfy.http import is_loopback, object_in
-from comfyrelay.errors import (
-    ComfyRelayError,
-    ConfigurationError,
-    Conflict,
-    ControlPlaneUnreachable,
-    Forbidden,
-    InvalidInput,
-    NotFound,
-    TooLarge,
-    Unauthorized,
-)
+from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
+from comfyrelay.refusals import refusal_in
 
 __all__ = ["DEFAULT_URL", "Calls", "Done"]
 
@@ -100,20 +91,18 @@ class Calls:
         raise self._refusal(response)
 
     def _refusal(self, response: httpx.Response) -> ComfyRelayError:
-        answer, status = object_in(response), response.status_code
-        if not str(answer.get("type") or "").startswith("urn:comfyrelay:"):
-            return ControlPlaneUnreachable(
-                f"Something answers at {self.url}, but not like ComfyRelay (status {status}). Is the address right?"
-            )
-        detail = str(answer.get("detail") or answer.get("title") or f"The server answered with {status}.")
-        if status == 401:
-            return Unauthorized(self._sign_in())
-        if status == 422:
-            errors = answer.get("errors")
-            fields = {str(key): str(text) for key, text in errors.items()} if isinstance(errors, dict) else {}
-            return InvalidInput(_with_fields(detail, fields), errors=fields)
-        known: dict[int, type[ComfyRelayError]] = {403: Forbidden, 404: NotFound, 409: Conflict, 413: TooLarge}
-        return known.get(status, ComfyRelayError)(detail)
+        match refusal_in(response):
+            case None:
+                return ControlPlaneUnreachable(
+                    f"Something answers at {self.url}, but not like ComfyRelay (status {response.status_code}). "
+                    "Is the address right?"
+                )
+            case Unauthorized():
+                return Unauthorized(self._sign_in())
+            case InvalidInput() as refusal:
+                return InvalidInput(_with_fields(refusal.detail, refusal.errors), errors=refusal.errors)
+            case refusal:
+                return refusal
 
     def _sign_in(self) -> str:
         if self._has_token:

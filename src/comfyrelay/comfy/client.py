@@ -164,6 +164,10 @@ class ComfyClient:
         """Put a file of any kind into the server's input folder, once per content; returns how a graph names it."""
         return await self._uploader.upload(source, name=name, content_hash=content_hash)
 
+    def forget_uploads(self) -> None:
+        """Files were removed from the server's input folder: what a run needs of them is uploaded again."""
+        self._uploader.forget()
+
     async def submit(
         self,
         graph: Graph,

@@ -92,7 +92,7 @@ class Uploader:
                     return known
                 is_there = shared and await self._has(wanted, size=await asyncio.to_thread(_size, source))
                 uploaded = wanted if is_there else await self._send(source, wanted)
-                if folder is None:
+                if folder is None or shared:
                     self._note(wanted.reference, uploaded)
                 return uploaded
             finally:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.streams import safely
 from comfyrelay.comfy.timeouts import RunTimeouts
-from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.desk.script import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
 from comfyrelay.desk.script_command import shown
 from comfyrelay.desk.script_reading import new_media
@@ -46,27 +45,11 @@ class ScriptClient(CarefulClient):
         self._log_folder = log_folder
         self._runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": url})
 
-    async def run(
-        self,
-        graph: Graph,
-        *,
-        wanted: Sequence[str] = (),
-        attachments: Iterable[Attachment] = (),
-        timeouts: RunTimeouts | None = None,
-        on_event: EventListener | None = None,
-        extra_data: Mapping[str, Any] | None = None,
-    ) -> RunResult:
+    async def run(self, graph: Graph, **options: Any) -> RunResult:
         if is_script(graph):
             # a folder of inputs may take a day: nobody but the user says when it is too long
-            return await self._runs.keep(self._run_script(job_of(values_in(graph)), safely(on_event)))
-        return await super().run(
-            graph,
-            wanted=wanted,
-            attachments=attachments,
-            timeouts=timeouts,
-            on_event=on_event,
-            extra_data=extra_data,
-        )
+            return await self._runs.keep(self._run_script(job_of(values_in(graph)), safely(options.get("on_event"))))
+        return await super().run(graph, **options)
 
     async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
         if file.type != SAVED:

@@ -25,6 +25,7 @@ from comfyrelay.worker.notices import Notice, Notices
 from comfyrelay.worker.poller import Poller
 from comfyrelay.worker.protection import Protection
 from comfyrelay.worker.room import Room, room_for
+from comfyrelay.worker.scaling_group import ScalingGroup
 from comfyrelay.worker.servers import ClientMaker, Servers
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
@@ -38,7 +39,7 @@ CAPABILITIES_SECONDS = 300.0
 # How long storage that is away is waited for; the lease goes on meanwhile.
 DOWNLOAD_PATIENCE_SECONDS = 120.0
 UPLOAD_PATIENCE_SECONDS = 3600.0
-# After trouble with the disk no job is asked for: it would only use up an attempt.
+# After trouble with the disk, which is full, most likely, no job is asked for: it would only use up an attempt.
 DISK_PAUSE_SECONDS = 60.0
 SHORTEST_LOOK_SECONDS = 60.0
 SIGN_OFF_SECONDS = 5.0
@@ -78,9 +79,9 @@ class Agent:
         )
         self._works: dict[Work, asyncio.Task[None]] = {}
         self._typical = Typical()
+        self._group: ScalingGroup | None = None
         self._protection: Protection | None = None
         self._poller: Poller | None = None
-        self._no_jobs_until = 0.0
         self._online = asyncio.Event()
         self._capabilities_due = asyncio.Event()
         self._slots = 0
@@ -105,6 +106,7 @@ class Agent:
         state = State(self._settings.data_dir / this.folder_name)
         state.open()
         try:
+            self._find_group(this)
             self._notices.start(signals=self._signals)
             await self._live(this, state)
         finally:
@@ -114,6 +116,7 @@ class Agent:
             if self._imds is not None:
                 await self._imds.close()
             state.close()
+            await self._let_go_of_machine()
             # last: until then a signal must not end the process in the middle of this
             await self._notices.close()
 
@@ -159,7 +162,7 @@ class Agent:
                 # megabytes, which the first poll need not bring again
                 self._capabilities.told(capabilities)
 
-        self._protect(this)
+        self._protect()
         tools = self._tools(control, state, transfers)
         enlisting.recall()
         await self._settle_left_behind(state, tools)
@@ -206,21 +209,26 @@ class Agent:
             log.warning("worker.not_signed_off", why=str(error) or "the control plane does not answer")
 
     def _tools(self, control: Control, state: State, transfers: Transfers) -> Tools:
-        cache = AssetCache(state.assets, max_bytes=self._settings.asset_cache_bytes)
+        places = [self._settings.folder_of(url) for url in self._settings.comfyui_base_url]
+        folders = ComfyFolders(each for each in places if each is not None)
+
+        def on_removed(name: str) -> None:
+            folders.remove_asset(name)
+            self._servers.forget_uploads()
+
+        cache = AssetCache(state.assets, max_bytes=self._settings.asset_cache_bytes, on_removed=on_removed)
+        folders.keep_assets(cache.names)
         self._metrics.watch(cache=cache, control=control, servers=self._servers, held=lambda: self.held)
-        folders = [self._settings.folder_of(url) for url in self._settings.comfyui_base_url]
         return Tools(
             control=control,
             servers=self._servers,
             state=state,
             transfers=transfers,
             inputs=Inputs(transfers, cache, folder=state.work),
-            folders=ComfyFolders(each for each in folders if each is not None),
+            folders=folders,
             typical=self._typical,
             metrics=self._metrics,
-            heartbeat_interval_seconds=self._settings.heartbeat_interval_seconds,
-            killed_jobs=self._settings.killed_jobs,
-            is_only_worker=self._settings.is_only_worker,
+            settings=self._settings,
             own_nodes=self._own_nodes,
             on_change=self._on_change,
             on_progress=self._show,
@@ -252,14 +260,11 @@ class Agent:
         self._on_change()
 
     def _on_disk_error(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._no_jobs_until = loop.time() + DISK_PAUSE_SECONDS
         log.error("worker.disk_trouble", pause_seconds=DISK_PAUSE_SECONDS)
-        loop.call_later(DISK_PAUSE_SECONDS, self._on_change)
+        if self._poller is not None:
+            self._poller.pause(DISK_PAUSE_SECONDS)
 
     def _room(self) -> Room | None:
-        if asyncio.get_running_loop().time() < self._no_jobs_until:
-            return None
         return room_for(
             self.held,
             slots={name: self._servers.slots(name) for name in self._settings.providers},
@@ -313,12 +318,30 @@ class Agent:
             # megabytes, from a server that has better things to do
             await asyncio.sleep(SHORTEST_LOOK_SECONDS)
 
-    def _protect(self, this: Machine) -> None:
-        if self._settings.asg_name and this.instance_id and this.region:
-            self._protection = Protection(
-                asg_name=self._settings.asg_name, instance_id=this.instance_id, region=this.region
-            )
+    def _find_group(self, this: Machine) -> None:
+        name = self._settings.asg_name
+        if name and this.instance_id and this.region:
+            self._group = ScalingGroup(name, instance_id=this.instance_id, region=this.region)
+        elif name:
+            log.warning("worker.no_protection", why="ASG_NAME is set, but this is not an EC2 instance.")
+
+    def _protect(self) -> None:
+        if self._group is not None:
+            self._protection = Protection(self._group)
             self._protection.start()
             self._protection.want(False)
-        elif self._settings.asg_name:
-            log.warning("worker.no_protection", why="ASG_NAME is set, but this is not an EC2 instance.")
+
+    async def _let_go_of_machine(self) -> None:
+        """A group with a lifecycle hook keeps the machine until it is told that nobody needs it, or time is up."""
+        hook = self._settings.asg_lifecycle_hook
+        if self._group is None or hook is None or not self._notices.is_ended_by_group:
+            return
+        for pause in (1.0, 3.0, 0.0):
+            try:
+                await asyncio.to_thread(self._group.complete_termination, hook)
+            except Exception as error:
+                log.warning("worker.termination_not_completed", hook=hook, error=f"{type(error).__name__}: {error}")
+                await asyncio.sleep(pause)
+            else:
+                log.info("worker.termination_completed", hook=hook)
+                return

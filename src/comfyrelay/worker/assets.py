@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -21,18 +21,25 @@ log = structlog.get_logger(__name__)
 class AssetCache:
     """A folder that one process uses. When a file was last used is kept as its time, so restarts forget nothing."""
 
-    def __init__(self, folder: Path, *, max_bytes: int) -> None:
+    def __init__(self, folder: Path, *, max_bytes: int, on_removed: Callable[[str], None] = lambda _name: None) -> None:
+        """`on_removed` is told the name of each file that had to go."""
         self.hits = 0
         self.misses = 0
         self.bytes = 0
         self._folder = folder
         self._max_bytes = max_bytes
+        self._on_removed = on_removed
         # name → size, the one that was used last at the end
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._pins: Counter[str] = Counter()
         # as long as somebody holds one, or waits for it
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._read()
+
+    @property
+    def names(self) -> Collection[str]:
+        """What is kept: content hashes, each with a suffix."""
+        return self._sizes.keys()
 
     async def get(self, content_hash: str, suffix: str, fetch: Callable[[Path], Awaitable[object]]) -> Path:
         """The file with this content, which `fetch` writes if it is not here; it stays until it is released."""
@@ -100,3 +107,4 @@ class AssetCache:
                 except OSError as error:
                     log.warning("assets.not_removed", why=error.strerror)
                 self._forget(name)
+                self._on_removed(name)

@@ -1,6 +1,5 @@
 """A ComfyUI that is taken care of after a failure, before the next job can begin on it."""
 
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -9,9 +8,7 @@ import structlog
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.graph import Graph
 from comfyrelay.comfy.outputs import RunResult
-from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.timeouts import RunTimeouts
-from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused, ServerUnreachable
 
 __all__ = ["CarefulClient"]
@@ -43,25 +40,9 @@ class CarefulClient(ComfyClient):
             raise ServerRefused("The GPU is in a bad state until ComfyUI is restarted.")
         self._sick_on = None
 
-    async def run(
-        self,
-        graph: Graph,
-        *,
-        wanted: Sequence[str] = (),
-        attachments: Iterable[Attachment] = (),
-        timeouts: RunTimeouts | None = None,
-        on_event: EventListener | None = None,
-        extra_data: Mapping[str, Any] | None = None,
-    ) -> RunResult:
+    async def run(self, graph: Graph, **options: Any) -> RunResult:
         try:
-            return await super().run(
-                graph,
-                wanted=wanted,
-                attachments=attachments,
-                timeouts=timeouts,
-                on_event=on_event,
-                extra_data=extra_data,
-            )
+            return await super().run(graph, **options)
         except OutOfMemory:
             with suppress(ComfyError):
                 await self.free()

@@ -10,18 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from comfyrelay.comfy.http import is_loopback, object_in
-from comfyrelay.errors import (
-    ComfyRelayError,
-    Conflict,
-    ControlPlaneUnreachable,
-    Fault,
-    Forbidden,
-    InvalidInput,
-    LeaseLost,
-    NotFound,
-    TooManyRequests,
-    Unauthorized,
-)
+from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Fault, TooManyRequests, Unauthorized
+from comfyrelay.refusals import refusal_in
 from comfyrelay.worker.lease import Lease, Stop, Urls
 
 __all__ = ["Control", "Registered", "RunTold", "patiently", "storable"]
@@ -151,28 +141,20 @@ class Control:
         except httpx.HTTPError as error:
             self.is_up = False
             raise self._unreachable(error) from error
-        answer = object_in(response)
-        if response.is_success and isinstance(data := answer.get("data"), dict):
+        if response.is_success and isinstance(data := object_in(response).get("data"), dict):
             self.is_up = True
             return data
-        refusal = self._refusal(response, answer)
+        refusal = self._refusal(response)
         self.is_up = not isinstance(refusal, ControlPlaneUnreachable)
         raise refusal
 
-    def _refusal(self, response: httpx.Response, answer: Mapping[str, Any]) -> ComfyRelayError:
-        status, detail = response.status_code, str(answer.get("detail") or "")
-        if not str(answer.get("type") or "").startswith("urn:comfyrelay:") or status >= 500:
+    def _refusal(self, response: httpx.Response) -> ComfyRelayError:
+        found = refusal_in(response)
+        if found is None or type(found) is ComfyRelayError:
             # a proxy in between, or a server in trouble: whatever it says is not a verdict about a lease
-            return ControlPlaneUnreachable(f"{self.url} answered with {status}. {detail}".rstrip())
-        if answer["type"] == "urn:comfyrelay:lease_lost":
-            return LeaseLost(detail)
-        if status == 422:
-            errors = answer.get("errors")
-            return InvalidInput(detail, errors=errors if isinstance(errors, dict) else None)
-        if status == 429:
-            return TooManyRequests(retry_after_seconds=_seconds(response.headers.get("Retry-After")))
-        known: dict[int, type[ComfyRelayError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound, 409: Conflict}
-        return known[status](detail) if status in known else ControlPlaneUnreachable(f"{self.url}: {detail}")
+            detail = found.detail if found is not None else ""
+            return ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}. {detail}".rstrip())
+        return found
 
     def _unreachable(self, error: httpx.HTTPError) -> ControlPlaneUnreachable:
         return ControlPlaneUnreachable(f"The control plane at {self.url} does not answer ({type(error).__name__}).")
@@ -195,13 +177,6 @@ async def patiently(
                 on_pause(error, seconds)
         await asyncio.sleep(seconds * random.uniform(0.8, 1.2))
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        return float(text or 1.0)
-    except ValueError:
-        return 1.0
 
 
 def storable(text: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 import structlog
 
 from comfyrelay.comfy.outputs import RunResult
-from comfyrelay.comfy.uploads import UPLOAD_FOLDER
-from comfyrelay.worker.inputs import job_folder
+from comfyrelay.comfy.uploads import UPLOAD_FOLDER, safe_name
+from comfyrelay.worker.inputs import ASSET_FOLDER, job_folder
 from comfyrelay.worker.lease import Lease
 
 __all__ = ["ComfyFolders"]
@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 
 # Where runs save and preview; each run of ours has a folder of its own in them.
 _MADE = ("output", "temp")
+_ASSETS = Path(UPLOAD_FOLDER, ASSET_FOLDER)
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -38,6 +39,19 @@ class ComfyFolders:
             for file in result.files if result else ():
                 if file.type in _MADE:
                     _remove(base / file.type, Path(file.subfolder, file.filename), is_folder=False)
+
+    def remove_asset(self, name: str) -> None:
+        """An effect asset is no longer kept here, so its copies go, too; `name` is its name in the cache."""
+        for base in self._folders:
+            _remove(base / "input", _ASSETS / safe_name(name, name), is_folder=False)
+
+    def keep_assets(self, names: Iterable[str]) -> None:
+        """Remove the copies of all assets but these: of a cache that is gone, or that somebody emptied."""
+        kept = {safe_name(name, name) for name in names}
+        for base in self._folders:
+            for path in (base / "input" / _ASSETS).glob("*"):
+                if path.name not in kept:
+                    _remove(base / "input", _ASSETS / path.name, is_folder=False)
 
 
 def _remove(root: Path, path: Path, *, is_folder: bool) -> None:

@@ -14,7 +14,10 @@ from comfyrelay.worker.assets import AssetCache
 from comfyrelay.worker.lease import Asset, Lease
 from comfyrelay.worker.transfers import Transfers
 
-__all__ = ["Inputs", "job_folder"]
+__all__ = ["ASSET_FOLDER", "Inputs", "job_folder"]
+
+# Where effect assets are on a server.
+ASSET_FOLDER = "assets"
 
 AT_ONCE = 4
 _USUAL_SUFFIXES = {"image": ".png", "video": ".mp4", "audio": ".wav"}
@@ -72,7 +75,14 @@ class Inputs:
             raise TransferFailed(f"The hash of the asset '{asset.key}' is not a SHA-256.", fault=Fault.JOB)
         path = await self._cache.get(digest, suffix, download)
         self._pinned[lease.name].append(path)
-        return Attachment(placeholder=asset.placeholder, source=path, name=path.name, content_hash=digest, shared=True)
+        return Attachment(
+            placeholder=asset.placeholder,
+            source=path,
+            name=path.name,
+            content_hash=digest,
+            folder=ASSET_FOLDER,
+            shared=True,
+        )
 
     def _folder_of(self, lease: Lease) -> Path:
         return self._folder / lease.name / "inputs"

@@ -42,6 +42,7 @@ from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.outputs import Collected, collect, collect_more, others
 from comfyrelay.worker.pulse import Pulse
 from comfyrelay.worker.servers import Ran, Servers
+from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import Held, State
 from comfyrelay.worker.transfers import Transfers
 
@@ -53,6 +54,9 @@ log = structlog.get_logger(__name__)
 UPLOADS = 2
 LONGEST_RAW = 200_000
 LONGEST_RETRY_SECONDS = 86_400.0
+# A control plane that has answered no heartbeat for this long is away.
+AWAY_SECONDS = 90.0
+WORD_SECONDS = 60.0
 # The lease is no longer ours to speak about.
 _NOT_OURS = (LeaseLost, NotFound, Unauthorized, Forbidden)
 
@@ -72,9 +76,7 @@ class Tools:
     folders: ComfyFolders
     typical: Typical
     metrics: Metrics
-    heartbeat_interval_seconds: float
-    killed_jobs: str
-    is_only_worker: bool
+    settings: WorkerSettings
     # classes of nodes that ComfyUI never sees: whoever runs them looks at the files that they name
     own_nodes: frozenset[str]
     # a job went from one stage to the next
@@ -94,8 +96,11 @@ class Work:
         # why it is given back, if it is because this worker leaves
         self.leaving_reason = "shutdown"
         self._tools = tools
-        self._pulse = Pulse(tools.control, lease, interval_seconds=tools.heartbeat_interval_seconds)
+        self._pulse = Pulse(tools.control, lease, interval_seconds=tools.settings.heartbeat_interval_seconds)
         self._ran = Ran()
+        # as it is written down, once there is one
+        self._output: Mapping[str, Any] | None = None
+        self._is_left_behind = False
         self._began_at: float | None = None
         self._ran_seconds: float | None = None
         self._outcome = "lost"
@@ -109,24 +114,17 @@ class Work:
 
     async def run(self) -> str:
         """Do everything; returns how it ended here: completed, failed, requeued or lost."""
-        return await self._settled(self._work_until_stopped())
+        return await self._settled(self._until_stopped(self._work()))
 
     async def settle_left_behind(self, held: Held) -> str:
         """An earlier process of this worker was killed while it held this lease."""
+        self._is_left_behind = True
         self._ran.runs.extend(held.runs)
         collected = _recalled(held.output)
-        if not self._tools.control.token:
-            # nobody would believe us
+        if collected is None:
+            # whatever becomes of the lease, none of them may go on beside a new one
             await self._tools.servers.stop(held.runs)
-            return await self._settled(_lost())
-        if collected is not None:
-            return await self._settled(self._store(collected, prompt_id=self._prompt_id))
-        await self._tools.servers.stop(held.runs)
-        if not held.runs or self._tools.killed_jobs == "requeue":
-            return await self._settled(self._requeue("worker_restart"))
-        # a job that takes the worker down with it must run out of attempts
-        fault = Fault.JOB if self._tools.killed_jobs == "fail" else Fault.WORKER
-        return await self._settled(self._fail("The worker was killed while it ran this job.", fault))
+        return await self._settled(self._until_stopped(self._settle_left_behind(held, collected)))
 
     async def _settled(self, work: Coroutine[Any, Any, None]) -> str:
         """Do it while the lease is kept alive, and clean up however it ends."""
@@ -153,8 +151,8 @@ class Work:
         self._tools.metrics.ended(self._outcome)
         return self._outcome
 
-    async def _work_until_stopped(self) -> None:
-        doing = asyncio.create_task(self._work())
+    async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        doing = asyncio.create_task(work)
         stopped = asyncio.create_task(self.lease.stopped.wait())
         try:
             await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,6 +170,21 @@ class Work:
         elif self.lease.stop is not None:
             await self._stopped(self.lease.stop)
 
+    async def _settle_left_behind(self, held: Held, collected: Collected | None) -> None:
+        killed_jobs = self._tools.settings.killed_jobs
+        if not self._tools.control.token:
+            # nobody would believe us
+            raise LeaseLost
+        if collected is not None:
+            self._move(Stage.STORING)
+            await self._store(collected, prompt_id=self._prompt_id)
+        elif not held.runs or killed_jobs == "requeue":
+            await self._requeue("worker_restart")
+        else:
+            # a job that takes the worker down with it must run out of attempts
+            fault = Fault.JOB if killed_jobs == "fail" else Fault.WORKER
+            await self._fail("The worker was killed while it ran this job.", fault)
+
     async def _work(self) -> None:
         try:
             self._tools.state.note(self.lease)
@@ -182,11 +195,12 @@ class Work:
         except ComfyError as error:
             await self._failed(error)
         except TransferFailed as error:
+            if isinstance(error.__cause__, OSError):
+                self._tools.on_disk_error()
             await self._fail(error.detail, error.fault)
         except (GraphError, InvalidInput) as error:
             await self._fail(error.detail, Fault.JOB)
         except OSError as error:
-            # a full disk, most likely, which fails the next job, too
             self._tools.on_disk_error()
             await self._fail(f"The worker could not write its files: {error.strerror}.", Fault.WORKER)
         except Exception as error:
@@ -224,7 +238,8 @@ class Work:
             collected = replace(collected, more=more)
         elif left := others(result, lease):
             self._pulse.log(f"The run made {len(left)} more files, which are not kept: a job has one output.")
-        tools.state.note(lease, runs=self._ran.runs, output=collected.to_json())
+        self._output = collected.to_json()
+        tools.state.note(lease, runs=self._ran.runs, output=self._output)
         # it is here now: the server's disk is free for the next
         self._clean_server()
         return collected
@@ -251,10 +266,8 @@ class Work:
                 return
             if tools.on_output is not None:
                 await tools.on_output(lease, collected)
-            self._move(Stage.SETTLING)
-            await self._pulse.flush()
             try:
-                await patiently(
+                await self._tell(
                     lambda: tools.control.complete(
                         lease, self._told, output=collected.as_output, provider_job_id=prompt_id
                     )
@@ -278,7 +291,7 @@ class Work:
             raw = (error.raw or "")[:LONGEST_RAW]
             text = json.dumps({"error_message": error.detail, "raw": raw}) if raw else error.detail
             # what is missing here would be missing at every other try
-            is_final = isinstance(error, NotInstalled) and self._tools.is_only_worker
+            is_final = isinstance(error, NotInstalled) and self._tools.settings.is_only_worker
             fault = Fault.JOB if is_final else error.fault
             await self._fail(
                 text, fault, retry_after_seconds=min(error.retry_after_seconds or 0.0, LONGEST_RETRY_SECONDS)
@@ -288,17 +301,20 @@ class Work:
         self._clean_server()
         if why is Stop.LOST:
             raise LeaseLost
-        # it was stopped in order: should the control plane not hear of it now, the next process must not call it killed
+        if why is Stop.LEAVING and self._is_left_behind:
+            # as it is written down: the next process tells of it
+            raise asyncio.CancelledError
+        # should the control plane not hear of it now: it was stopped in order, so the next process must not call it
+        # killed, and may still bring an output
+        output = self._output if why is Stop.LEAVING else None
         with suppress(OSError):
-            self._tools.state.note(self.lease)
+            self._tools.state.note(self.lease, runs=self._ran.runs if output else (), output=output)
         reason = {Stop.RELEASE: "released", Stop.LEAVING: self.leaving_reason}.get(why, why.value)
         await self._requeue(reason)
 
     async def _fail(self, error: str, fault: Fault, *, retry_after_seconds: float = 0.0) -> None:
-        self._move(Stage.SETTLING)
         self._pulse.log(f"Failed: {user_sentence(error)}")
-        await self._pulse.flush()
-        await patiently(
+        await self._tell(
             lambda: self._tools.control.fail(
                 self.lease, self._told, error=error, fault=fault, retry_after_seconds=retry_after_seconds
             )
@@ -306,10 +322,35 @@ class Work:
         self._end("failed", fault=fault.value, error=user_sentence(error))
 
     async def _requeue(self, reason: str) -> None:
+        await self._tell(lambda: self._tools.control.requeue(self.lease, self._told, reason=reason[:500]))
+        self._end("requeued", reason=reason)
+
+    async def _tell(self, verdict: Callable[[], Awaitable[None]]) -> None:
+        """Say how it ended, until that is heard.
+
+        A control plane that is away is waited for, however long: it knows whether the lease still holds. One that hears
+        the heartbeats and answers each verdict with an error would have the job held for ever, so after a while the
+        lease is let go, and ends by itself.
+        """
         self._move(Stage.SETTLING)
         await self._pulse.flush()
-        await patiently(lambda: self._tools.control.requeue(self.lease, self._told, reason=reason[:500]))
-        self._end("requeued", reason=reason)
+        loop = asyncio.get_running_loop()
+        since, next_word = loop.time(), 0.0
+
+        def on_pause(error: ComfyRelayError, _seconds: float) -> None:
+            nonlocal since, next_word
+            now = loop.time()
+            if self.lease.stop is Stop.LOST:
+                raise LeaseLost
+            if now - self._pulse.heard_at > AWAY_SECONDS:
+                since = now
+            if self._pulse.heard_at - since >= self._tools.settings.verdict_timeout_seconds:
+                raise LeaseLost("The control plane takes heartbeats, but not what became of the job.")
+            if now >= next_word:
+                next_word = now + WORD_SECONDS
+                log.warning("worker.not_settled_yet", **self._names, why=error.detail)
+
+        await patiently(verdict, on_pause=on_pause)
 
     def _on_event(self, event: JobEvent) -> None:
         lease = self.lease
@@ -379,10 +420,6 @@ class Work:
     def _clean_server(self) -> None:
         # everywhere: its inputs may also be where it was only tried
         self._tools.folders.remove(lease=self.lease, result=self._ran.result, prompt_ids=self._ran.prompt_ids)
-
-
-async def _lost() -> None:
-    raise LeaseLost
 
 
 def _recalled(output: Mapping[str, Any] | None) -> Collected | None:

@@ -25,8 +25,6 @@ from comfyrelay.worker.lease import Lease, Stage
 
 __all__ = ["Looks", "without_secrets"]
 
-log = structlog.get_logger(__name__)
-
 WIDE = 80
 MOST_SHOWN = 4
 SHORT = 8
@@ -86,9 +84,6 @@ class Looks:
             self._live.stop()
             self._live = None
         structlog.configure(**self._before)
-
-    def say(self, event: str, **fields: Any) -> None:
-        log.info(event, **fields)
 
     def status(self, held: Sequence[Lease]) -> None:
         """Show these jobs, until others are shown."""

@@ -23,6 +23,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SPOT_SECONDS = 120.0
 # Off EC2 nothing answers: how many intervals to wait before each further try. Then nobody looks any more.
 LATER_TRIES = (1, 12, 60)
+ENDED_BY_GROUP = "asg_termination"
 ENDING = frozenset({"Terminated", "Warmed:Terminated"})
 
 
@@ -73,6 +74,11 @@ class Notices:
     def is_watching(self) -> bool:
         """Whether notices of EC2 would be seen."""
         return self._watching is not None and not self._watching.done()
+
+    @property
+    def is_ended_by_group(self) -> bool:
+        """Whether the Auto Scaling group ends this instance, also where something else was more urgent."""
+        return self._said.get(ENDED_BY_GROUP) in ENDING
 
     def start(self, *, signals: bool = True) -> None:
         if signals:
@@ -129,7 +135,7 @@ class Notices:
     async def _look(self, imds: Imds) -> None:
         for reason, path, read in (
             ("spot_interruption", "spot/instance-action", _read_spot),
-            ("asg_termination", "autoscaling/target-lifecycle-state", self._read_state),
+            (ENDED_BY_GROUP, "autoscaling/target-lifecycle-state", self._read_state),
             ("spot_rebalance", "events/recommendations/rebalance", _read_rebalance),
         ):
             found = await imds.get(path)

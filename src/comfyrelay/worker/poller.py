@@ -53,9 +53,17 @@ class Poller:
         # kept until it is answered: an answer that was lost is given again
         self._request_id = str(uuid4())
         self._was_cut_off = False
+        self._not_before = 0.0
 
     def changed(self) -> None:
         self._changed.set()
+
+    def pause(self, seconds: float) -> None:
+        """Ask for nothing for a while; what has been asked for is not wanted either."""
+        loop = asyncio.get_running_loop()
+        self._not_before = loop.time() + seconds
+        loop.call_later(seconds, self.changed)
+        self.changed()
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -86,10 +94,14 @@ class Poller:
                 pause = LONGEST_PAUSE_SECONDS
             await asyncio.sleep(pause)
 
+    @property
+    def _is_paused(self) -> bool:
+        return asyncio.get_running_loop().time() < self._not_before
+
     async def _some_room(self) -> Room:
         while True:
             self._changed.clear()
-            if (room := self._room()) is not None:
+            if not self._is_paused and (room := self._room()) is not None:
                 return room
             await self._changed.wait()
 
@@ -143,7 +155,7 @@ class Poller:
     def _is_outdated(self, room: Room) -> bool:
         """Whether what was asked for cannot be run any more, or more can. That there is no room for one more just now
         is no reason: a poll that is cut off may cost a lease that is given back for nothing."""
-        if any(not self._servers.slots(name) for name in room.providers):
+        if self._is_paused or any(not self._servers.slots(name) for name in room.providers):
             return True
         now = self._room()
         return now is not None and not set(now.providers) <= set(room.providers)

@@ -1,9 +1,10 @@
 """Keeps the Auto Scaling group from ending this instance while it works."""
 
 import asyncio
-from typing import Any
 
 import structlog
+
+from comfyrelay.worker.scaling_group import ScalingGroup
 
 __all__ = ["Protection"]
 
@@ -23,21 +24,14 @@ class Protection:
 
     def __init__(
         self,
+        group: ScalingGroup,
         *,
-        asg_name: str,
-        instance_id: str,
-        region: str,
-        endpoint_url: str | None = None,
         off_after_seconds: float = OFF_AFTER_SECONDS,
         first_pause_seconds: float = FIRST_PAUSE_SECONDS,
     ) -> None:
-        self._asg_name = asg_name
-        self._instance_id = instance_id
-        self._region = region
-        self._endpoint_url = endpoint_url
+        self._group = group
         self._off_after_seconds = off_after_seconds
         self._first_pause_seconds = first_pause_seconds
-        self._client: Any = None
         self._wanted: bool | None = None
         # as AWS has it; unknown at first, since an earlier process may have left it on
         self._is_on: bool | None = None
@@ -77,7 +71,7 @@ class Protection:
             if self._is_on and not self._is_closing and await self._hears_within(self._off_after_seconds):
                 continue
             try:
-                await asyncio.to_thread(self._set, wanted)
+                await asyncio.to_thread(self._group.protect, wanted)
             except Exception as error:
                 # it may have come through all the same
                 self._is_on = None
@@ -101,18 +95,3 @@ class Protection:
             return False
         self._news.clear()
         return True
-
-    def _set(self, protected: bool) -> None:
-        if self._client is None:
-            # imported here: it takes long, and few need it
-            import boto3  # noqa: PLC0415
-            from botocore.config import Config  # noqa: PLC0415
-
-            config = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
-            # a session of its own: the one that boto3 shares is not made for threads
-            self._client = boto3.session.Session().client(
-                "autoscaling", region_name=self._region, endpoint_url=self._endpoint_url, config=config
-            )
-        self._client.set_instance_protection(
-            InstanceIds=[self._instance_id], AutoScalingGroupName=self._asg_name, ProtectedFromScaleIn=protected
-        )

@@ -32,6 +32,8 @@ class Pulse:
         self._progress: Mapping[str, Any] | None = None
         self._logs: list[str] = []
         self._news = asyncio.Event()
+        # when the control plane last answered
+        self.heard_at = float("-inf")
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -112,6 +114,7 @@ class Pulse:
         return self._lease.stop is Stop.LOST
 
     def _heard(self, stop: Stop | None) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
         if stop is None:
             return
         if stop is Stop.RELEASE and self._lease.stage not in (Stage.FETCHING, Stage.WAITING):

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import structlog
@@ -147,7 +148,14 @@ class Servers:
     def warm_hashes(self) -> list[str]:
         """The workflows whose models are most likely loaded."""
         stats = [each for pool in self._pools.values() for each in pool.stats().clients.values()]
-        return list(dict.fromkeys(digest for each in stats for digest in each.warm_hashes))[:MOST_WARM]
+        # the newest of each server first
+        ranked = zip_longest(*(each.warm_hashes for each in stats))
+        return list(dict.fromkeys(digest for row in ranked for digest in row if digest is not None))[:MOST_WARM]
+
+    def forget_uploads(self) -> None:
+        """Files were removed from ComfyUI's input folders."""
+        for client in self._own.values():
+            client.forget_uploads()
 
     async def definitions(self, provider: str) -> dict[str, Any]:
         """The nodes of all servers that answer; a job may come to any of them."""

@@ -79,6 +79,11 @@ class WorkerSettings(ArgumentsOnly):
     heartbeat_interval_seconds: Seconds = Field(30, description="how often a lease is extended")
     run_timeout_seconds: Seconds = Field(3600, description="longest that a run may take")
     node_timeout_seconds: Seconds = Field(300, description="longest that a run may show no progress")
+    verdict_timeout_seconds: Seconds = Field(
+        3600,
+        description="how long the end of a job is told again to a control plane that takes its heartbeats, but answers "
+        "that with an error; then the lease is left to expire",
+    )
     capabilities: dict[str, Any] = Field({}, description="JSON object: more to tell about this worker")
 
     is_only_worker: bool = Field(
@@ -92,7 +97,9 @@ class WorkerSettings(ArgumentsOnly):
     data_dir: Path = Field(
         Path("~/.local/share/comfyrelay/worker"), description="folder for the token, files under way and kept assets"
     )
-    asset_cache_bytes: CountOrZero = Field(10 * 1024**3, description="most bytes of effect assets that are kept")
+    asset_cache_bytes: CountOrZero = Field(
+        10 * 1024**3, description="most bytes of effect assets that are kept, here and in each of `comfyui_folders`"
+    )
 
     shutdown_seconds: SecondsOrZero = Field(30, description="time to finish a job after SIGTERM or Ctrl-C")
     termination_seconds: SecondsOrZero = Field(
@@ -103,6 +110,9 @@ class WorkerSettings(ArgumentsOnly):
     )
     metadata_interval_seconds: Seconds = Field(5, description="how often notices are looked for")
     asg_name: str | None = Field(None, description="Auto Scaling group in which a working instance is protected")
+    asg_lifecycle_hook: str | None = Field(
+        None, description="termination lifecycle hook of that group, which is completed once the worker has left"
+    )
     capacity_type: str | None = Field(None, description="`spot` or `on_demand`; from the EC2 instance")
     instance_type: str | None = Field(None, description="kind of machine; from the EC2 instance")
 
@@ -124,6 +134,8 @@ class WorkerSettings(ArgumentsOnly):
             raise ValueError("COMFYUI_BASE_URL is empty: name a ComfyUI, or set COMFY_PROVIDERS=cloud")
         if "cloud" in self.providers and not self.comfy_cloud_api_key:
             raise ValueError("COMFY_CLOUD_API_KEY is not set, and COMFY_PROVIDERS names cloud")
+        if self.asg_lifecycle_hook and not self.asg_name:
+            raise ValueError(f"{ENV_PREFIX}ASG_LIFECYCLE_HOOK is set: name its group in ASG_NAME")
         if len(self.comfyui_folders) not in (0, 1, len(self.comfyui_base_url)):
             raise ValueError(
                 f"{ENV_PREFIX}COMFYUI_FOLDERS must name one folder, or one for each address in COMFYUI_BASE_URL"

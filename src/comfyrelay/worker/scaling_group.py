@@ -1,0 +1,40 @@
+"""This instance in its Auto Scaling group, as AWS is told of it. The calls block: make them in a thread."""
+
+from typing import Any
+
+__all__ = ["ScalingGroup"]
+
+
+class ScalingGroup:
+    def __init__(self, name: str, *, instance_id: str, region: str, endpoint_url: str | None = None) -> None:
+        self._names = {"AutoScalingGroupName": name}
+        self._instance_id = instance_id
+        self._region = region
+        self._endpoint_url = endpoint_url
+        self._made: Any = None
+
+    def protect(self, protected: bool) -> None:
+        """Whether scaling in may end this instance."""
+        self._client.set_instance_protection(
+            **self._names, InstanceIds=[self._instance_id], ProtectedFromScaleIn=protected
+        )
+
+    def complete_termination(self, hook: str) -> None:
+        """The group need not wait for this instance any longer."""
+        self._client.complete_lifecycle_action(
+            **self._names, InstanceId=self._instance_id, LifecycleHookName=hook, LifecycleActionResult="CONTINUE"
+        )
+
+    @property
+    def _client(self) -> Any:
+        if self._made is None:
+            # imported here: it takes long, and few need it
+            import boto3  # noqa: PLC0415
+            from botocore.config import Config  # noqa: PLC0415
+
+            config = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
+            # a session of its own: the one that boto3 shares is not made for threads
+            self._made = boto3.session.Session().client(
+                "autoscaling", region_name=self._region, endpoint_url=self._endpoint_url, config=config
+            )
+        return self._made

@@ -1,0 +1,104 @@
+"""What a worker tells of its servers: which workflows are warm, and what each of them is and has."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.hash import workflow_hash
+from comfyrelay.sim import Sim
+from comfyrelay.worker.capabilities import Capabilities, gather
+from comfyrelay.worker.servers import MOST_WARM, Ran, Servers
+from comfyrelay.worker.settings import WorkerSettings
+from tests.comfy.graphs import words
+from tests.worker.leases import make_lease
+
+
+@asynccontextmanager
+async def open_servers(*urls: str) -> AsyncIterator[Servers]:
+    servers = Servers(WorkerSettings(comfyui_base_url=list(urls)), on_change=lambda: None)
+    await servers.open()
+    try:
+        yield servers
+    finally:
+        await servers.close()
+
+
+def workflows(count: int) -> Iterator[Graph]:
+    """Each another workflow, for their nodes have other ids."""
+    for number in range(count):
+        yield {str(number): words()["1"]}
+
+
+async def test_of_many_warm_workflows_the_newest_of_each_server_are_told() -> None:
+    async with Sim() as first, Sim() as second, open_servers(first.url, second.url) as servers:
+
+        async def run(graph: Graph, *, on: str) -> str:
+            other = {"comfyui-1": "comfyui-2", "comfyui-2": "comfyui-1"}[on]
+            ran = Ran(client_ids=[other])
+            await servers.run(make_lease(), graph, (), ran=ran, on_event=lambda _: None)
+            return workflow_hash(graph)
+
+        many = [await run(each, on="comfyui-1") for each in workflows(MOST_WARM + 5)]
+        [alone] = [await run(each, on="comfyui-2") for each in [words() | next(workflows(1))]]
+        told = servers.warm_hashes()
+    assert told == [many[-1], alone, *many[-2:-MOST_WARM:-1]]
+    assert len(told) == MOST_WARM
+
+
+@asynccontextmanager
+async def odd_comfyui(stats: Any, info: Any) -> AsyncIterator[str]:
+    """A ComfyUI that says this of itself."""
+
+    said = {"/system_stats": stats, "/object_info": info}
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response(said[request.path])
+
+    app = web.Application()
+    for path in said:
+        app.router.add_get(path, answer)
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+def loader(*names: Any) -> dict[str, Any]:
+    return {"input": {"required": {"ckpt_name": [list(names)]}}, "output": ["MODEL"]}
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [{}, {"system": None, "devices": None}, {"system": "?", "devices": "?"}, {"devices": ["?", 7, None]}],
+)
+async def test_a_server_that_says_odd_things_of_itself_is_told_of_all_the_same(stats: dict[str, Any]) -> None:
+    async with odd_comfyui(stats, {"A": loader("a.safetensors")}) as url, open_servers(url) as servers:
+        told = await gather(servers, {})
+    assert told["comfyui"] == [{"url": url, "version": None, "gpus": []}]
+    assert (told["node_types"], told["models"]) == (["A"], ["a.safetensors"])
+
+
+async def test_names_that_are_no_texts_are_left_out() -> None:
+    """A file name on a Linux disk may be any bytes; a control plane would refuse all that came with it."""
+    names = ["good.safetensors", "half \udce4.safetensors", "zero \0.safetensors", "line\n.safetensors"]
+    async with odd_comfyui({}, {"A": loader(*names), "B\0": loader()}) as url, open_servers(url) as servers:
+        told = await gather(servers, {})
+    assert (told["node_types"], told["models"]) == (["A"], ["good.safetensors"])
+
+
+async def test_what_the_operator_says_does_not_hide_what_is_so() -> None:
+    said = {"room": "attic", "node_types": ["Everything"], "providers": ["cloud"]}
+    async with odd_comfyui({}, {"A": loader()}) as url, open_servers(url) as servers:
+        capabilities = Capabilities(servers, said)
+        assert capabilities.current == said
+        await capabilities.refresh()
+    assert capabilities.current["room"] == "attic"
+    assert (capabilities.current["node_types"], capabilities.current["providers"]) == (["A"], ["self_hosted"])
+
+
+async def test_a_server_that_is_away_says_nothing() -> None:
+    async with open_servers("http://127.0.0.1:1") as servers:
+        assert await gather(servers, {}) == {"providers": ["self_hosted"]}
