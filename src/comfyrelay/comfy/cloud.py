@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -18,6 +19,7 @@ from comfyrelay.comfy.history import failure_in
 from comfyrelay.comfy.http import Http, body_of, object_in, save
 from comfyrelay.comfy.nodes import find_node, with_prefix
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
+from comfyrelay.comfy.patience import Patience
 from comfyrelay.comfy.preflight import graph_problems
 from comfyrelay.comfy.progress import RunProgress
 from comfyrelay.comfy.runs import Runs
@@ -265,7 +267,7 @@ class CloudClient:
         loop = asyncio.get_running_loop()
         since = loop.time()
         while True:
-            job = await self._status(progress.prompt_id, patience_seconds=timeouts.unreachable_seconds)
+            job = await self._status(progress.prompt_id, timeouts)
             phase = phase_of(job)
             if phase is Phase.DONE:
                 return
@@ -279,16 +281,17 @@ class CloudClient:
                 raise RunTimedOut(f"The run {'took' if progress.started else 'waited'} too long ({limit:g} s).")
             await asyncio.sleep(self._poll_seconds)
 
-    async def _status(self, job_id: str, *, patience_seconds: float) -> dict[str, Any]:
+    async def _status(self, job_id: str, timeouts: RunTimeouts) -> dict[str, Any]:
         """How the job is doing. It goes on without us, so a service that does not answer is given time."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + patience_seconds
+        # also one that lets nobody in for a moment: it is more than one machine
+        patience = Patience(replace(timeouts, refused_seconds=timeouts.unreachable_seconds))
         while True:
             try:
                 return await self._http.object(f"/api/job/{job_id}/status")
             except (ServerUnreachable, ServerRefused, RateLimited) as error:
-                if error.fault is Fault.JOB or loop.time() >= end:
+                if error.fault is Fault.JOB:
                     raise
+                patience.failed(error)
             await asyncio.sleep(self._poll_seconds)
 
     async def _outputs(self, job_id: str) -> dict[str, Any]:

@@ -195,11 +195,10 @@ def _needs(graph: Graph, properties: Sequence[Property]) -> Needs:
     """Models may be named by the graph, by a default, or by a choice that a user can make."""
     defaults = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
     filled = [replace_placeholders(graph, defaults)]
-    filled += [
-        replace_placeholders(graph, {**defaults, each.placeholder: choice})
-        for each in properties
-        for choice in each.choices
-    ]
+    for each in properties:
+        # a list of models is long, and the nodes that name one of them are few
+        nodes = {id_: node for id_, node in graph.items() if placeholders_in({id_: node}, [each.placeholder])}
+        filled += [replace_placeholders(nodes, {**defaults, each.placeholder: choice}) for choice in each.choices]
     return Needs(
         node_types=frozenset(node["class_type"] for node in graph.values()),
         models=frozenset(each.name for one in filled for each in models_in(one)),
