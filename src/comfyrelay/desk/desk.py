@@ -30,7 +30,6 @@ from comfyrelay.server.main import listen, serving
 from comfyrelay.server.secrets import load_secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from comfyrelay.sim import Sim
 from comfyrelay.store.tenants import User
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.lease import Lease
@@ -220,6 +219,9 @@ async def _comfyui(desk: DeskSettings, data_dir: Path) -> AsyncIterator[tuple[li
     if "comfyui_url" in desk.model_fields_set or await _answers(desk.comfyui_url[0]):
         yield desk.comfyui_url, desk.comfyui_folders, False
         return
+    # with a ComfyUI it is not needed, nor is the HTTP library that it comes with
+    from comfyrelay.sim import Sim  # noqa: PLC0415
+
     folder = data_dir / "stand-in"
     folder.mkdir(exist_ok=True)
     async with Sim(folder=folder) as sim:

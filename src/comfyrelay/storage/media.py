@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comfyrelay.errors import InvalidInput, StorageUnavailable
-from comfyrelay.storage.containers import read_container
 from comfyrelay.storage.images import read_image
 from comfyrelay.storage.media_info import MediaInfo, MediaKind, Unreadable
 from comfyrelay.storage.objects import ObjectStore
@@ -89,6 +88,9 @@ async def _range(store: ObjectStore, path: str, start: int, length: int) -> byte
 
 
 def _read(file: RangedFile, kind: Literal["audio", "image", "video"], limits: ProbeLimits) -> MediaInfo:
+    # it brings FFmpeg's libraries, and a process starts sooner without them
+    from comfyrelay.storage.containers import read_container  # noqa: PLC0415
+
     try:
         with io.BufferedReader(file, BLOCK_BYTES) as buffered:
             if kind == "image":

@@ -1,0 +1,20 @@
+"""Commands start fast because they do not import what they do not need yet."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("module", "not_needed"),
+    [
+        ("comfyrelay.cli", {"pydantic", "httpx", "fastapi", "sqlalchemy"}),
+        ("comfyrelay.client", {"fastapi", "sqlalchemy", "aiohttp"}),
+        ("comfyrelay.desk.desk", {"alembic", "av", "aiohttp", "apprise", "boto3"}),
+    ],
+)
+def test_what_is_not_needed_to_start_is_not_imported(module: str, not_needed: set[str]) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not_needed & set(done.stdout.split()) == set()
