@@ -60,6 +60,7 @@ def run(
                 target["input_payload"] = {**await _preset(client, preset, target), **target["input_payload"]}
             if input_ is not None:
                 target["input_file_id"] = await client.upload(input_)
+            await _show_command(client, target, is_quiet=as_json)
             job = await client.submit(**target, label=Path(what).stem)
             await _follow(client, job["id"], is_quiet=as_json)
             job = await client.job(job["id"])
@@ -196,6 +197,18 @@ async def _target(client: Client, what: str, values: list[str]) -> dict[str, Any
         if what in (workflow["slug"], workflow["name"]):
             return {"workflow_slug": workflow["slug"], "input_payload": payload}
     raise NotFound(f"{what!r} is neither a file, nor an effect, nor a workflow of yours.")
+
+
+async def _show_command(client: Client, target: dict[str, Any], *, is_quiet: bool) -> None:
+    """Of the user's own script, what will be run, before it is."""
+    slug = target.get("workflow_slug")
+    if is_quiet or slug is None or slug != await client.script_workflow():
+        return
+    [script] = [each for each in await client.workflows() if each["slug"] == slug]
+    known = {each["key"]: each["default_value"] for each in script["properties"]}
+    given = {**known, "positive": "", "input_subdir": "", **target["input_payload"]}
+    values = {key: value for key, value in given.items() if value is not None}
+    err.print(f"$ {await client.script_command(values)}", highlight=False, markup=False, soft_wrap=True)
 
 
 async def _preset(client: Client, name: str, target: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
@@ -12,6 +13,7 @@ from comfyrelay.client import Client
 from comfyrelay.sim import Sim
 from tests.api.processes import free_port
 from tests.desk.conftest import OpenDesk, make_desk
+from tests.desk.test_desk_script import SAVES, open_desk
 from tests.web.looking import PROMPT_GRAPH
 
 TIMEOUT_SECONDS = 120.0
@@ -65,6 +67,23 @@ async def test_run_saves_every_file_and_show_says_where_the_desk_has_them(desk: 
     paths = [line.rpartition("  ")[0] for line in out.splitlines() if line.startswith(str(desk.desk.output_folder))]
     assert len(paths) == 3
     assert all(Path(each).is_file() for each in paths)
+
+
+async def test_run_prints_the_command_of_a_script_before_it_is_run(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, SAVES) as desk:
+        given = ("--set", "positive=it's so", "--set", "input_subdir=cats", "--set", "extra_args=--seed 7")
+        code, out, err = await command(desk.ready.url, "run", "script", *given, "--out", str(tmp_path / "made"))
+        assert code == 0
+        [line] = [each for each in err.splitlines() if each.startswith("$ ")]
+        [job] = [each async for each in desk.client.jobs()]
+        about = await desk.client.about(job["id"])
+        assert about is not None
+        assert shlex.split(line[2:]) == (about["attempts"][0]["about"] or {})["argv"]
+        assert len(out.splitlines()) == 2
+        # what cannot be run is not submitted
+        code, _, err = await command(desk.ready.url, "run", "script", "--set", "input_subdir=../up")
+        assert (code, "name a folder inside the input folder" in err) == (2, True)
+        assert len([each async for each in desk.client.jobs()]) == 1
 
 
 async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path) -> None:

@@ -346,6 +346,18 @@ class Client:
         described: dict[str, Any] = (await self._calls.post("/api/desk/graphs", _given(graph=graph, name=name))).data
         return described
 
+    async def script_workflow(self) -> str | None:
+        """The workflow that runs the user's own script; nothing where there is no desk, or none is configured."""
+        try:
+            slug: str | None = (await self.desk())["script_workflow"]
+        except NotFound:
+            return None
+        return slug
+
+    async def script_command(self, values: Mapping[str, Any]) -> str:
+        """The command that a job of the user's own script would run, quoted as one would type it."""
+        return str((await self._calls.post("/api/desk/script/preview", values)).data["command"])
+
     async def add_batch(self, wish: Mapping[str, Any]) -> Batch:
         """A batch made of folders and lists, as `POST /api/desk/batches` takes it."""
         return (await self.add_batch_told(wish)).data

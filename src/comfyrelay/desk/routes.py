@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI, Request
 from comfyrelay import __version__
 from comfyrelay.desk import batch_routes, graph_routes, page_routes, script_routes
 from comfyrelay.desk.notify import Occasion
+from comfyrelay.desk.script_workflow import SLUG
 from comfyrelay.desk.telling import NotSent
 from comfyrelay.server.answers import Answer, Body
 from comfyrelay.server.auth import CurrentUser
@@ -59,6 +60,8 @@ class DeskBody(Body):
     data_dir: str
     input_folder: str
     output_folder: str
+    # the workflow that runs the user's own script, where one is configured
+    script_workflow: str | None
     notifications: NotificationsBody
 
 
@@ -81,6 +84,7 @@ async def desk(request: Request, _user: CurrentUser) -> Answer[DeskBody]:
             data_dir=str(state.data_dir),
             input_folder=str(state.input_folder),
             output_folder=str(state.output_folder),
+            script_workflow=SLUG if request.app.state.script is not None else None,
             notifications=NotificationsBody(
                 urls=list(state.notify_urls),
                 on=list(state.notify_on),

@@ -10,9 +10,9 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from comfyrelay.desk.folders import inputs_in, natural
 from comfyrelay.domain.storable import is_storable
@@ -38,6 +38,16 @@ _OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_-]*")
 _SHIPPED = ("-m", "comfyrelay", "batch-i2v")
 
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+
+
+def _split(value: Any) -> Any:
+    """In a form they are one text, read as a shell reads quotes."""
+    try:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"It cannot be read: {error}.") from None
+
+
 Profile = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")]
 
 
@@ -109,7 +119,9 @@ class ScriptJob(BaseModel):
     profile: str | None = Field(None, description="one of the configured profiles")
     tries: int | None = Field(None, description=f"runs of each input, 1 to {MOST_TRIES}")
     randomize_seed: bool = Field(False, description="another seed for each run")
-    extra_args: tuple[str, ...] = Field((), description="further options, as the configuration allows them")
+    extra_args: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+        (), description="further options, as the configuration allows them"
+    )
 
 
 def command_of(settings: ScriptSettings, job: ScriptJob) -> list[str]:

@@ -121,8 +121,8 @@ async def furnish_script(engine: Engine, user: User, settings: ScriptSettings | 
         return
     if is_other:
         raise ConfigurationError(
-            f"A workflow of yours is called {SLUG!r}, as that of [desk.script] is. Start the desk without [desk.script] "
-            "and remove the workflow."
+            f"A workflow of yours is called {SLUG!r}, as that of [desk.script] is. Start the desk without "
+            "[desk.script] and remove the workflow."
         )
     engine.submit.checks[WorkflowKind.SCRIPT] = ScriptCheck(settings)
     name = settings.script.name if settings.script is not None else "comfyrelay batch-i2v"

@@ -4,6 +4,7 @@ import { get, parse, post, remove, typeOf, upload } from "./api.js";
 import { $, h, setText, toast } from "./dom.js";
 import { Field } from "./fields.js";
 import { knowEffects } from "./queue.js";
+import { Command, hintsOf } from "./script.js";
 import { tellChange } from "./verbs.js";
 import { many } from "./words.js";
 
@@ -14,14 +15,18 @@ let choices = []; // what can be run: {value, name, target, properties}
 let chosen = null;
 let fields = [];
 let presets = [];
+let scriptSlug = null; // of the workflow that runs the user's own script
+let command = null; // of that script, while it is what is chosen
 const tries = h("input", { type: "number", id: "adding-tries", min: 1, max: 1000, step: 1, value: "1" });
 
 export async function load() {
-  const [effects, workflows] = await Promise.all([all("/api/effects"), all("/api/workflows")]);
+  const [desk, effects, workflows] = await Promise.all([get("/api/desk"), all("/api/effects"), all("/api/workflows")]);
   knowEffects(effects);
+  scriptSlug = desk.script_workflow;
+  const hints = scriptSlug === null ? {} : await hintsOf();
   choices = [
     ...effects.map((each) => ({ value: `effect:${each.id}`, group: "Effects", name: each.name, target: { effect_id: each.id }, properties: each.properties })),
-    ...workflows.map((each) => ({ value: `workflow:${each.slug}`, group: "Your workflows", name: each.name, target: { workflow_slug: each.slug }, properties: each.properties })),
+    ...workflows.map((each) => ({ value: `workflow:${each.slug}`, group: "Your workflows", name: each.name, target: { workflow_slug: each.slug }, properties: each.properties, hints: each.slug === scriptSlug ? hints : {} })),
   ];
   const groups = [...new Set(choices.map((each) => each.group))];
   $("adding-what").replaceChildren(
@@ -73,9 +78,11 @@ function choose(value) {
   chosen = choices.find((each) => each.value === value) ?? choices[0] ?? null;
   if (!chosen) return;
   $("adding-what").value = chosen.value;
-  fields = chosen.properties.map((each) => new Field(each, sum));
+  command = null;
+  fields = chosen.properties.map((each) => new Field(each, sum, chosen.hints?.[each.key]));
+  const isScript = scriptSlug !== null && chosen.target.workflow_slug === scriptSlug;
   // what must be given, and what people change most, is seen at once
-  const isSeen = (field, place) => field.isFile || field.isRequired || field.hasRole || place < MOST_SEEN;
+  const isSeen = (field, place) => isScript || field.isFile || field.isRequired || field.hasRole || place < MOST_SEEN;
   const rest = fields.filter((field, place) => !isSeen(field, place));
   const hasSeed = fields.some((each) => each.isSeed);
   tries.value = "1";
@@ -86,6 +93,10 @@ function choose(value) {
       : []),
     ...(rest.length ? [h("details", { class: "rest" }, h("summary", {}, `${many(rest.length, "more setting")}`), ...rest.map((each) => each.node))] : []),
   );
+  if (isScript) {
+    command = new Command(fields, sum);
+    $("adding-fields").append(command.node);
+  }
   showPresets();
   sum();
 }
@@ -174,13 +185,13 @@ function plan() {
   const files = primary?.files.length ? primary.files : [null];
   const many = fields.find((each) => each.lines() !== null);
   const prompts = many ? many.lines() : [null];
-  const seed = fields.find((each) => each.isSeed);
-  const times = seed ? Math.min(1000, Math.max(1, Math.round(Number(tries.value)) || 1)) : 1;
+  const seeds = fields.filter((each) => each.isSeed);
+  const times = seeds.length ? Math.min(1000, Math.max(1, Math.round(Number(tries.value)) || 1)) : 1;
   const items = [];
   for (const file of files)
     for (const prompt of prompts)
       for (let number = 0; number < times; number += 1) items.push({ file, prompt, number });
-  return { items, files: primary?.files ?? [], prompts: many ? prompts : [], times, manyKey: many?.key, seedKey: seed?.key };
+  return { items, files: primary?.files ?? [], prompts: many ? prompts : [], times, manyKey: many?.key, seedKeys: seeds.map((each) => each.key) };
 }
 
 function sum() {
@@ -188,7 +199,10 @@ function sum() {
   const count = items.length;
   const parts = [files.length > 1 && many(files.length, "file"), prompts.length > 1 && many(prompts.length, "prompt"), times > 1 && many(times, "try", "tries")].filter(Boolean);
   setText($("adding-sum"), count > 1 ? `One batch: ${parts.join(" × ")} = ${many(count, "job")}` : "");
-  setText($("adding-submit"), count > 1 ? `Add ${many(count, "job")}` : "Add job");
+  const verb = command ? "Run" : "Add";
+  const isUnseen = command && !command.isSeen;
+  setText($("adding-submit"), isUnseen ? "Show the command" : count > 1 ? `${verb} ${many(count, "job")}` : command ? "Run it" : "Add job");
+  command?.changed();
 }
 
 function problem(text) {
@@ -219,7 +233,8 @@ async function submit(event) {
     return;
   }
   $("adding-submit").disabled = true;
-  const made = await tried(make);
+  // what is run was seen before
+  const made = !command || command.isSeen ? await tried(make) : await tried(() => command.reveal());
   $("adding-submit").disabled = false;
   sum();
   if (!made) return;
@@ -229,7 +244,7 @@ async function submit(event) {
 }
 
 async function make() {
-  const { items, files, manyKey, seedKey } = plan();
+  const { items, files, manyKey, seedKeys } = plan();
   if (items.length > MOST_ITEMS) throw new Error(`A batch has at most ${MOST_ITEMS} jobs; this would be ${items.length}.`);
   const ids = new Map();
   const payload = {};
@@ -247,10 +262,10 @@ async function make() {
     input_payload: {
       ...payload,
       ...(prompt === null ? {} : { [manyKey]: prompt }),
-      ...(number && seedKey ? { [seedKey]: Math.floor(Math.random() * Number.MAX_SAFE_INTEGER) } : {}),
+      ...(number ? Object.fromEntries(seedKeys.map((key) => [key, bySeedKey(key)])) : {}),
     },
     ...(file ? { input_file_id: ids.get(file) } : {}),
-    label: labelOf(file, prompt ?? payload.prompt, number),
+    label: labelOf(file, prompt ?? payload.prompt ?? payload.positive, number),
   }));
   if (bodies.length === 1) {
     const { data } = await post("/api/ai-jobs", { ...chosen.target, ...bodies[0], idempotency_key: crypto.randomUUID() });
@@ -261,6 +276,8 @@ async function make() {
   toast(`Added ${many(bodies.length, "job")}.`);
   return `batch/${data.id}`;
 }
+
+const bySeedKey = (key) => fields.find((each) => each.key === key).chance();
 
 function labelOf(file, prompt, number) {
   const words = [file?.name, typeof prompt === "string" && prompt.trim() ? prompt.trim().replace(/\s+/g, " ") : null, number ? `try ${number + 1}` : null];
@@ -317,6 +334,8 @@ export function start() {
   $("adding-close").addEventListener("click", () => $("adding").close());
   $("adding-what").addEventListener("change", (event) => choose(event.target.value));
   tries.addEventListener("input", sum);
+  // what a script would run may have come into view
+  document.querySelector("#adding .dialog-body").addEventListener("scroll", () => command && sum(), { passive: true });
   $("adding-graph").addEventListener("change", (event) => {
     const [file] = event.target.files;
     event.target.value = "";

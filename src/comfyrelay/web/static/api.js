@@ -8,16 +8,22 @@ export class Problem extends Error {
   }
 }
 
-// Seeds have 64 bits, more than JavaScript's numbers hold exactly.
-const exact = (_key, value, context) =>
-  typeof value === "number" && !Number.isSafeInteger(value) && /^-?\d+$/.test(context?.source ?? "")
-    ? BigInt(context.source)
-    : value;
-const plain = (_key, value) =>
-  typeof value === "bigint" ? (JSON.rawJSON ? JSON.rawJSON(String(value)) : Number(value)) : value;
+// Seeds have 64 bits, more than JavaScript's numbers hold exactly. In JSON such a number is the only thing outside of
+// texts with so many digits in a row; on its way it is a text with a mark that no other text has.
+const MARK = "\u0000whole:";
+const LONG = /"(?:[^"\\]|\\.)*"|(?<![\d.eE+-])-?\d{16,}(?![\d.eE])/g;
+const MARKED = /"\\u0000whole:(-?\d+)"/g;
+const whole = (text) => (Number.isSafeInteger(Number(text)) ? Number(text) : BigInt(text));
 
 /** JSON, with numbers that JavaScript would round kept whole. */
-export const parse = (text) => JSON.parse(text, exact);
+export const parse = (text) =>
+  JSON.parse(text.replace(LONG, (found) => (found.startsWith('"') ? found : JSON.stringify(MARK + found))), (_key, value) =>
+    typeof value === "string" && value.startsWith(MARK) ? whole(value.slice(MARK.length)) : value,
+  );
+
+/** The same back. */
+export const written = (value) =>
+  JSON.stringify(value, (_key, each) => (typeof each === "bigint" ? MARK + each : each)).replace(MARKED, "$1");
 
 export async function call(method, path, body) {
   let answer;
@@ -25,7 +31,7 @@ export async function call(method, path, body) {
     answer = await fetch(path, {
       method,
       headers: body === undefined ? {} : { "Content-Type": "application/json" },
-      body: body === undefined ? undefined : JSON.stringify(body, plain),
+      body: body === undefined ? undefined : written(body),
     });
   } catch {
     throw new Problem("The desk does not answer. Is `comfyrelay up` still running?", 0);

@@ -9,20 +9,22 @@ const ROLES = new Set(["prompt", "negative_prompt", "seed"]);
 let last = 0;
 
 export class Field {
-  constructor(property, onChange) {
+  constructor(property, onChange, hint = "") {
     this.property = property;
+    this.hint = hint;
     this.onChange = onChange;
     this.key = property.key;
     this.isFile = FILES.has(property.type);
     this.isPrimary = property.is_primary_input;
     this.isRequired = property.required;
-    this.isSeed = property.type === "number" && /(^|_)(noise_)?seed(_|$)/.test(property.key);
+    this.isSeed = property.type === "number" && isSeedKey(property.key) && !String(property.default_value ?? "").includes(".");
     this.hasRole = ROLES.has(property.key);
-    this.isPrompt = property.type === "text" && /(^|_)prompt(_|$)/.test(property.key) && !property.key.startsWith("negative");
+    // of a script they are called as its options are
+    this.isPrompt = property.type === "text" && /(^|_)prompt(_|$)|^positive$/.test(property.key) && !property.key.startsWith("negative");
     this.files = [];
     this.id = `field-${(last += 1)}`;
     this.note = h("p", { class: "field-error", id: `${this.id}-error`, hidden: true });
-    this.node = h("div", { class: `field ${property.type}`, dataset: { key: this.key } }, this.made(), this.note);
+    this.node = h("div", { class: `field ${property.type}`, dataset: { key: this.key } }, this.made(), this.said(), this.note);
     this.first = this.isFile ? null : this.value();
   }
 
@@ -38,7 +40,7 @@ export class Field {
 
   text() {
     const text = String(this.property.default_value ?? "");
-    const isLong = this.isPrompt || this.key.includes("prompt") || text.length > 60 || text.includes("\n");
+    const isLong = this.isPrompt || /prompt|^negative$/.test(this.key) || text.length > 60 || text.includes("\n");
     this.input = isLong ? h("textarea", { id: this.id, rows: 3 }) : h("input", { id: this.id, type: "text" });
     this.input.value = text;
     this.listen();
@@ -48,16 +50,31 @@ export class Field {
   }
 
   number() {
-    const { default_value: value, minimum, maximum } = this.property;
+    const { default_value: value } = this.property;
     // a text field, since a number field rounds seeds of 64 bits
-    this.input = h("input", { id: this.id, type: "text", inputmode: "decimal", autocomplete: "off", "aria-describedby": `${this.id}-hint` });
+    this.input = h("input", { id: this.id, type: "text", inputmode: "decimal", autocomplete: "off" });
     this.input.value = value === null || value === undefined ? "" : String(value);
     this.listen();
+    const dice = this.isSeed ? h("button", { type: "button", onclick: () => this.set(this.chance()) }, "By chance") : null;
+    return h("div", { class: "with-button" }, this.input, dice);
+  }
+
+  /** What may be given here, below it. */
+  said() {
+    const { minimum, maximum } = this.property;
     const from = minimum === null || minimum === undefined ? null : short(minimum);
     const to = maximum === null || maximum === undefined ? null : short(maximum);
-    const hint = from !== null && to !== null ? `${from} to ${to}` : from !== null ? `at least ${from}` : to !== null ? `at most ${to}` : "";
-    const dice = this.isSeed ? h("button", { type: "button", onclick: () => this.set(Math.floor(Math.random() * Number.MAX_SAFE_INTEGER)) }, "By chance") : null;
-    return h("div", { class: "with-button" }, this.input, dice, h("span", { class: "hint", id: `${this.id}-hint` }, hint));
+    const range = from !== null && to !== null ? `${from} to ${to}` : from !== null ? `at least ${from}` : to !== null ? `at most ${to}` : "";
+    const text = [this.hint, range].filter(Boolean).join(" ");
+    if (!text) return null;
+    this.input.setAttribute("aria-describedby", `${this.id}-said`);
+    return h("p", { class: "hint", id: `${this.id}-said` }, text);
+  }
+
+  /** A seed by chance, below what JavaScript counts exactly and what the node takes. */
+  chance() {
+    const { maximum } = this.property;
+    return Math.floor(Math.random() * Math.min(Number.MAX_SAFE_INTEGER, Number(maximum ?? Infinity)));
   }
 
   choice() {
@@ -169,7 +186,7 @@ export class Field {
     const { type, choices, minimum, maximum } = this.property;
     if (type === "choice") return choices.includes(value);
     if (type !== "number") return typeof value === (type === "boolean" ? "boolean" : "string");
-    return typeof value === "number" && value >= (minimum ?? -Infinity) && value <= (maximum ?? Infinity);
+    return ["number", "bigint"].includes(typeof value) && value >= (minimum ?? -Infinity) && value <= (maximum ?? Infinity);
   }
 
   wrong() {
@@ -203,5 +220,8 @@ export class Field {
   }
 }
 
-/** 18446744073709552000 tells nobody anything. */
-const short = (value) => (Math.abs(Number(value)) >= 1e15 ? Number(value).toExponential(1) : String(value));
+/** As `Property.is_seed` of the server has it: not `seed_strength`. */
+export const isSeedKey = (key) => /(^|_)seed(_\d+)*$/.test(key);
+
+/** Whole numbers with all their digits; what no float tells apart is shortened. */
+const short = (value) => (typeof value === "number" && Math.abs(value) >= 1e15 ? value.toExponential(1) : String(value));

@@ -51,14 +51,21 @@ const MACHINE = {
   revoked: ["The worker is shut out", "bad"],
 };
 
+const bare = (url) => url.replace(/^https?:\/\//, "");
+
 function showMachine(isReached) {
   const worker = queue.worker();
+  const away = queue.comfyuiAway();
+  const isDeaf = away.length > 0 && away.length === desk?.comfyui.length;
   const [words, kind] = !isReached
     ? ["The desk does not answer", "bad"]
-    : worker
-      ? (MACHINE[worker.state] ?? [worker.state, "warn"])
-      : ["The worker is starting", "warn"];
-  const where = !desk ? "" : desk.is_stand_in ? "stand-in" : `ComfyUI at ${desk.comfyui.map((each) => each.replace(/^https?:\/\//, "")).join(", ")}`;
+    : isDeaf
+      ? [`ComfyUI does not answer at ${away.map(bare).join(" or ")}`, "bad"]
+      : worker
+        ? (MACHINE[worker.state] ?? [worker.state, "warn"])
+        : ["The worker is starting", "warn"];
+  const some = away.length ? ` (no answer from ${away.map(bare).join(", ")})` : "";
+  const where = !desk || isDeaf ? "" : desk.is_stand_in ? "stand-in" : `ComfyUI at ${desk.comfyui.map(bare).join(", ")}${some}`;
   $("machine").dataset.kind = kind;
   setText($("machine-text"), [words, where].filter(Boolean).join(" · "));
 }

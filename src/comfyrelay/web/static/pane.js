@@ -2,7 +2,9 @@
 
 import { get, here } from "./api.js";
 import { $, h, reorder, setText } from "./dom.js";
+import { isSeedKey } from "./fields.js";
 import { asCounted, etaOf, nameOf, nameOfEffect, partOf, unitOf } from "./queue.js";
+import { shownArgv } from "./script.js";
 import { verbsOf } from "./verbs.js";
 import { batchStatus, ENDED, label, progressOf, sentence, since, size, span, STATUS, unfold, when } from "./words.js";
 
@@ -12,6 +14,9 @@ const EVENTS = [
 ];
 const LOG_PAGE = 200;
 const MOST_LINES = 5000;
+const MOST_SHOWN = 12;
+const FEW_INPUTS = 8;
+const FIRST = new Set(["prompt", "negative_prompt", "positive", "negative"]);
 
 let open = null;
 
@@ -110,6 +115,7 @@ class JobPane extends Pane {
     this.progress = h("div", { class: "part" });
     this.error = h("div", { class: "part" });
     this.outputs = h("div", { class: "part outputs" });
+    this.files = h("div", { class: "part" });
     this.inputs = h("div", { class: "part" });
     this.facts = h("div", { class: "part" });
     this.attempts = h("div", { class: "part" });
@@ -118,7 +124,7 @@ class JobPane extends Pane {
     this.progress.append(this.bar, this.words);
     this.lines = h("pre", { class: "log", tabindex: "0", "aria-label": "Log" });
     this.logPart = h("section", { class: "part", hidden: true }, h("h3", {}, "Log"), this.lines);
-    this.body.append(this.progress, this.error, this.outputs, this.inputs, this.logPart, this.attempts, this.facts);
+    this.body.append(this.progress, this.error, this.outputs, this.files, this.inputs, this.logPart, this.attempts, this.facts);
   }
 
   async look() {
@@ -157,7 +163,7 @@ class JobPane extends Pane {
 
   render() {
     const { job, about } = this;
-    const hasSeed = about.inputs.some((each) => each.key.includes("seed"));
+    const hasSeed = about.inputs.some((each) => each.type === "number" && isSeedKey(each.key));
     this.head(nameOf(job) === "Workflow" ? about.workflow_name : nameOf(job), { id: job.id, kind: "job", status: asCounted("job", job).status, hasSeed });
     if (job.batch_id) {
       this.back.hidden = false;
@@ -166,7 +172,8 @@ class JobPane extends Pane {
     }
     this.renderProgress();
     this.part(this.error, [job.error, about.error_detail, job.status], () => this.errorPart());
-    this.part(this.outputs, job.outputs.map((each) => each.file_id), () => job.outputs.map(shownOutput));
+    this.part(this.outputs, [job.outputs.map((each) => each.file_id), about.files], () => this.outputsPart());
+    this.part(this.files, about.files, () => this.filesPart());
     this.part(this.inputs, about.inputs.map(({ url, ...rest }) => [rest, Boolean(url)]), () => this.inputsPart());
     this.part(this.attempts, about.attempts, () => this.attemptsPart());
     this.part(this.facts, [job.started_at, job.completed_at, job.attempts, job.retry_of], () => this.factsPart());
@@ -197,15 +204,45 @@ class JobPane extends Pane {
     ];
   }
 
+  /** The output that the queue keeps, and what else the run made, as far as it can be looked at. */
+  outputsPart() {
+    const others = this.about.files.filter((each) => !each.is_output && each.url && isMedia(each.mime_type)).slice(0, MOST_SHOWN);
+    return [
+      ...this.job.outputs.map(shownOutput),
+      others.length ? h("div", { class: "others" }, others.map((each) => shownOutput({ ...each, filename: each.name }))) : null,
+    ];
+  }
+
+  filesPart() {
+    const { files } = this.about;
+    if (!files.length) return [];
+    const folders = [...new Set(files.map(folderOf))];
+    const named = (each) => (folders.length > 1 ? each.path : each.name);
+    const line = (each) => [each.url ? h("a", { href: each.url, download: each.name }, named(each)) : h("span", {}, named(each)), h("span", { class: "hint" }, each.url ? size(each.size) : "no longer there")];
+    return [
+      h("h3", {}, files.length > 1 ? `${files.length} files` : "File"),
+      folders.length > 1 ? null : h("p", { class: "hint" }, `in ${folders[0]}`),
+      h("ul", { class: "made" }, files.map((each) => h("li", {}, line(each)))),
+    ];
+  }
+
+  /** What people change most, and what was changed; a graph may have hundreds. */
   inputsPart() {
-    if (!this.about.inputs.length) return [];
-    return [h("h3", {}, "Inputs"), h("dl", { class: "inputs" }, this.about.inputs.map(shownInput))];
+    const inputs = this.about.inputs.filter((each) => each.value !== "");
+    if (!inputs.length) return [];
+    const isSeen = (each) => inputs.length <= FEW_INPUTS || each.url || FIRST.has(each.key) || isSeedKey(each.key) || !each.is_default;
+    const rest = inputs.filter((each) => !isSeen(each));
+    return [
+      h("h3", {}, "Inputs"),
+      h("dl", { class: "inputs" }, inputs.filter(isSeen).map(shownInput)),
+      rest.length ? h("details", {}, h("summary", {}, `${rest.length} more, as the workflow has them`), h("dl", { class: "inputs" }, rest.map(shownInput))) : null,
+    ];
   }
 
   attemptsPart() {
     const { attempts } = this.about;
     // one that went well says nothing that is not said already
-    if (!attempts.some((each) => each.error || attempts.length > 1)) return [];
+    if (!attempts.some((each) => each.error || each.about?.argv || attempts.length > 1)) return [];
     return [
       h("h3", {}, "Attempts"),
       h(
@@ -219,7 +256,9 @@ class JobPane extends Pane {
             each.started_at ? ` · ${when(each.started_at)}` : "",
             each.started_at && each.ended_at ? ` · ${span(since(each.started_at, each.ended_at))}` : "",
             each.seed !== null ? ` · seed ${each.seed}` : "",
+            hasNumber(each.about?.exit_code) ? ` · exit code ${each.about.exit_code}` : "",
             each.error ? h("p", { class: "remark" }, sentence(each.error)) : null,
+            each.about?.argv ? h("details", {}, h("summary", {}, "The command"), shownArgv(each.about.argv), each.about.log ? h("p", { class: "remark" }, `Everything that it printed is in ${each.about.log}`) : null) : null,
           ),
         ),
       ),
@@ -229,12 +268,14 @@ class JobPane extends Pane {
   factsPart() {
     const { job, about } = this;
     const took = job.started_at && job.completed_at ? span(since(job.started_at, job.completed_at)) : "";
+    const waited = job.started_at && job.completed_at ? span(since(job.created_at, job.started_at)) : "";
     const facts = [
       ["Workflow", nameOfEffect(job.effect_id) || about.workflow_name],
       ["Made", when(job.created_at)],
       ["Started", when(job.started_at)],
       ["Ended", when(job.completed_at)],
-      ["Took", took],
+      ["Waited", waited],
+      ["Ran for", took],
       ["Attempts", job.attempts ? `${job.attempts} of at most ${job.max_attempts}` : ""],
       ["Retry of", job.retry_of ? h("a", { href: `#job/${job.retry_of}` }, job.retry_of.slice(-8)) : ""],
       ["Job", job.id],
@@ -289,6 +330,10 @@ function shownOutput(output) {
     ),
   );
 }
+
+const isMedia = (type) => /^(image|video|audio)\//.test(type);
+const folderOf = (file) => file.path.slice(0, -file.name.length - 1);
+const hasNumber = (value) => value !== null && value !== undefined;
 
 function shownMedia(type, url, name) {
   if (type.startsWith("image/")) return h("a", { class: "media", href: url, target: "_blank", rel: "noopener" }, h("img", { src: url, alt: `Output: ${name}` }));

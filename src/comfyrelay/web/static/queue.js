@@ -2,7 +2,7 @@
 
 import { get, here } from "./api.js";
 import { $, h, reorder, setText } from "./dom.js";
-import { doVerb } from "./verbs.js";
+import { doVerb, verbsOf } from "./verbs.js";
 import { ago, batchStatus, beganAt, ENDED, many, progressOf, since, span, STATUS } from "./words.js";
 
 const PAGE = 50;
@@ -30,6 +30,7 @@ let generation = 0;
 
 export const counts = () => state.now?.counts ?? null;
 export const worker = () => state.now?.worker ?? null;
+export const comfyuiAway = () => state.now?.comfyui_away ?? [];
 export const unitOf = (kind, id) => (kind === "batch" ? state.batches : state.jobs).get(id);
 export const nameOfEffect = (id) => state.effects.get(id) ?? "";
 export const knowEffects = (effects) => effects.forEach((each) => state.effects.set(each.id, each.name));
@@ -253,6 +254,9 @@ function renderAround(units) {
   setText($("more"), nextToLoad() && !["queued", "processing"].includes(state.status) ? "…" : "");
 }
 
+/** What is most likely wanted of a row. */
+const VERBS = { queued: "cancel", processing: "cancel", paused: "resume", failed: "retry", canceled: "retry", completed: "" };
+
 class Row {
   constructor(unit) {
     this.unit = unit;
@@ -295,11 +299,12 @@ class Row {
     this.words.title = said.words;
     setText(this.time, said.time);
     this.picture(said.picture);
-    const verb = ENDED.has(unit.status) ? (unit.status === "completed" ? "" : "retry") : "cancel";
+    const verb = verbsOf(unit).some(([each]) => each === VERBS[unit.status]) ? VERBS[unit.status] : "";
     this.act.dataset.verb = verb;
     this.act.hidden = !verb;
-    setText(this.act, verb === "cancel" ? "Cancel" : "Retry");
-    this.act.setAttribute("aria-label", `${verb === "cancel" ? "Cancel" : "Retry"} ${said.name}`);
+    const does = verb.charAt(0).toUpperCase() + verb.slice(1);
+    setText(this.act, does);
+    this.act.setAttribute("aria-label", `${does} ${said.name}`);
   }
 
   picture(output) {
