@@ -22,9 +22,10 @@ KILLS = 5
 
 
 class DeskProcess:
-    def __init__(self, folder: Path, sim: Sim, **settings: str) -> None:
+    def __init__(self, folder: Path, sim: Sim, *, config: Path | None = None, **settings: str) -> None:
         self.folder = folder
         self.environment = {
+            **({"COMFYRELAY_CONFIG": str(config)} if config else {}),
             "COMFYRELAY_DATA_DIR": str(folder / "data"),
             "COMFYRELAY_PORT": str(free_port()),
             "COMFYRELAY_DESK_COMFYUI_URL": sim.url,
@@ -64,8 +65,10 @@ class DeskProcess:
 
 
 @asynccontextmanager
-async def desk_process(folder: Path, sim: Sim, **settings: str) -> AsyncIterator[DeskProcess]:
-    desk = DeskProcess(folder, sim, **settings)
+async def desk_process(
+    folder: Path, sim: Sim, *, config: Path | None = None, **settings: str
+) -> AsyncIterator[DeskProcess]:
+    desk = DeskProcess(folder, sim, config=config, **settings)
     try:
         await desk.start()
         yield desk

@@ -1,0 +1,40 @@
+"""The desk killed with -9 over a batch, with nothing set: what was interrupted is failed, and one retry ends it."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from comfyrelay.sim import Sim, Slow
+from tests.desk.test_desk_killed import ITEMS, desk_process, thirty
+
+KILLS = 4
+
+
+async def test_what_was_interrupted_is_failed_and_one_retry_finishes_the_batch(tmp_path: Path) -> None:
+    moments = random.Random(11)
+    async with Sim() as sim:
+        sim.misbehave(Slow(class_type="ImageInvert", seconds=0.1, steps=2))
+        async with desk_process(tmp_path, sim) as desk:
+            batch_id = await thirty(desk)
+            for _ in range(KILLS):
+                await asyncio.sleep(moments.uniform(0.0, 1.5))
+                await desk.service.kill()
+                await desk.start()
+            counts = await desk.all_ended(batch_id)
+            assert sum(counts.values()) == ITEMS
+            assert counts.keys() <= {"completed", "failed"}
+            # at most one runs at a time
+            assert counts.get("failed", 0) <= KILLS
+            for each in await desk.jobs(batch_id):
+                assert (each["error"] is None) == (each["status"] == "completed")
+                assert "killed" in (each["error"] or "killed")
+            if counts.get("failed"):
+                again = await desk.client.retry("batch", batch_id)
+                assert f"{counts['failed']} job" in again.message
+            assert await desk.all_ended(batch_id) == {"completed": ITEMS}
+            done = [each["item_no"] for each in await desk.jobs(batch_id) if each["status"] == "completed"]
+            assert done == list(range(ITEMS))
+            [folder] = [each for each in (tmp_path / "data" / "outputs").iterdir() if each.is_dir()]
+            names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+            assert [name[:4] for name in names] == [f"{number:04d}" for number in range(1, ITEMS + 1)]
+            await desk.agrees()
