@@ -122,7 +122,7 @@ def logs(
         found = await _found(client, job, kind="job")
         async for each in client.logs(found.id, is_followed=follow):
             typer.echo(json.dumps(each) if as_json else clean(each["line"]))
-        return (await client.job(found.id))["status"]
+        return str((await client.job(found.id))["status"])
 
     status = connected(url, work)
     if follow and status != JobStatus.COMPLETED:
@@ -250,7 +250,7 @@ def presets_remove(
     async def work(client: Client) -> str:
         preset = await client.preset(name)
         await client.remove_preset(preset["id"])
-        return preset["id"]
+        return str(preset["id"])
 
     id_ = connected(url, work)
     _print({"id": id_, "name": name}, f"Removed {name}.", as_json=as_json)

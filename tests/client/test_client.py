@@ -37,7 +37,7 @@ async def own_workflow(site: Site) -> str:
     made = await site.client.create_workflow(
         GRAPH, name="clip of mine", properties=[PROMPT, INPUT], output_node_id="3", output_extension="png"
     )
-    return made["slug"]
+    return str(made["slug"])
 
 
 # Files
@@ -108,7 +108,7 @@ async def test_a_download_that_is_not_what_was_stored_leaves_no_file(site: Site,
     output = (await site.client.job(job["id"]))["outputs"][0]
     for wrong in ({**output, "size": 1}, {**output, "content_hash": "0" * 64}):
         with pytest.raises(TransferFailed, match="what came is not what was stored"):
-            await site.client._files.fetch(wrong, tmp_path / "bad.png")  # type: ignore[arg-type]
+            await site.client._files.fetch(wrong, tmp_path / "bad.png")
     assert [each for each in tmp_path.iterdir() if each.is_file()] == []
 
 

@@ -24,7 +24,7 @@ async def failed(site: Site, error: str = "It broke.") -> Any:
 
 
 async def status_of(site: Site, job: Any) -> str:
-    return (await site.client.job(job["id"]))["status"]
+    return str((await site.client.job(job["id"]))["status"])
 
 
 # Lists

@@ -27,7 +27,7 @@ class Labels:
             place = f"{await self._batch(job['batch_id'])} #{job['item_no'] + 1}"
             return f"{place}: {job['label']}" if job["label"] else place
         if job["label"]:
-            return job["label"]
+            return str(job["label"])
         if job["effect_id"] is not None:
             return await self._effect(job["effect_id"])
         return job["outputs"][0]["filename"] if job["outputs"] else ""
