@@ -85,7 +85,9 @@ def batch_add(
     inputs: Annotated[
         list[Path] | None, typer.Option("--input", help="A file, or a folder of files, to work on. Repeat for more.")
     ] = None,
-    input_subdir: Annotated[str | None, typer.Option(help="A folder inside the desk's input folder.")] = None,
+    input_subdir: Annotated[
+        list[str] | None, typer.Option(help="A folder inside the desk's input folder. Repeat for more.")
+    ] = None,
     prompts: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt. Repeat for more.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Prompts, one in each line, or blocks between ---.")] = None,
     negatives: Annotated[
@@ -113,7 +115,7 @@ def batch_add(
     files = [each for path in inputs or [] for each in (inputs_in(path) if path.is_dir() else [path])]
     wish: dict[str, Any] = {
         "label": label,
-        "input_subdir": input_subdir,
+        "input_subdir": input_subdir or None,
         "prompts": texts,
         "negative_prompts": negatives or [],
         "tries": tries,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request, status
 from pydantic import Field
@@ -37,6 +37,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/api/desk", tags=["desk"])
 
+Subdir = Annotated[str, Field(max_length=1000)]
 Texts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=10_000)]
 
 
@@ -46,12 +47,15 @@ class Seeds(Body):
 
 
 class NewDeskBatch(Body):
-    """What to run, on what, and how often. `values` and those of the `preset` are the same for all items."""
+    """What to run, on what, and how often. `values` and those of the `preset` are the same for all items.
+
+    `input_subdir` is one folder, or several: a script is run on each, of other workflows each file is an input.
+    """
 
     effect_slug: Slug | None = None
     workflow_slug: Slug | None = None
     label: Line | None = None
-    input_subdir: Annotated[str, Field(max_length=1000)] | None = None
+    input_subdir: Subdir | Annotated[list[Subdir], Field(max_length=1000)] | None = None
     input_file_ids: Annotated[list[Id], Field(max_length=10_000)] = Field(default_factory=list)
     prompts: Texts = Field(default_factory=list)
     negative_prompts: Texts = Field(default_factory=list)
@@ -67,6 +71,11 @@ class NewDeskBatch(Body):
     )
     idempotency_key: Key | None = None
 
+    @property
+    def folders(self) -> list[str]:
+        given = self.input_subdir
+        return [] if given is None else [given] if isinstance(given, str) else given
+
 
 @router.post("/batches", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 503))
 async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
@@ -78,9 +87,8 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     folder = folder_name(body.output_folder) if body.output_folder else None
     await asyncio.to_thread(_check_urls, body.notify_urls)
     is_script = target.workflow.kind == WorkflowKind.SCRIPT
-    # a script goes through the folder by itself
-    inputs = [] if is_script else await _inputs(body, state)
-    folder_value = {"input_subdir": body.input_subdir} if is_script and body.input_subdir is not None else {}
+    # a script goes through a folder by itself
+    inputs = list(body.folders) if is_script else await _inputs(body, state)
     preset = await _preset(body, target, context, user)
     items = expand(
         inputs=inputs,
@@ -89,10 +97,10 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
         tries=body.tries,
         seeds=_plan(body, target),
         mode=body.mode,
-        base={**preset.values, **folder_value, **body.values},
+        base={**preset.values, **body.values},
         roles=_roles(target),
     )
-    files = await _kept(inputs, context, user)
+    files = {} if is_script else await _kept(inputs, context, user)
     names = await engine.uploads.names(user, body.input_file_ids) if body.input_file_ids else {}
     batch, _ = await engine.batches.submit_once(
         BatchRequest(
@@ -101,9 +109,9 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
             idempotency_key=body.idempotency_key or new_id(),
             items=[
                 Item(
-                    input_payload=each.payload,
+                    input_payload=_of_folder(each) if is_script else each.payload,
                     input_file_id=files.get(each.input) if each.input is not None else None,
-                    label=_label(each, names) or None,
+                    label=(each.label if is_script else _label(each, names)) or None,
                     output_folder=folder,
                 )
                 for each in items
@@ -129,6 +137,10 @@ def _check_urls(urls: Sequence[str]) -> None:
         raise InvalidInput(errors=wrong)
 
 
+def _of_folder(item: ExpandedItem) -> Mapping[str, Any]:
+    return item.payload if item.input is None else {**item.payload, "input_subdir": item.input}
+
+
 def _label(item: ExpandedItem, names: Mapping[str, str]) -> str:
     """With the name of an uploaded file in place of its id."""
     if not isinstance(item.input, str):
@@ -136,15 +148,16 @@ def _label(item: ExpandedItem, names: Mapping[str, str]) -> str:
     return item.label.replace(item.input, PurePath(names.get(item.input, "")).stem, 1).removeprefix(" · ")
 
 
-async def _inputs(body: NewDeskBatch, state: "DeskState") -> Sequence[Path | str | None]:
-    if body.input_subdir is not None and body.input_file_ids:
-        raise InvalidInput(errors={"input_subdir": "Name a folder or files, not both."})
-    if body.input_subdir is None:
-        return list(body.input_file_ids)
-    found = await asyncio.to_thread(inputs_in, state.input_folder, body.input_subdir)
-    if not found:
-        raise InvalidInput(errors={"input_subdir": f"There are no images, videos or sounds in {body.input_subdir!r}."})
-    return list(found)
+async def _inputs(body: NewDeskBatch, state: "DeskState") -> list[Path | str]:
+    if body.folders and body.input_file_ids:
+        raise InvalidInput(errors={"input_subdir": "Name folders or files, not both."})
+    found: list[Path | str] = [*body.input_file_ids]
+    for each in body.folders:
+        media = await asyncio.to_thread(inputs_in, state.input_folder, each)
+        if not media:
+            raise InvalidInput(errors={"input_subdir": f"There are no images, videos or sounds in {each!r}."})
+        found += media
+    return found
 
 
 def _roles(target: Target) -> dict[str, str]:
