@@ -252,6 +252,20 @@ async def test_only_pause_now_interrupts_a_leased_job(world: World, mode: PauseM
     assert await stop_word(world, leased) == word
 
 
+async def test_a_job_that_was_only_fetched_is_given_back_and_paused(world: World) -> None:
+    desk = await world.desk()
+    running, leased = await desk.leased()
+    job = await desk.submit()
+    ahead = await world.lease(desk.worker, prefetch=1)
+    assert ahead is not None
+    for each in (running, job):
+        await pause(world, each)
+    assert (await stop_word(world, leased), await stop_word(world, ahead)) == (None, "release")
+    assert await world.requeue(ahead, "released") == "paused"
+    assert await world.complete(leased) == "completed"
+    assert await world.lease(desk.worker) is None
+
+
 @pytest.mark.parametrize("mode", list(PauseMode))
 async def test_a_completion_wins_over_a_pause_that_was_asked_for(world: World, mode: PauseMode) -> None:
     desk = await world.desk()

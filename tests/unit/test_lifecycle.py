@@ -167,6 +167,11 @@ class TestRequests:
         assert hard.pause_mode == PauseMode.NOW
         assert EVENTS["pause after"](hard, NOW) is None
 
+    @pytest.mark.parametrize("is_prefetch", [True, False])
+    def test_a_pause_asks_for_what_was_only_fetched(self, is_prefetch: bool) -> None:
+        pausing = after(EVENTS["pause after"](leased()._replace(is_prefetch=is_prefetch), NOW))
+        assert (pausing.release_requested_at is not None) == is_prefetch
+
     def test_resume_withdraws_a_request(self) -> None:
         pausing = after(EVENTS["pause now"](leased(), NOW))
         resumed = after(lifecycle.resume(pausing, now=NOW))

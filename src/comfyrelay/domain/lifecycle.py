@@ -237,7 +237,10 @@ def cancel(dispatch: Dispatch, *, now: datetime) -> Move | None:
 
 
 def pause(dispatch: Dispatch, *, mode: PauseMode, now: datetime) -> Move | None:
-    """Queued: paused at once. Leased: `after` lets it finish, `now` asks the worker to stop."""
+    """Queued: paused at once. Leased: `after` lets it finish, `now` asks the worker to stop.
+
+    What was only fetched, to run next, is given back: the worker does so unless it has begun meanwhile.
+    """
     if dispatch.is_terminal or dispatch.status == DispatchStatus.PAUSED:
         return None
     if not dispatch.is_leased:
@@ -245,7 +248,10 @@ def pause(dispatch: Dispatch, *, mode: PauseMode, now: datetime) -> Move | None:
         return Move(before=dispatch, after=after, said=Said.PAUSED)
     if dispatch.pause_mode in {mode, PauseMode.NOW}:
         return None
-    after = dispatch._replace(pause_requested_at=now, pause_mode=mode, version=dispatch.version + 1)
+    release = now if dispatch.is_prefetch else dispatch.release_requested_at
+    after = dispatch._replace(
+        pause_requested_at=now, pause_mode=mode, release_requested_at=release, version=dispatch.version + 1
+    )
     return Move(before=dispatch, after=after, said=Said.PAUSE_REQUESTED, reason=mode)
 
 

@@ -106,7 +106,8 @@ function bulk(action, filter, done, mode) {
 
 export async function pauseAll(mode) {
   await bulk("pause", { status: "queued" }, "paused", mode);
-  if (mode === "now") await bulk("pause", { status: "processing" }, "asked to pause", mode);
+  // after what runs, too: what was fetched to run next is called processing, and is given back
+  await bulk("pause", { status: "processing" }, "asked to pause", mode);
 }
 
 export const resumeAll = () => bulk("resume", { status: "paused" }, "resumed");
