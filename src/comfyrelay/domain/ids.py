@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import uuid
 from typing import Any
 
 import uuid_utils
@@ -14,7 +13,7 @@ def new_id() -> str:
 
 def new_lease_token() -> str:
     """Random throughout: a lease token is a secret."""
-    return str(uuid.uuid4())
+    return str(uuid_utils.uuid4())
 
 
 def output_id(lease_token: str) -> str:

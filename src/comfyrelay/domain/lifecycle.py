@@ -309,7 +309,7 @@ def _back(
 ) -> tuple[Dispatch, Said]:
     paused = dispatch.pause_requested_at is not None
     after = dispatch._replace(
-        **_UNLEASED,
+        **UNLEASED,
         version=dispatch.version + 1,
         status=DispatchStatus.PAUSED if paused else DispatchStatus.QUEUED,
         attempts=dispatch.attempts if attempts is None else attempts,
@@ -329,7 +329,7 @@ def _finished(
 ) -> Dispatch:
     started = (began_at or dispatch.leased_at) if dispatch.is_leased else None
     return dispatch._replace(
-        **_UNLEASED,
+        **UNLEASED,
         version=dispatch.version + 1,
         status=status,
         finished_at=now,
@@ -338,7 +338,7 @@ def _finished(
     )
 
 
-_UNLEASED: dict[str, Any] = {
+UNLEASED: dict[str, Any] = {
     "worker_id": None,
     "lease_token": None,
     "lease_request_id": None,

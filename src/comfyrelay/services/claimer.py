@@ -66,7 +66,7 @@ class Claimer:
         self._add(poll, wait_seconds)
         try:
             if not poll.waits:
-                return await asyncio.shield(poll.answer)
+                return await poll.answer
             async with asyncio.timeout(wait_seconds):
                 return await asyncio.shield(poll.answer)
         except TimeoutError:

@@ -196,8 +196,7 @@ async def pick(
     parameters = {"groups": groups, "down_pools": down, "slack": _SLACK}
     found: dict[Entitlement, list[Candidate]] = {each: [] for each in order}
     for row in await tx.fetch(_pick_any, parameters):
-        no, *values = row
-        found[order[no]].append(_candidate(values))
+        found[order[row[0]]].append(_candidate(row[1:]))
     return found
 
 
@@ -217,9 +216,8 @@ def _group(entitlement: Entitlement) -> dict[str, Any]:
     }
 
 
-def _candidate(values: Iterable[Any]) -> Candidate:
-    *dispatch, passed_over_at = values
-    return Candidate(from_row(dispatch), passed_over_at)
+def _candidate(values: Sequence[Any]) -> Candidate:
+    return Candidate(from_row(values), passed_over_at=values[-1])
 
 
 async def note_passed_over(tx: Tx, ids: Sequence[int]) -> None:

@@ -19,13 +19,14 @@ from sqlalchemy import (
     false,
     func,
     literal,
+    null,
     or_,
     select,
     update,
 )
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.lifecycle import UNLEASED, Dispatch, Move
 from comfyrelay.domain.ordering import Place
 from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.store.central import ai_job_dispatches as d
@@ -64,6 +65,8 @@ _MOVED = (
     "duration_seconds",
     "last_error",
 )
+
+_FINISH = ("status", "version", "finished_at", "duration_seconds", "last_error")
 
 _LEASE = (
     "attempts",
@@ -206,7 +209,7 @@ async def lock_where(tx: Tx, condition: "Condition") -> tuple[dict[int, Dispatch
 def _with_time(rows: Sequence[Any]) -> tuple[dict[int, Dispatch], datetime]:
     # With no row there is nothing to decide, and no time is asked for.
     now = rows[0].now if rows else datetime.min
-    return {row.id: from_row(row) for row in rows}, now
+    return {row[0]: from_row(row) for row in rows}, now
 
 
 # Which dispatches; made by the functions below, so that no SQL leaves this package.
@@ -230,8 +233,18 @@ def leased_by(worker_id: str) -> ColumnElement[bool]:
 
 
 async def write(tx: Tx, moves: Iterable[Move]) -> None:
-    rows = as_rows([each.after for each in moves], ("id", *_MOVED))
-    await tx.write(_write, with_rows(rows))
+    after = [each.after for each in moves]
+    if all(each.is_terminal for each in after):
+        await tx.write(_write_finished, with_rows(as_rows(after, ("id", *_FINISH))))
+    else:
+        await tx.write(_write, with_rows(as_rows(after, ("id", *_MOVED))))
+
+
+@cache
+def _write_finished(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "id", *_FINISH))
+    cleared = {name: null() if value is None else literal(value) for name, value in UNLEASED.items()}
+    return update(d).values({**{name: r.c[name] for name in _FINISH}, **cleared}).where(d.c.id == r.c.id)
 
 
 @cache

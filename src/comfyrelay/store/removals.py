@@ -10,7 +10,7 @@ from sqlalchemy import Text, cast, delete, insert, or_, select, update
 
 from comfyrelay.store.database import Tx
 from comfyrelay.store.media import File
-from comfyrelay.store.tenant import ai_jobs, files, removals, videos
+from comfyrelay.store.tenant import ai_jobs, files, job_attempts, job_events, removals, videos
 from comfyrelay.store.types import relay_now
 
 __all__ = [
@@ -73,6 +73,8 @@ async def remove_job(tx: Tx, tenant_id: str, job_id: str) -> None:
     followed = (videos.c.tenant_id == tenant_id) & (videos.c.job_id == job_id) & (videos.c.status != "expired")
     nothing = {"job_id": None, "processed_file_id": None, "processing_details": None}
     await tx.execute(update(videos).where(followed).values(**nothing, status="uploaded", updated_at=relay_now()))
+    for history in (job_events, job_attempts):
+        await tx.execute(delete(history).where(history.c.tenant_id == tenant_id, history.c.job_id == job_id))
     await tx.execute(delete(ai_jobs).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.id == job_id))
 
 

@@ -198,7 +198,9 @@ Index(
 job_attempts = Table(
     "job_attempts",
     metadata,
-    Column("job_id", Text, ForeignKey("ai_jobs.id", ondelete="CASCADE"), primary_key=True),
+    # A job's history is written under the lock of the job and removed with it: a foreign key would only look the job
+    # up again for every row.
+    Column("job_id", Text, primary_key=True),
     Column("epoch", BigInteger, primary_key=True),
     Column("tenant_id", Text, nullable=False),
     Column("number", Integer, nullable=False),
@@ -218,7 +220,8 @@ job_attempts = Table(
 job_events = Table(
     "job_events",
     metadata,
-    Column("job_id", Text, ForeignKey("ai_jobs.id", ondelete="CASCADE"), primary_key=True),
+    # No foreign key, as in `job_attempts`.
+    Column("job_id", Text, primary_key=True),
     Column("seq", Integer, primary_key=True),
     Column("tenant_id", Text, nullable=False),
     Column("type", Text, nullable=False),

@@ -353,11 +353,9 @@ def upgrade() -> None:
         sa.Column("ended_by", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("status_after", sa.Text(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["dispatch_id"], ["ai_job_dispatches.id"], name=op.f("fk_dispatch_leases_dispatch_id"), ondelete="CASCADE"
-        ),
         sa.PrimaryKeyConstraint("lease_token", name=op.f("pk_dispatch_leases")),
         sa.UniqueConstraint("dispatch_id", "epoch", name=op.f("uq_dispatch_leases_dispatch_id_epoch")),
+        postgresql_with={"fillfactor": "50"},
     )
     op.create_index(
         "uq_dispatch_leases_request",

@@ -288,7 +288,6 @@ def upgrade() -> None:
             "outcome IS NULL OR outcome IN ('completed', 'failed', 'requeued', 'expired', 'canceled', 'deferred')",
             name=op.f("ck_job_attempts_outcome"),
         ),
-        sa.ForeignKeyConstraint(["job_id"], ["ai_jobs.id"], name=op.f("fk_job_attempts_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", "epoch", name=op.f("pk_job_attempts")),
     )
     op.create_table(
@@ -299,7 +298,6 @@ def upgrade() -> None:
         sa.Column("type", sa.Text(), nullable=False),
         sa.Column("data", JsonText(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
-        sa.ForeignKeyConstraint(["job_id"], ["ai_jobs.id"], name=op.f("fk_job_events_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job_id", "seq", name=op.f("pk_job_events")),
     )
     op.create_table(
