@@ -52,8 +52,9 @@ async function all(path) {
 export async function open({ value = null, files = [] } = {}) {
   if (!$("adding").open) {
     problem(null);
-    $("adding").showModal();
+    // first, so that nothing that was typed meanwhile is lost when the form is made
     await Promise.all([load(), loadPresets()]);
+    if (!$("adding").open) $("adding").showModal();
   }
   choose(value ?? fitting(files) ?? chosen?.value ?? choices[0]?.value);
   if (files.length) put(files);
