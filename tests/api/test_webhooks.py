@@ -247,11 +247,11 @@ class TestTryingAgain:
             slow = await house.ended(key="slow")
             quick = await house.submit(webhook_url=other.url, key="quick")
             await house.complete()
-            hasty = WebhookSender(allow_private=True, timeout_seconds=1)
+            hasty = WebhookSender(allow_private=True, timeout_seconds=4)
             await Deliveries(house.api.engine.databases, hasty).run_once()
         assert (await house.deliveries(quick))[0]["status"] == "delivered"
         [delivery] = await house.deliveries(slow)
-        assert (delivery["status"], delivery["last_error"]) == ("pending", "There was no answer within 1 seconds.")
+        assert (delivery["status"], delivery["last_error"]) == ("pending", "There was no answer within 4 seconds.")
 
     async def test_what_becomes_due_while_a_receiver_takes_its_time_is_sent(self, house: House) -> None:
         async with receiving() as other:
@@ -265,6 +265,24 @@ class TestTryingAgain:
             assert await sender.start_due() == 1
             await other.wait_for(1)
             await sender.close()
+
+    async def test_a_server_that_stops_notes_what_it_has_sent(self, house: House) -> None:
+        noting, may_go = asyncio.Event(), asyncio.Event()
+
+        async def hold(step: str, boundary: Boundary) -> None:
+            if (step, boundary) == (Step.WEBHOOK_NOTE, Boundary.BEFORE_COMMIT):
+                noting.set()
+                await may_go.wait()
+
+        house.api.engine.databases.pool("main").crash = hold
+        job_id = await house.ended()
+        await house.api.engine.deliveries.start_due()
+        await noting.wait()
+        closing = asyncio.create_task(house.api.engine.deliveries.close())
+        assert await asyncio.wait([closing], timeout=0.2) == (set(), {closing})
+        may_go.set()
+        await closing
+        assert (await house.deliveries(job_id))[0]["status"] == "delivered"
 
     async def test_nobody_there(self, house: House) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -31,6 +31,11 @@ class Coalescer(Generic[Request, Answer]):
             self._task = asyncio.create_task(self._run())
         return await future
 
+    async def idle(self) -> None:
+        """Wait for what was begun. Whoever asked for it may have gone."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
     async def _run(self) -> None:
         try:
             while self._waiting:

@@ -73,10 +73,12 @@ class Deliveries:
         return sent
 
     async def close(self) -> None:
-        """What is being sent is sent again by somebody else, once its claim has run out."""
+        """What is being sent is sent again by somebody else, once its claim has run out; what was sent is noted."""
         for task in (tasks := self._tasks()):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for each in self._noting.values():
+            await each.idle()
         await self._sender.close()
 
     def _tasks(self) -> list[asyncio.Task[None]]:
