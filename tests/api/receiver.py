@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from comfyrelay.server.main import listen
-
-TIMEOUT_SECONDS = 20
+from tests.harness import PATIENCE_SECONDS
 
 
 @dataclass
@@ -34,7 +33,7 @@ class Receiver:
         return web.Response(status=status, body=None if status == 204 else self.answer, headers=self.headers)
 
     async def wait_for(self, count: int) -> None:
-        async with asyncio.timeout(TIMEOUT_SECONDS), self._news:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._news:
             await self._news.wait_for(lambda: len(self.heard) >= count)
 
 

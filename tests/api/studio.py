@@ -14,6 +14,7 @@ import httpx
 from PIL import Image
 
 from tests.api.harness import Api, Caller
+from tests.harness import PATIENCE_SECONDS
 
 _NUMBERS = itertools.count(1)
 
@@ -96,7 +97,7 @@ class Stream:
 
     async def next(self) -> Said | None:
         """The next event; `None` when the stream has ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return await self._said.get()
 
     async def until(self, type_: str) -> list[Said]:
@@ -117,7 +118,7 @@ class Stream:
 
     async def comment(self, text: str) -> None:
         """Wait for a comment, which keeps a quiet stream open."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await self._comments.get() != text:
                 pass
 
@@ -176,8 +177,8 @@ async def follow(user: Caller, job_id: str, *, last_event_id: int | None = None)
 
     calling = asyncio.create_task(app(scope, receive, send))
     try:
-        yield await asyncio.wait_for(opened, 10)
+        yield await asyncio.wait_for(opened, PATIENCE_SECONDS)
     finally:
         hung_up.set()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(calling, 10)
+            await asyncio.wait_for(calling, PATIENCE_SECONDS)

@@ -127,7 +127,7 @@ class TestCanceling:
         await asyncio.sleep(0)
         found = await desk.send("POST", f"/dispatches/{job['dispatch_id']}/cancel")
         assert (found["status"], found["cancel_requested_at"] is None) == ("leased", False)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(25):
             assert (await waiting)["stop"] == "cancel"
 
     async def test_one_that_has_ended_is_not(self, desk: Operating) -> None:

@@ -285,7 +285,7 @@ class TestPoll:
         job = await poll(worker, request_id="r1")
         assert job is not None
         await worker.post("/api/worker/requeue", {**lease_of(job), "reason": "spot_interruption"})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(25):
             assert await poll(worker, request_id="r1", wait_seconds=30) is None
         assert await poll(worker, request_id="r2") is not None
 

@@ -39,8 +39,6 @@ from tests.chaos.invariants import (
 )
 from tests.harness import Crash, World, execute, submit_batch
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @dataclass(kw_only=True)
 class Script:

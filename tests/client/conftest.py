@@ -18,9 +18,7 @@ from comfyrelay.server.main import listen
 from comfyrelay.settings import ENV_PREFIX
 from tests.api.harness import Api, Caller, open_api
 from tests.api.studio import submit
-from tests.harness import SqliteBackend
-
-TIMEOUT_SECONDS = 60
+from tests.harness import PATIENCE_SECONDS, SqliteBackend
 
 
 @dataclass
@@ -67,7 +65,7 @@ class Site:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "comfyrelay", *words, env={**self.env, **env}, stdout=PIPE, stderr=PIPE
         )
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             out, err = await process.communicate()
         return Ran(process.returncode or 0, out.decode(), err.decode())
 

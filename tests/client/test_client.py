@@ -27,7 +27,7 @@ from comfyrelay.store import jobs as store_jobs
 from tests.api.receiver import receiving
 from tests.api.studio import complete, fail, lease, lease_of, png, run
 from tests.client.conftest import Site
-from tests.harness import GRAPH, PROMPT
+from tests.harness import GRAPH, PATIENCE_SECONDS, PROMPT
 from tests.worker.proxy import Proxy
 
 INPUT = {"key": "image", "type": "image", "placeholder": "{{INPUT}}", "is_primary_input": True, "required": True}
@@ -179,7 +179,7 @@ async def test_a_batch_is_run_again_with_other_seeds(site: Site) -> None:
 async def test_events_are_followed_to_the_end_over_a_connection_that_breaks(site: Site) -> None:
     job = await site.submit()
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(PATIENCE_SECONDS),
         Proxy(site.url) as proxy,
         Client(proxy.url, token=site.token) as client,
         aclosing(client.events(job["id"])) as events,
@@ -200,7 +200,7 @@ async def test_events_are_followed_to_the_end_over_a_connection_that_breaks(site
 
 async def test_progress_is_heard_while_it_is_made(site: Site) -> None:
     job = await site.submit()
-    async with asyncio.timeout(20), aclosing(site.client.events(job["id"])) as events:
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(site.client.events(job["id"])) as events:
         assert (await anext(events)).type == "job:queued"
         leased = await lease(site.worker)
         assert (await anext(events)).type == "job:started"
@@ -256,7 +256,7 @@ async def test_a_log_is_followed_to_the_jobs_end_with_no_line_twice(site: Site) 
         await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "logs": lines})
 
     await say(0, 3)
-    async with asyncio.timeout(20), aclosing(site.client.logs(job["id"], is_followed=True)) as lines:
+    async with asyncio.timeout(PATIENCE_SECONDS), aclosing(site.client.logs(job["id"], is_followed=True)) as lines:
         heard = [(await anext(lines))["line"] for _ in range(3)]
         # over the edge of a page
         await say(3, 150)

@@ -181,8 +181,8 @@ class TestTimeLimits:
         stuck.end()
 
     async def test_a_node_that_shows_progress_is_not_stuck(self, sim: Sim, comfy: ComfyClient) -> None:
-        sim.misbehave(Slow(class_type="ImageInvert", seconds=1.0, steps=20))
-        assert (await comfy.run(invert(), timeouts=RunTimeouts(node_seconds=0.5))).files
+        sim.misbehave(Slow(class_type="ImageInvert", seconds=3.0, steps=30))
+        assert (await comfy.run(invert(), timeouts=RunTimeouts(node_seconds=2.5))).files
 
     async def test_models_that_load_get_more_time_the_first_time(self, sim: Sim, comfy: ComfyClient) -> None:
         stuck = sim.misbehave(Stuck(class_type="ImageInvert", times=1))

@@ -14,6 +14,7 @@ from comfyrelay.errors import Conflict, GraphError, InvalidInput, RunInterrupted
 from comfyrelay.sim import DropSocket, Refuse, Sim, Slow, SlowHttp
 from tests.comfy.graphs import PNG, invert
 from tests.comfy.listening import Listener
+from tests.harness import PATIENCE_SECONDS
 
 
 class TestClosing:
@@ -114,7 +115,7 @@ class TestSubmitting:
         while sim.log.count("POST", "/prompt") == 0:  # noqa: ASYNC110  (the stand-in tells nobody)
             await asyncio.sleep(0.01)
         await sim.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(ServerUnreachable):
                 await run
 

@@ -16,9 +16,9 @@ from comfyrelay.services.leasing import LeasedJob, LeaseRequest
 from comfyrelay.services.wakeup import LocalWakeup
 from comfyrelay.store import blocks
 from comfyrelay.store.database import Boundary, Tx
-from tests.harness import Desk, World, graph_of
+from tests.harness import PATIENCE_SECONDS, Desk, World, graph_of
 
-LONG = 30.0
+LONG = PATIENCE_SECONDS
 MANY = 2 * FEW + 4
 Waiting = asyncio.Task[list[LeasedJob]]
 

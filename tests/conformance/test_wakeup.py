@@ -16,10 +16,10 @@ from comfyrelay.services.leasing import LeasedJob, LeaseRequest
 from comfyrelay.services.steps import Step
 from comfyrelay.services.wakeup import CHANNEL, LocalWakeup, PostgresWakeup
 from comfyrelay.store.database import Boundary
-from tests.harness import Desk, PostgresBackend, World, open_world, submit_many
+from tests.harness import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
 
 # Longer than any wait in these tests should take; only a test that fails waits this long.
-LONG = 30.0
+LONG = PATIENCE_SECONDS
 
 
 class Deaf(LocalWakeup):
@@ -138,7 +138,7 @@ class TestParkedPolls:
         waiting = poll(claimer, desk.worker)
         await parked(claimer)
         await desk.submit()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LONG):
             assert len(await waiting) == 1
         await claimer.stop()
 

@@ -8,6 +8,7 @@ from comfyrelay.comfy import RunTimeouts
 from comfyrelay.errors import Conflict, NodeFailed, NotInstalled
 from comfyrelay.pool import SmartFailover, WorkflowPool
 from comfyrelay.sim import MissingModel, Sim, Stuck
+from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import QUICK, invert, plain
 
 RARE = {
@@ -69,7 +70,7 @@ async def test_a_model_that_no_server_has_fails_the_job_even_where_nothing_is_bl
         WorkflowPool([one.url, other.url], timings=QUICK, failover=never_blocks) as pool,
     ):
         await pool.wait_ready()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(NotInstalled):
                 await pool.run(RARE, max_attempts=1, retry_delay=0)
         assert [each.log.count("POST", "/prompt") for each in (one, other)] == [1, 1]

@@ -19,6 +19,7 @@ from comfyrelay.pool import (
     WorkflowPool,
 )
 from comfyrelay.sim import OutOfMemory, Sim, Slow, Stuck
+from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import invert, plain, ready_pool, until
 
 ENDLESS = Slow(class_type="ImageInvert", seconds=600, steps=60_000)
@@ -103,7 +104,7 @@ async def test_a_callback_may_close_the_pool(sim: Sim) -> None:
 
         pool.on(JobCompleted, close)
         await pool.run(plain())
-        await asyncio.wait_for(closed.wait(), 4)
+        await asyncio.wait_for(closed.wait(), PATIENCE_SECONDS)
 
 
 class FullDisk(MemoryQueue):

@@ -14,6 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from comfyrelay.sim import Sim
+from tests.harness import PATIENCE_SECONDS
 
 RECORDINGS = Path(__file__).parent / "recordings"
 Message = dict[str, Any]
@@ -56,7 +57,7 @@ class Listener:
             found[:] = [each for each in self.messages if until(each)]
             return bool(found)
 
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
             await self._changed.wait_for(is_there)
         return found[0]
 
@@ -69,7 +70,7 @@ class Listener:
         return await self.wait(lambda each: each["type"] == "executing" and each["data"]["node"] == node_id)
 
     async def wait_closed(self) -> int | None:
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
             await self._changed.wait_for(lambda: self.close_code is not None)
         return self.close_code
 
@@ -99,7 +100,7 @@ async def listening(
 class Client:
     def __init__(self, sim: Sim) -> None:
         self.sim = sim
-        self.http = httpx.AsyncClient(base_url=sim.url, timeout=20, verify=NO_TLS)
+        self.http = httpx.AsyncClient(base_url=sim.url, timeout=PATIENCE_SECONDS, verify=NO_TLS)
 
     async def prompt(self, graph: Mapping[str, Any], **fields: Any) -> httpx.Response:
         return await self.http.post("/prompt", json={"prompt": graph, **fields})
@@ -147,7 +148,7 @@ class Client:
 
 async def until(check: Callable[[], Awaitable[bool]]) -> None:
     """Wait for what no message tells of."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             if await check():
                 return

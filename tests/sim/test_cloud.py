@@ -10,13 +10,16 @@ import pytest
 from PIL import Image
 
 from comfyrelay.sim import EndAs, ErrorAfterQueueing, Fail, LostFile, Refuse, Sim, Slow, Stuck
+from tests.harness import PATIENCE_SECONDS
 from tests.sim.client import NO_TLS, RECORDINGS, invert_graph, until
 
 
 class Cloud:
     def __init__(self, sim: Sim) -> None:
         self.sim = sim
-        self.http = httpx.AsyncClient(base_url=sim.url, headers={"X-API-Key": sim.api_key}, timeout=20, verify=NO_TLS)
+        self.http = httpx.AsyncClient(
+            base_url=sim.url, headers={"X-API-Key": sim.api_key}, timeout=PATIENCE_SECONDS, verify=NO_TLS
+        )
 
     async def upload(self, content: bytes) -> str:
         response = await self.http.post(

@@ -9,6 +9,7 @@ from PIL import Image
 from websockets.asyncio.client import connect
 
 from comfyrelay.sim import Sim, Slow, Stuck
+from tests.harness import PATIENCE_SECONDS
 from tests.sim.client import RECORDINGS, Client, invert_graph, listening
 
 
@@ -256,7 +257,7 @@ async def test_flags_are_exchanged_only_at_first(sim: Sim) -> None:
         told = await listener.wait(lambda each: each["type"] == "feature_flags")
         assert told["data"]["supports_preview_metadata"] is True
         await listener.socket.send(json.dumps({"type": "feature_flags", "data": {}}))
-        await asyncio.wait_for(await listener.socket.ping(), 5)
+        await asyncio.wait_for(await listener.socket.ping(), PATIENCE_SECONDS)
         assert listener.kinds().count("feature_flags") == 1
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.sim import Received, Sim, Slow, SlowHttp, Stuck, serve, slow_from_text
+from tests.harness import PATIENCE_SECONDS
 from tests.sim.client import Client, listening, until
 
 TEXT = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
@@ -63,7 +64,7 @@ async def test_a_restart_is_down_for_a_while(sim: Sim) -> None:
             return True
         return False
 
-    task = asyncio.create_task(sim.restart(down_seconds=0.3))
+    task = asyncio.create_task(sim.restart(down_seconds=1))
     await until(is_down)
     await task
     assert not await is_down()
@@ -96,10 +97,10 @@ async def test_requests_are_noted(sim: Sim) -> None:
 async def test_the_command_serves_until_a_signal(number: signal.Signals) -> None:
     ready: asyncio.Queue[Sim] = asyncio.Queue()
     task = asyncio.create_task(serve(port=0, misbehaviour=[Slow(seconds=0.01)], on_ready=ready.put_nowait))
-    sim = await asyncio.wait_for(ready.get(), 5)
+    sim = await asyncio.wait_for(ready.get(), PATIENCE_SECONDS)
     assert (await Client(sim).http.get("/models/checkpoints")).json() == ["stand-in.safetensors"]
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 def test_a_slow_class_is_read_from_an_option() -> None:

@@ -30,6 +30,7 @@ from comfyrelay.sim import (
     Stuck,
     read_misbehaviour,
 )
+from tests.harness import PATIENCE_SECONDS
 from tests.sim.client import Client, error_of, invert_graph, listening, until
 
 
@@ -117,7 +118,7 @@ async def test_a_silent_socket_stays_open(client: Client) -> None:
     async with listening(client.sim) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
         await client.ended(prompt_id)
-        await asyncio.wait_for(await listener.socket.ping(), 5)
+        await asyncio.wait_for(await listener.socket.ping(), PATIENCE_SECONDS)
         assert "execution_success" not in listener.kinds()
         assert listener.close_code is None
     async with listening(client.sim) as other:
@@ -196,7 +197,7 @@ async def test_a_stuck_node_ignores_interrupts_until_it_is_released(client: Clie
         await client.http.post("/interrupt", json={"prompt_id": prompt_id})
         assert (await client.queue())["queue_running"][0][1] == prompt_id
         seen = len(listener.messages)
-        await asyncio.wait_for(await listener.socket.ping(), 5)
+        await asyncio.wait_for(await listener.socket.ping(), PATIENCE_SECONDS)
         assert len(listener.messages) == seen
         stuck.end()
         await listener.wait_for_end(prompt_id)
@@ -206,7 +207,7 @@ async def test_a_stuck_node_ignores_interrupts_until_it_is_released(client: Clie
 async def test_slow_answers(client: Client) -> None:
     client.sim.misbehave(SlowHttp(seconds=60, path="/history"))
     with pytest.raises(httpx.ReadTimeout):
-        await client.http.get("/history", timeout=0.1)
+        await client.http.get("/history", timeout=httpx.Timeout(PATIENCE_SECONDS, read=0.1))
     started = time.monotonic()
     assert (await client.http.get("/prompt")).status_code == 200
     assert time.monotonic() - started < 20

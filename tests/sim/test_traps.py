@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from comfyrelay.sim import LateHistory, Sim, Slow, Stuck
+from tests.harness import PATIENCE_SECONDS
 from tests.sim.client import RECORDINGS, Client, invert_graph, listening, until
 
 
@@ -79,7 +80,7 @@ async def test_a_socket_that_ends_late_unregisters_the_new_one(client: Client) -
         prompt_id = await client.queue_prompt(invert_graph(), client_id="same")
         await client.ended(prompt_id)
         pong = await new.socket.ping()
-        await asyncio.wait_for(pong, 5)
+        await asyncio.wait_for(pong, PATIENCE_SECONDS)
         assert new.kinds() == ["status"]
 
 
@@ -139,7 +140,7 @@ async def test_an_editor_workflow_that_starts_with_a_text_is_an_invalid_prompt(c
 async def test_an_idle_socket_is_silent(sim: Sim) -> None:
     async with listening(sim) as listener:
         pong = await listener.socket.ping()
-        await asyncio.wait_for(pong, 5)
+        await asyncio.wait_for(pong, PATIENCE_SECONDS)
         assert listener.kinds() == ["status"]
 
 

@@ -13,6 +13,7 @@ from comfyrelay.storage import containers
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.media import MediaInfo, ProbeLimits, media_kind, probe
 from comfyrelay.storage.objects import ObjectStore
+from tests.harness import PATIENCE_SECONDS
 from tests.storage import samples
 
 IMAGES = ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"]
@@ -250,13 +251,13 @@ async def test_a_store_that_fails_is_not_the_fault_of_the_file(objects: Watched,
 async def test_a_slow_store_is_not_waited_for_long(objects: Watched, mime_type: str) -> None:
     objects.delay_seconds = 30
     with pytest.raises(StorageUnavailable, match="in time"):
-        await asyncio.wait_for(look(objects, samples.video(), mime_type, ProbeLimits(timeout_seconds=0.2)), 5)
+        await asyncio.wait_for(look(objects, samples.video(), mime_type, ProbeLimits(timeout_seconds=0.2)), 25)
 
 
 async def test_many_at_once_do_not_wait_for_each_other(objects: Watched) -> None:
     await objects.put("a", samples.video())
     infos = await asyncio.wait_for(
-        asyncio.gather(*(probe(objects, "a", mime_type="video/mp4") for _ in range(50))), timeout=20
+        asyncio.gather(*(probe(objects, "a", mime_type="video/mp4") for _ in range(50))), timeout=PATIENCE_SECONDS
     )
     assert {info.frames for info in infos} == {25}
 

