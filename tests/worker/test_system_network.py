@@ -213,6 +213,16 @@ async def test_a_worker_that_is_killed_while_it_uploads_does_not_run_the_job_aga
     assert system.sim.log.prompts_queued == 1
 
 
+async def finished_by_its_next_process(system: System, worker: Service, job: str) -> None:
+    """The worker leaves in order, and its job is not run again."""
+    assert await worker.ended() == 0
+    system.api.let_go()
+    await worker.start()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1
+    assert system.sim.log.prompts_queued == 1
+
+
 class TestLeftBehind:
     """A worker was killed while it uploaded an output, and is started again."""
 
@@ -241,12 +251,7 @@ class TestLeftBehind:
         await worker.start()
         await worker.until_said("worker.not_settled_yet")
         worker.send(signal.SIGTERM)
-        assert await worker.ended() == 0
-        system.api.let_go()
-        await worker.start()
-        await system.completed(job)
-        assert (await system.job(job))["attempts"] == 1
-        assert system.sim.log.prompts_queued == 1
+        await finished_by_its_next_process(system, worker, job)
 
 
 async def test_a_worker_that_leaves_while_the_server_is_away_brings_its_output_later(system: System) -> None:
@@ -259,12 +264,7 @@ async def test_a_worker_that_leaves_while_the_server_is_away_brings_its_output_l
     await worker.until_said("worker.not_settled_yet")
     for _ in range(2):
         worker.send(signal.SIGTERM)
-    assert await worker.ended() == 0
-    system.api.let_go()
-    await worker.start()
-    await system.completed(job)
-    assert (await system.job(job))["attempts"] == 1
-    assert system.sim.log.prompts_queued == 1
+    await finished_by_its_next_process(system, worker, job)
 
 
 @pytest.mark.parametrize("sims", [2])

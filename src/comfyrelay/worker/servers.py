@@ -23,6 +23,7 @@ from comfyrelay.pool import (
     Job,
     JobAccepted,
     JobEvent,
+    JobStarted,
     MemberTimings,
     SmartFailover,
     WorkflowPool,
@@ -266,6 +267,9 @@ async def _first(job: Job, giving_up: asyncio.Task[None]) -> RunResult:
 
 async def _listen(job: Job, ran: Ran, on_event: Callable[[JobEvent], None]) -> None:
     async for event in job.events():
-        if isinstance(event, JobAccepted) and event.client_id and (event.client_id, event.prompt_id) not in ran.runs:
-            ran.runs.append((event.client_id, event.prompt_id))
+        # a server that is quick tells of the start before it has answered
+        if isinstance(event, JobAccepted | JobStarted) and event.client_id:
+            run = (event.client_id, event.prompt_id)
+            if run not in ran.runs:
+                ran.runs.append(run)
         on_event(event)
