@@ -124,7 +124,7 @@ class Uploads:
     async def _copy(self, source: Path, path: str, size: int) -> str:
         """Returns the SHA-256 of what was copied."""
         digest = hashlib.sha256()
-        if isinstance(self._objects, LocalObjects):
+        if size > PIECE_BYTES and isinstance(self._objects, LocalObjects):
             async with self._objects.receive(path, size=size) as receiver:
                 with await asyncio.to_thread(source.open, "rb") as file:
                     while piece := await asyncio.to_thread(file.read, PIECE_BYTES):

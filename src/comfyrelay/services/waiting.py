@@ -20,7 +20,7 @@ class WhyWaiting:
 
     async def of_job(self, tenant_id: str, job_id: str) -> Waiting:
         async with self._databases.central.read() as tx:
-            found = await dispatches.by_job(tx, tenant_id, [job_id])
+            found = await dispatches.of_jobs(tx, [(tenant_id, job_id)])
             if job_id not in found:
                 raise NotFound(f"There is no job {job_id!r} in the queue.")
             return await self._of(tx, found[job_id])

@@ -47,7 +47,8 @@ class LocalObjects:
 
     async def put(self, path: str, data: bytes) -> None:
         """Store the data; readers see the old object or the new one, never a part."""
-        await asyncio.to_thread(self._folder.write, path, data)
+        # whoever gives up and removes it must not find it written after that
+        await in_thread(partial(self._folder.write, path, data))
 
     async def get(self, path: str) -> bytes:
         """Return the data, or raise `NotFound`."""
