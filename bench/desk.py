@@ -1,0 +1,360 @@
+"""What the desk makes people wait for: its start, a large batch that is added, and the page over a long history.
+
+The desk is a process, as `comfyrelay up` starts it; the stand-in for ComfyUI is in this one, and takes an hour for a
+job, so that there is something running and everything else waits. The history is made by the services themselves.
+"""
+
+import asyncio
+import os
+import resource
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from bench.figure import Figure
+from bench.worker import picture
+from comfyrelay.client import Client
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.leasing import LeaseRequest
+from comfyrelay.services.settle import Output, Report, Verb
+from comfyrelay.settings import Settings
+from comfyrelay.sim import Sim, Slow
+from tests.api.processes import free_port
+from tests.worker.processes import Service
+
+GRAPH = {
+    "1": {"class_type": "LoadImage", "inputs": {"image": "{{IMAGE}}"}},
+    "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
+    "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "out"}},
+    "4": {"class_type": "PreviewAny", "inputs": {"source": "{{PROMPT}}"}},
+    "5": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 1, "color": "{{SEED}}"}},
+}
+PROPERTIES = [
+    {"key": "image", "type": "image", "placeholder": "{{IMAGE}}", "required": True, "is_primary_input": True},
+    {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "required": True},
+    {"key": "seed", "type": "number", "placeholder": "{{SEED}}", "default_value": 1},
+]
+PROMPTS = 100
+ITEMS = 5_000
+SINGLES = 4_000
+SMALL_BATCHES = 100
+SMALL_BATCH = 10
+# Of all jobs, so many have ended, and every twentieth of those has failed.
+ENDED_SHARE = 0.6
+FAILED_EVERY = 20
+ERROR = "HTTP 400: Value not in list: ckpt_name: 'wan2.2_i2v.safetensors' not in []"
+OUTPUT = Output(size=1, mime_type="image/png", extension="png")
+RARE = "the only zeppelin"
+GOAL_MS = 50.0
+GOAL_ADD_SECONDS = 10.0
+TICKS = os.sysconf("SC_CLK_TCK")
+# An installed package has its bytecode; a checkout must keep it somewhere for a start to be like an installed one's.
+COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "bench-desk-pyc")}
+
+
+@dataclass
+class DeskProcess:
+    """`comfyrelay up` over one data folder, which can be started and stopped again and again."""
+
+    folder: Path
+    comfyui_url: str | None
+    port: int = field(default_factory=free_port)
+
+    def __post_init__(self) -> None:
+        self.environment = {
+            "COMFYRELAY_DATA_DIR": str(self.folder / "data"),
+            "COMFYRELAY_PORT": str(self.port),
+            "COMFYRELAY_DESK_FINISH_SECONDS": "0",
+            **({"COMFYRELAY_DESK_COMFYUI_URL": self.comfyui_url} if self.comfyui_url else {}),
+            **COMPILED,
+        }
+        self.service = Service("up", "up", environment=self.environment, log=self.folder / "up.log")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> tuple[float, float]:
+        """Seconds from the start of the process until it answers, and the processor's time of those."""
+        began = time.perf_counter()
+        await self.service.start()
+        await self._answers()
+        seconds = time.perf_counter() - began
+        return seconds, self.processor_seconds()
+
+    def processor_seconds(self) -> float:
+        """What the process has taken of it so far."""
+        times = Path(f"/proc/{self.service.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(times[11]) + int(times[12])) / TICKS
+
+    async def stop(self) -> None:
+        if self.service.is_running:
+            self.service.send(signal.SIGTERM)
+        await self.service.ended()
+
+    async def _answers(self) -> None:
+        while True:
+            assert self.service.is_running, self.service.text()[-4000:]
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+            except OSError:
+                # nothing tells from outside when a port opens
+                await asyncio.sleep(0.005)
+                continue
+            # whoever is connected before the application is there waits for it
+            writer.write(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nConnection: close\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 200"), answer[:200]
+            return
+
+
+@asynccontextmanager
+async def running(folder: Path, comfyui_url: str | None) -> AsyncIterator[tuple[DeskProcess, Client]]:
+    desk = DeskProcess(folder, comfyui_url)
+    await desk.start()
+    try:
+        async with Client(desk.url) as client:
+            yield desk, client
+    finally:
+        await desk.stop()
+
+
+# ------------------------------------------------------------------------------------------------ start
+
+
+async def start_figures(sim_url: str, filled: Path, jobs: int, rounds: int) -> list[Figure]:
+    figures = []
+    for name, comfyui_url, folder in (
+        ("empty folder, stand-in", None, None),
+        ("empty folder, ComfyUI", sim_url, None),
+        (f"{jobs:,} jobs, ComfyUI", sim_url, filled),
+    ):
+        figures.append(_lasting(f"start of `up`, {name}", [await _start(folder, comfyui_url) for _ in range(rounds)]))
+    return figures
+
+
+async def _start(folder: Path | None, comfyui_url: str | None) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory(prefix="bench-desk-") as new:
+        desk = DeskProcess(folder or Path(new), comfyui_url)
+        try:
+            return await desk.start()
+        finally:
+            await desk.stop()
+
+
+async def command_figures(desk: DeskProcess, rounds: int) -> list[Figure]:
+    """Commands as people type them, from the start of the process to its end."""
+    figures = []
+    for name, arguments in {
+        "import of the desk": ["-c", "import comfyrelay.desk.desk"],
+        "comfyrelay --help": ["-m", "comfyrelay", "--help"],
+        "comfyrelay jobs": ["-m", "comfyrelay", "jobs"],
+    }.items():
+        figures.append(_lasting(name, [await _command(desk, arguments) for _ in range(rounds)]))
+    return figures
+
+
+def _lasting(name: str, found: Sequence[tuple[float, float]]) -> Figure:
+    """Of seconds and the processor's share of them: the middle, and the least, which others disturbed least."""
+    return Figure(
+        name, statistics.median(each[0] for each in found), "s", f"processor {min(each[1] for each in found):.2f} s"
+    )
+
+
+async def _command(desk: DeskProcess, arguments: Sequence[str]) -> tuple[float, float]:
+    used, began = _children_seconds(), time.perf_counter()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *arguments), env={**os.environ, **desk.environment}, stdout=asyncio.subprocess.DEVNULL
+    )
+    assert await process.wait() == 0, arguments
+    return time.perf_counter() - began, _children_seconds() - used
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# ------------------------------------------------------------------------------------------------ adding
+
+
+async def own_workflow(client: Client) -> str:
+    made = await client.create_workflow(GRAPH, name="bench", properties=PROPERTIES)
+    return str(made["slug"])
+
+
+def write_pictures(folder: Path, count: int) -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        (folder / f"picture {number:04d}.png").write_bytes(picture(number))
+
+
+def prompts(count: int) -> list[str]:
+    """As long as people write them; the first words are what a label shows."""
+    rest = "slow dolly in, shallow depth of field, warm light of the evening, film grain, 35 mm, high detail"
+    return [f"scene {number:03d}: a cat on a roof, {rest}" for number in range(count)]
+
+
+async def add(client: Client, slug: str, folder: str, texts: Sequence[str]) -> tuple[str, float]:
+    """A batch of a folder × prompts; its id, and the seconds until the answer is there."""
+    wish = {"workflow_slug": slug, "input_subdir": folder, "prompts": list(texts), "label": f"{folder} of the cat"}
+    began = time.perf_counter()
+    batch = await client.add_batch(wish)
+    return batch["id"], time.perf_counter() - began
+
+
+# ------------------------------------------------------------------------------------------------ a long history
+
+
+async def add_singles(client: Client, slug: str, file: Path, count: int) -> None:
+    """Jobs that belong to no batch; one has a label like no other."""
+    file_id = await client.upload(file)
+    numbers = iter(range(count))
+
+    async def some() -> None:
+        for number in numbers:
+            label = RARE if number == count // 2 else f"portrait {number:04d}"
+            values = {"prompt": prompts(1)[0]}
+            await client.submit(workflow_slug=slug, input_payload=values, input_file_id=file_id, label=label)
+
+    await asyncio.gather(*(some() for _ in range(8)))
+
+
+async def end_some(data_dir: Path, count: int) -> None:
+    """Lease and settle jobs in the order of the queue, as a worker would that needs no time for them."""
+    async with Engine(Settings(data_dir=data_dir)) as engine:
+        await engine.workers.register(worker_id="bench", fleet_slug="desk", max_concurrency=100)
+        request = LeaseRequest(worker_id="bench", providers=("self_hosted",), limit=100)
+        done = 0
+        while done < count and (leased := await engine.leasing.lease(request)):
+            reports = [
+                Report(verb=Verb.FAIL, dispatch_id=each.dispatch_id, lease_token=each.lease_token, error=ERROR)
+                if number % FAILED_EVERY == 0
+                else Report(
+                    verb=Verb.COMPLETE, dispatch_id=each.dispatch_id, lease_token=each.lease_token, output=OUTPUT
+                )
+                for number, each in enumerate(leased, done)
+            ]
+            for answer in await engine.settle.report_many(reports):
+                if isinstance(answer, Exception):
+                    raise answer
+            done += len(leased)
+        await engine.workers.deregister("bench")
+        await engine.courier.idle()
+
+
+# ------------------------------------------------------------------------------------------------ the page
+
+
+async def page_figures(desk: DeskProcess, batch_id: str, rounds: int) -> list[Figure]:
+    """The requests that the page makes, one after the other as one page makes them, over a connection that is open."""
+    async with aiohttp.ClientSession(desk.url) as http:
+
+        async def get(path: str, **query: Any) -> Any:
+            given = {name: str(value) for name, value in query.items() if value}
+            async with http.get(path, params=given) as answer:
+                assert answer.status == 200, await answer.text()
+                return (await answer.json())["data"]
+
+        async def deep(path: str, **query: Any) -> str:
+            """Where the last page begins, when the list is looked through to its end."""
+            cursor = ""
+            while following := (await get(path, limit=200, cursor=cursor, **query))["next_cursor"]:
+                cursor = following
+            return cursor
+
+        jobs, alone = "/api/ai-jobs", {"no_batch": "true"}
+        an_item = (await get(jobs, batch_id=batch_id, limit=1))["items"][0]["id"]
+        asked: dict[str, tuple[str, dict[str, Any]]] = {
+            "the queue at a glance": ("/api/desk/now", {}),
+            "first page of jobs": (jobs, {"limit": 50, **alone}),
+            "first page of batches": ("/api/batches", {"limit": 50}),
+            "what is running": (jobs, {"limit": 50, "status": "processing"}),
+            "filter: failed": (jobs, {"limit": 50, "status": "failed", **alone}),
+            "filter: completed": (jobs, {"limit": 50, "status": "completed", **alone}),
+            "filter that nothing fits": (jobs, {"limit": 50, "status": "canceled", **alone}),
+            "search that hits one": (jobs, {"limit": 50, "search": RARE}),
+            "search that hits half": (jobs, {"limit": 50, "search": "picture 00"}),
+            "search that hits nothing": (jobs, {"limit": 50, "search": "xylophone"}),
+            "search among the failed": (jobs, {"limit": 50, "search": "not in list", "status": "failed"}),
+            "last page of jobs": (jobs, {"limit": 200, "cursor": await deep(jobs, **alone), **alone}),
+            "last page of a search": (
+                jobs,
+                {"limit": 200, "search": "picture", "cursor": await deep(jobs, search="picture")},
+            ),
+            "last page of batches": ("/api/batches", {"limit": 200, "cursor": await deep("/api/batches")}),
+            "a large batch": (f"/api/batches/{batch_id}", {}),
+            "its items": (jobs, {"batch_id": batch_id, "limit": 100}),
+            "its items that run": (jobs, {"batch_id": batch_id, "status": "processing", "limit": 50}),
+            "its last items": (
+                jobs,
+                {"batch_id": batch_id, "limit": 200, "cursor": await deep(jobs, batch_id=batch_id)},
+            ),
+            "a job": (f"{jobs}/{an_item}", {}),
+            "all that is known of it": (f"/api/desk/jobs/{an_item}", {}),
+        }
+        figures = []
+        for name, (path, query) in asked.items():
+            took, used = [], desk.processor_seconds()
+            for _ in range(rounds):
+                began = time.perf_counter()
+                await get(path, **query)
+                took.append(1000 * (time.perf_counter() - began))
+            took.sort()
+            p50, p95 = statistics.median(took), took[int(0.95 * len(took))]
+            used = 1000 * (desk.processor_seconds() - used) / rounds
+            against = f"p95 {p95:.0f} ms, processor {used:.0f} ms"
+            reach = f"≤ {GOAL_MS:g} ms"
+            figures.append(Figure(f"{name}, p50", p50, "ms", against, reach=reach, holds=p50 <= GOAL_MS))
+        return figures
+
+
+# ------------------------------------------------------------------------------------------------ all of it
+
+
+async def measure(scale: float) -> list[Figure]:
+    """The figures of the desk."""
+    items, rounds = max(PROMPTS, int(ITEMS * scale)), 5
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="bench-desk-") as place:
+        folder = Path(place)
+        data_dir, inputs = folder / "data", folder / "data" / "inputs"
+        async with Sim() as sim:
+            sim.misbehave(Slow(class_type="ImageInvert", seconds=3600, steps=3600))
+            async with running(folder, sim.url) as (_, client):
+                slug = await own_workflow(client)
+                write_pictures(inputs / "few", items // PROMPTS)
+                write_pictures(inputs / "many", items)
+                write_pictures(inputs / "ten", SMALL_BATCH)
+                await add_singles(client, slug, inputs / "few" / "picture 0000.png", int(SINGLES * scale))
+                for _ in range(int(SMALL_BATCHES * scale)):
+                    await add(client, slug, "ten", prompts(1))
+                crossed = [await add(client, slug, "few", prompts(PROMPTS)) for _ in range(2)]
+                many = await add(client, slug, "many", prompts(1))
+            seconds = statistics.median(each[1] for each in crossed)
+            figures += [
+                _added(f"adding {items:,} items, {items // PROMPTS} pictures × {PROMPTS} prompts", items, seconds),
+                _added(f"adding {items:,} items, as many pictures", items, many[1]),
+            ]
+            total = int(SINGLES * scale) + int(SMALL_BATCHES * scale) * SMALL_BATCH + 3 * items
+            await end_some(data_dir, int(total * ENDED_SHARE))
+            async with running(folder, sim.url) as (desk, client):
+                figures += await page_figures(desk, crossed[1][0], rounds=40)
+                figures += await command_figures(desk, rounds)
+            figures += await start_figures(sim.url, folder, total, rounds)
+    return figures
+
+
+def _added(name: str, items: int, seconds: float) -> Figure:
+    goal = f"≤ {GOAL_ADD_SECONDS:g} s"
+    return Figure(name, seconds, "s", f"{items / seconds:,.0f} /s", reach=goal, holds=seconds <= GOAL_ADD_SECONDS)
