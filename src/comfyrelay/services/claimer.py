@@ -154,8 +154,7 @@ class Claimer:
             if together and len(self._parked) <= FEW:
                 await self._ask(list(self._parked))
             else:
-                for some in _in_turns(new):
-                    await self._ask(some, may_prefetch=False)
+                await self._ask(new, may_prefetch=False)
                 if together or ticked:
                     await self._place()
                     await self._ask(each for each in new if each.request.prefetch)
@@ -276,14 +275,6 @@ class Claimer:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _in_turns(polls: list[_Poll]) -> list[list[_Poll]]:
-    """Many that come together are served in two turns. While the second half gets its leases, the first settles what
-    it has done already, and so on: the database and this process work at the same time instead of waiting for each
-    other."""
-    middle = len(polls) // 2
-    return [polls[:middle], polls[middle:]] if len(polls) > FEW else [polls]
 
 
 def _without_prefetch(request: LeaseRequest) -> LeaseRequest:
