@@ -15,11 +15,12 @@ from typing import Any, Self
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from tests.harness import PATIENCE_SECONDS
+
 TOKEN = "X-aws-ec2-metadata-token"
 SPOT = "spot/instance-action"
 REBALANCE = "events/recommendations/rebalance"
 LIFECYCLE = "autoscaling/target-lifecycle-state"
-TIMEOUT_SECONDS = 20
 
 
 class Metadata:
@@ -99,7 +100,7 @@ class Metadata:
         await self.until(lambda: self.asked[path] >= goal)
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(TIMEOUT_SECONDS), self._news:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._news:
             await self._news.wait_for(is_so)
 
     @web.middleware

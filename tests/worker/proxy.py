@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-TIMEOUT_SECONDS = 30.0
+from tests.harness import PATIENCE_SECONDS
+
 PIECE_BYTES = 64 * 1024
 _REQUEST = re.compile(rb"([A-Z]+ \S+) HTTP/1\.1\r\n")
 
@@ -86,7 +87,7 @@ class Proxy:
 
     async def until_held(self, count: int = 1) -> None:
         """Wait until so many requests are being held back."""
-        async with asyncio.timeout(TIMEOUT_SECONDS), self._news:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._news:
             await self._news.wait_for(lambda: self.held >= count)
 
     def asked(self, prefix: str) -> int:
@@ -94,7 +95,7 @@ class Proxy:
         return sum(each.startswith(prefix) for each in self.requests)
 
     async def until_asked(self, prefix: str, count: int = 1) -> None:
-        async with asyncio.timeout(TIMEOUT_SECONDS), self._news:
+        async with asyncio.timeout(PATIENCE_SECONDS), self._news:
             await self._news.wait_for(lambda: self.asked(prefix) >= count)
 
     async def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:

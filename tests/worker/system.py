@@ -22,12 +22,12 @@ from tests.api.harness import FLEET_SECRET, PASSWORD, SECRETS
 from tests.api.processes import free_port
 from tests.api.studio import png
 from tests.comfy.graphs import MP4, invert, invert_file, invert_video
+from tests.harness import PATIENCE_SECONDS
 from tests.storage.harness import ACCESS_KEY, SECRET_KEY
 from tests.worker.processes import Service, run_command
 from tests.worker.proxy import Proxy
 
 FLEET = "home"
-TIMEOUT_SECONDS = 40.0
 COST = 7
 TOKENS = 1_000
 ENDED = ("completed", "failed", "canceled")
@@ -168,7 +168,7 @@ class System:
 
     async def start_server(self) -> None:
         await self.server.start()
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 assert self.server.is_running, f"the server ended:\n{self.server.text()[-4000:]}"
                 try:
@@ -216,7 +216,7 @@ class System:
     async def job(self, job_id: str) -> Any:
         return await self.user("GET", f"/ai-jobs/{job_id}")
 
-    async def until(self, job_id: str, *statuses: str, seconds: float = TIMEOUT_SECONDS) -> Any:
+    async def until(self, job_id: str, *statuses: str, seconds: float = PATIENCE_SECONDS) -> Any:
         """Wait until a job is in one of these states; it is returned."""
         job: Any = None
         try:
@@ -234,7 +234,7 @@ class System:
         except TimeoutError:
             raise AssertionError(f"The job did not become {' or '.join(statuses)}: {job}") from None
 
-    async def completed(self, job_id: str, *, seconds: float = TIMEOUT_SECONDS) -> bytes:
+    async def completed(self, job_id: str, *, seconds: float = PATIENCE_SECONDS) -> bytes:
         """Wait for a job's end; returns its one output."""
         job = await self.until(job_id, "completed", seconds=seconds)
         [output] = job["outputs"]
@@ -250,19 +250,19 @@ class System:
         return found
 
     async def until_leased(self, job_id: str, *, by: str) -> None:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             # the server knows, and tells only when asked
             while (await self.lease_of(job_id))["worker_id"] != by:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     async def until_running(self, sim: Sim | None = None, *, prompts: int = 1) -> None:
         """Wait until a ComfyUI has been given so many prompts."""
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (sim or self.sim).log.prompts_queued < prompts:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
     async def until_progress(self, job_id: str, value: float) -> None:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while ((await self.job(job_id))["progress"] or {}).get("value", 0.0) < value:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 

@@ -15,6 +15,7 @@ from comfyrelay.sim import OutOfMemory as NoMemory
 from comfyrelay.worker.careful import CarefulClient
 from comfyrelay.worker.restarts import Restarts
 from tests.comfy.graphs import invert
+from tests.harness import PATIENCE_SECONDS
 
 BAD_GPU = "CUDA error: an illegal memory access was encountered"
 
@@ -53,7 +54,7 @@ async def test_a_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(sim: 
         with pytest.raises(ServerRefused, match="restarted"):
             await client.check()
     await sim.restart()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while client.is_sick:
             try:
                 await client.check()
@@ -84,12 +85,12 @@ class TestRestarts:
         trace = tmp_path / "restarted"
         restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
         restarts.look_after("a", client)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not trace.exists():  # noqa: ASYNC110  (a file tells nobody)
                 await asyncio.sleep(0.02)
         assert restarts.under_way == {"a"}
         await sim.restart()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.gather(*restarts._tasks.values())
         assert restarts.under_way == set()
 
@@ -98,7 +99,7 @@ class TestRestarts:
         restarts = self.restarts("/nothing/here")
         with capture_logs() as logs:
             restarts.look_after("a", client)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while not any(each["event"] == "worker.restart_failed" for each in logs):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         assert restarts.under_way == {"a"}

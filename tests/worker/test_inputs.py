@@ -14,6 +14,7 @@ from comfyrelay.worker.assets import AssetCache
 from comfyrelay.worker.inputs import AT_ONCE, Inputs
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.transfers import Transfers
+from tests.harness import PATIENCE_SECONDS
 from tests.worker.leases import Storage, answering, make_asset, make_lease, no_refresh, open_storage
 
 LUT = b"an asset of the effect"
@@ -176,7 +177,7 @@ async def test_when_one_is_gone_nothing_is_left(bench: Bench, tmp_path: Path) ->
 
 async def test_when_one_is_gone_the_others_are_not_waited_for(bench: Bench) -> None:
     bench.storage.answers = [answering(404), never]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(TransferFailed):
             await bench.inputs.fetch(bench.lease(), refresh=no_refresh)
 

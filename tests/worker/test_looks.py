@@ -18,8 +18,8 @@ import pytest
 
 from comfyrelay.worker.lease import Lease, Stage, Urls
 from comfyrelay.worker.looks import without_secrets
+from tests.harness import PATIENCE_SECONDS
 
-TIMEOUT_SECONDS = 20
 JOB = "0192f0c1-aaaa-7bbb-8ccc-1234abcd5678"
 OTHER_JOB = "0192f0c1-aaaa-7bbb-8ccc-1234abcd9999"
 HASH = "9f8e7d6c" * 8
@@ -78,7 +78,7 @@ class Terminal:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw).replace("\r", "\n")
 
     async def until(self, pattern: str) -> re.Match[str]:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not (found := re.search(pattern, self.text)):
                 assert await self._more(), self.raw
         return found
@@ -86,7 +86,7 @@ class Terminal:
     async def end(self) -> str:
         """Let the program end; returns all that it has shown."""
         self._process.stdin.write(b"\n")  # type: ignore[union-attr]
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await self._more():
                 pass
             assert await self._process.wait() == 0
@@ -137,7 +137,7 @@ async def lines_of(code: str) -> list[dict[str, Any]]:
         # which makes rich believe in a terminal
         env={**os.environ, "FORCE_COLOR": "1", "PYTHONPATH": str(Path.cwd())},
     )
-    out, err = await asyncio.wait_for(process.communicate(), TIMEOUT_SECONDS)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
     assert (process.returncode, out) == (0, b""), err.decode()
     return [json.loads(line) for line in err.decode().splitlines()]
 

@@ -10,11 +10,11 @@ import pytest
 
 from comfyrelay.worker.imds import Imds
 from comfyrelay.worker.notices import LATER_TRIES, Notice, Notices
+from tests.harness import PATIENCE_SECONDS
 from tests.worker.metadata import LIFECYCLE, REBALANCE, SPOT, Metadata
 
 SHUTDOWN_SECONDS = 30.0
 ASG_SECONDS = 110.0
-TIMEOUT_SECONDS = 20
 
 
 @asynccontextmanager
@@ -32,7 +32,7 @@ async def watching(url: str, *, interval_seconds: float = 0.005) -> AsyncIterato
 
 
 async def next_after(notices: Notices, notice: Notice | None) -> Notice:
-    return await asyncio.wait_for(notices.wait_newer(notice), TIMEOUT_SECONDS)
+    return await asyncio.wait_for(notices.wait_newer(notice), PATIENCE_SECONDS)
 
 
 async def test_nothing_is_said_until_ec2_says_something() -> None:
@@ -187,7 +187,7 @@ async def test_off_ec2_it_is_tried_a_few_times_and_then_never_again() -> None:
     host, port = server.sockets[0].getsockname()
     # no pause between questions here, so each of the three of one look is asked
     async with server, watching(f"http://{host}:{port}", interval_seconds=0.001) as notices:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while notices.is_watching:  # noqa: ASYNC110  (nobody is told that it gave up)
                 await asyncio.sleep(0.001)
         assert connections == 3 * (1 + len(LATER_TRIES))
@@ -248,7 +248,7 @@ async def program(loop: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
-    return (await asyncio.wait_for(process.stdout.readline(), TIMEOUT_SECONDS)).decode().strip()
+    return (await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS)).decode().strip()
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -9,6 +9,7 @@ import pytest
 from comfyrelay.sim import Fail, OutOfMemory, Restart, Stuck
 from tests.api.studio import png
 from tests.comfy.graphs import invert, invert_file
+from tests.harness import PATIENCE_SECONDS
 from tests.worker.system import System
 
 BAD_DEVICE = "CUDA error: an illegal memory access was encountered"
@@ -100,7 +101,7 @@ async def test_a_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system:
     worker = await system.started(comfyui_restart_command=shlex.join(["sh", "-c", script]))
     job = await system.plain(effect)
     await worker.until_said("worker.restarting_comfyui")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not told.exists():  # noqa: ASYNC110  (a file tells nobody)
             await asyncio.sleep(0.02)
     # what the command of a real machine does

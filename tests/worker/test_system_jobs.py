@@ -11,14 +11,15 @@ from PIL import Image
 from comfyrelay.sim import Sim, Stuck
 from tests.api.studio import png
 from tests.comfy.graphs import MP4, invert_file
-from tests.worker.system import TIMEOUT_SECONDS, System
+from tests.harness import PATIENCE_SECONDS
+from tests.worker.system import System
 
 LOGO = {"key": "logo", "type": "image", "placeholder": "{{LOGO}}"}
 
 
 async def _until_in(folder: Path, content: bytes) -> None:
     """Wait until a folder has one file, with this content."""
-    async with asyncio.timeout(TIMEOUT_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while [each.read_bytes() for each in folder.iterdir()] != [content]:  # noqa: ASYNC110  (files tell nobody)
             await asyncio.sleep(0.02)
 

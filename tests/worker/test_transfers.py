@@ -20,6 +20,7 @@ from comfyrelay.storage.s3 import S3Objects
 from comfyrelay.worker.lease import Urls
 from comfyrelay.worker.transfers import Transfers
 from tests.api.processes import free_port
+from tests.harness import PATIENCE_SECONDS
 from tests.storage.harness import BUCKET, Clock, serve_files
 from tests.worker.leases import Answer, Storage, answering, hanging_up, no_refresh, open_storage
 
@@ -229,9 +230,9 @@ class TestUploads:
         server = TestServer(app, port=port)
         transfers = Transfers(retries=1, first_pause_seconds=0.01, upload_patience_seconds=60)
         uploading = asyncio.create_task(transfers.upload(source, urls, refresh=no_refresh))
-        await asyncio.wait_for(enough.wait(), 20)
+        await asyncio.wait_for(enough.wait(), PATIENCE_SECONDS)
         await server.start_server()
-        await asyncio.wait_for(uploading, 20)
+        await asyncio.wait_for(uploading, PATIENCE_SECONDS)
         assert stored == [b"the output"]
         await server.close()
         await transfers.close()
@@ -394,16 +395,16 @@ class TestRealStores:
     async def test_a_url_that_has_expired(
         self, store: ObjectStore, transfers: Transfers, source: Path, clock: Clock
     ) -> None:
-        async def sign() -> None:
-            signed = await store.sign_upload("a.png", content_type="image/png", ttl_seconds=1)
+        async def sign(ttl_seconds: int) -> None:
+            signed = await store.sign_upload("a.png", content_type="image/png", ttl_seconds=ttl_seconds)
             urls.append(Urls(output_url=signed.url, output_headers=signed.headers, assets={}))
 
         async def sign_again() -> None:
             clock.later_seconds = 0
-            await sign()
+            await sign(600)
 
         urls: list[Urls] = []
-        await sign()
+        await sign(1)
         # the local store has a clock that can be set, S3 has not
         clock.later_seconds = 5
         async with httpx.AsyncClient(trust_env=False) as http:
