@@ -21,7 +21,7 @@ from rich.table import Table
 from comfyrelay import __version__
 from comfyrelay.cli_batch_i2v import batch_i2v
 from comfyrelay.cli_jobs import jobs_app
-from comfyrelay.cli_run import run_app
+from comfyrelay.cli_run import DESK, run_app
 from comfyrelay.cli_worker import worker_app
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from comfyrelay.services.reconcile import Report
 
 T = TypeVar("T")
+SERVERS = "Servers and workers"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,13 +38,12 @@ app = typer.Typer(
     help="One queue for all your ComfyUI GPUs, from the card under the desk to a Spot fleet in the cloud.",
 )
 db_app = typer.Typer(no_args_is_help=True, help="The databases: their schemas and how they are brought up.")
-app.add_typer(db_app, name="db")
+app.add_typer(db_app, name="db", rich_help_panel=SERVERS)
 admin_app = typer.Typer(no_args_is_help=True, help="Administrators of the server.")
-app.add_typer(admin_app, name="admin")
-app.add_typer(worker_app, name="worker")
+app.add_typer(admin_app, name="admin", rich_help_panel=SERVERS)
+app.add_typer(worker_app, name="worker", rich_help_panel=SERVERS)
 app.add_typer(run_app)
 app.add_typer(jobs_app)
-app.command()(batch_i2v)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 out = Console()
@@ -58,30 +58,30 @@ def main() -> None:
     try:
         app()
     except ComfyRelayError as error:
-        err.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(CANNOT)
 
 
-@app.command()
-def version() -> None:
-    """Print the version."""
-    out.print(__version__, highlight=False)
-
-
-@app.command()
+@app.command(rich_help_panel=DESK)
 def up(
     comfyui_url: Annotated[
         list[str] | None, typer.Option(help="Where ComfyUI is, if not at http://127.0.0.1:8188. Repeat for more GPUs.")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="The folder for everything: queue, files, outputs.")] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder for everything: queue, files, outputs; if not given, that of COMFYRELAY_DATA_DIR, or "
+            "~/.local/share/comfyrelay."
+        ),
+    ] = None,
 ) -> None:
     """Run ComfyRelay here for yourself: the queue, its page, and a worker for this machine's ComfyUI, until Ctrl-C."""
     with _many_imports():
         from comfyrelay.desk.desk import Desk, Ready
         from comfyrelay.desk.script_config import load_script_table
         from comfyrelay.desk.settings import DeskSettings, load_desk_settings
-        from comfyrelay.logs import log_as_json
         from comfyrelay.settings import load_settings
+        from comfyrelay.worker.looks import Looks
 
     settings, desk = load_settings(), load_desk_settings()
     if data_dir is not None:
@@ -99,12 +99,13 @@ def up(
             out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
         out.print("Press Ctrl-C to stop.", highlight=False)
 
-    log_as_json("warning")
-    _run_loop(Desk(settings=settings, desk=desk, script=load_script_table(), on_ready=ready).run())
+    with Looks(level="warning") as looks:
+        made = Desk(settings=settings, desk=desk, script=load_script_table(), on_ready=ready, on_status=looks.status)
+        _run_loop(made.run())
     out.print("Stopped.", highlight=False)
 
 
-@app.command()
+@app.command(rich_help_panel=DESK)
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
     """Say what is right and wrong on this machine for `up`; exit code 1 if something is broken."""
     from comfyrelay.cli_findings import print_findings
@@ -114,7 +115,10 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON inst
         raise typer.Exit(FOUND)
 
 
-@app.command()
+app.command(rich_help_panel=DESK)(batch_i2v)
+
+
+@app.command(rich_help_panel=SERVERS)
 def server(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -150,7 +154,7 @@ def admin_create(
     out.print(_run(work), highlight=False, soft_wrap=True)
 
 
-@app.command()
+@app.command(rich_help_panel=SERVERS)
 def reconcile(
     repair: Annotated[bool, typer.Option("--repair", help="Mend what is found.")] = False,
     as_json: Json = False,
@@ -170,7 +174,7 @@ def reconcile(
         raise typer.Exit(FOUND)
 
 
-@app.command()
+@app.command(rich_help_panel=SERVERS)
 def sim(
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8188,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -254,6 +258,12 @@ def db_status(as_json: Json = False) -> None:
         out.print(table)
     if behind:
         raise typer.Exit(FOUND)
+
+
+@app.command(rich_help_panel=SERVERS)
+def version() -> None:
+    """Print the version."""
+    out.print(__version__, highlight=False)
 
 
 @contextmanager

@@ -29,7 +29,9 @@ def batch_i2v(
         str, typer.Option(help="look-dev, medium or production: how many of the template's steps are taken.")
     ] = "production",
     tries: Annotated[int, typer.Option(help="Runs of each input.", min=1, max=1000)] = 1,
-    seed: Annotated[int | None, typer.Option(help="The first seed; else that of the template.", min=0, max=2**64 - 1)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The first seed; else that of the template.", min=0, max=2**64 - 1)
+    ] = None,
     randomize_seed: Annotated[bool, typer.Option("--randomize-seed", help="A new seed for each run.")] = False,
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for each run and save its files; else only queue.")

@@ -21,34 +21,36 @@ from comfyrelay.errors import ComfyRelayError, InvalidInput
 if TYPE_CHECKING:
     from comfyrelay.client import Client, Done, Found, Job
 
-__all__ = ["Json", "Url", "connected", "jobs_app"]
+__all__ = ["APPRISE", "Json", "Url", "connected", "jobs_app"]
 
 T = TypeVar("T")
 FOUND = 1
 CANNOT = 2
 FAILED_SHOWN = 10
+JOBS = "Jobs, here or elsewhere"
 
 jobs_app = typer.Typer()
 presets_app = typer.Typer(invoke_without_command=True, help="Named sets of values: list them, add one, remove one.")
-jobs_app.add_typer(presets_app, name="presets")
+jobs_app.add_typer(presets_app, name="presets", rich_help_panel=JOBS)
 notify_app = typer.Typer(no_args_is_help=True, help="Notifications when jobs end.")
-jobs_app.add_typer(notify_app, name="notify")
+jobs_app.add_typer(notify_app, name="notify", rich_help_panel=JOBS)
 
 Url = Annotated[
     str | None,
     typer.Option("--url", envvar="COMFYRELAY_URL", show_envvar=True, help="Where ComfyRelay runs, if not here."),
 ]
+APPRISE = "an address as apprise writes them, such as ntfy://TOPIC or tgram://TOKEN/CHAT."
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Id = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job, or its beginning or end.")]
+Id = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job, or a part of it: its beginning or end.")]
 Ids = Annotated[
     list[str],
-    typer.Argument(metavar="JOB...", help="Ids of jobs or batches, or their beginnings or ends.", show_default=False),
+    typer.Argument(metavar="JOB", help="Ids of jobs or batches, or parts of them: beginnings or ends."),
 ]
 out = Console()
 err = Console(stderr=True)
 
 
-@jobs_app.command()
+@jobs_app.command(rich_help_panel=JOBS)
 def jobs(
     status: Annotated[JobStatus | None, typer.Option(help="Only those in this state.")] = None,
     search: Annotated[str | None, typer.Option(help="Only those with this in their label, error or id.")] = None,
@@ -80,9 +82,11 @@ def jobs(
         out.print("No jobs.", highlight=False)
 
 
-@jobs_app.command()
+@jobs_app.command(rich_help_panel=JOBS)
 def show(
-    job: Id,
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="The id of a job or a batch, or a part of it: its beginning or end.")
+    ],
     whole: Annotated[bool, typer.Option("--all", help="Every input, also those that nobody changed.")] = False,
     url: Url = None,
     as_json: Json = False,
@@ -108,7 +112,7 @@ def show(
     connected(url, work)
 
 
-@jobs_app.command()
+@jobs_app.command(rich_help_panel=JOBS)
 def logs(
     job: Id,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
@@ -130,13 +134,13 @@ def logs(
         raise typer.Exit(FOUND)
 
 
-@jobs_app.command()
+@jobs_app.command(rich_help_panel=JOBS)
 def cancel(job: Ids, url: Url = None, as_json: Json = False) -> None:
     """Cancel jobs or batches. What runs is asked to stop."""
     _each(job, url, lambda client, it: client.cancel(it.kind, it.id), as_json=as_json)
 
 
-@jobs_app.command()
+@jobs_app.command(rich_help_panel=JOBS)
 def pause(
     job: Ids,
     now: Annotated[bool, typer.Option("--now", help="Interrupt what runs and put it back; else it finishes.")] = False,
@@ -147,16 +151,16 @@ def pause(
     _each(job, url, lambda client, it: client.pause(it.kind, it.id, now=now), as_json=as_json)
 
 
-@jobs_app.command()
+@jobs_app.command(rich_help_panel=JOBS)
 def resume(job: Ids, url: Url = None, as_json: Json = False) -> None:
     """Let paused jobs or batches run."""
     _each(job, url, lambda client, it: client.resume(it.kind, it.id), as_json=as_json)
 
 
-@jobs_app.command()
+@jobs_app.command(rich_help_panel=JOBS)
 def retry(
     job: Ids,
-    new_seed: Annotated[bool, typer.Option("--new-seed", help="With another seed than the last time.")] = False,
+    new_seed: Annotated[bool, typer.Option("--new-seed", help="With other seeds than the last time.")] = False,
     whole: Annotated[bool, typer.Option("--all", help="All items of a batch, as a new batch.")] = False,
     url: Url = None,
     as_json: Json = False,
@@ -173,10 +177,10 @@ def retry(
     _each(job, url, again, as_json=as_json)
 
 
-@jobs_app.command()
+@jobs_app.command(rich_help_panel=JOBS)
 def move(
     job: Ids,
-    to: Annotated[MoveTo, typer.Option(help="Where to, among your own.")],
+    to: Annotated[MoveTo, typer.Option(help="Before all others, or one place up or down.")],
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -186,7 +190,7 @@ def move(
     _each(ordered, url, lambda client, it: client.move(it.kind, it.id, to), as_json=as_json)
 
 
-@jobs_app.command()
+@jobs_app.command(rich_help_panel=JOBS)
 def top(
     once: Annotated[bool, typer.Option("--once", help="Show it once and leave.")] = False,
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
@@ -225,7 +229,7 @@ def presets(context: typer.Context, url: Url = None, as_json: Json = False) -> N
 
 @presets_app.command("add")
 def presets_add(
-    name: Annotated[str, typer.Argument(help="A name that none of yours has.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that no other preset has.")],
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A value. Repeat for more.")
     ] = None,
@@ -243,7 +247,9 @@ def presets_add(
 
 @presets_app.command("remove")
 def presets_remove(
-    name: Annotated[str, typer.Argument(help="The name of the preset.")], url: Url = None, as_json: Json = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the preset.")],
+    url: Url = None,
+    as_json: Json = False,
 ) -> None:
     """Forget a preset."""
 
@@ -258,7 +264,7 @@ def presets_remove(
 
 @notify_app.command("test")
 def notify_test(
-    url: Annotated[list[str], typer.Argument(metavar="URL...", help="Where to, as apprise writes it.")],
+    url: Annotated[list[str], typer.Argument(metavar="URL", help=f"Where to: {APPRISE}")],
     as_json: Json = False,
 ) -> None:
     """Send a notification to each URL and say what went wrong; exit code 1 if anything did."""

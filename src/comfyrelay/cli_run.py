@@ -7,26 +7,29 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from comfyrelay.cli_jobs import Json, Url, connected
+from comfyrelay.cli_jobs import APPRISE, Json, Url, connected
+from comfyrelay.desk.expand import SeedMode
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, GraphError, InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from comfyrelay.client import Batch, Client, Done, Job
     from comfyrelay.comfy.graph import Graph
 
-__all__ = ["run_app"]
+__all__ = ["DESK", "run_app"]
+
+DESK = "On your own machine"
 
 run_app = typer.Typer()
 batch_app = typer.Typer(no_args_is_help=True, help="Many jobs at once: a folder of inputs, a list of prompts.")
-run_app.add_typer(batch_app, name="batch")
+run_app.add_typer(batch_app, name="batch", rich_help_panel=DESK)
 out = Console()
 err = Console(stderr=True)
 
@@ -41,7 +44,7 @@ Values = Annotated[
 ]
 
 
-@run_app.command("run")
+@run_app.command("run", rich_help_panel=DESK)
 def run(
     what: What,
     values: Values = None,
@@ -53,6 +56,12 @@ def run(
 ) -> None:
     """Run a graph, an effect or a workflow once, and save what it makes; exit code 1 and a reason if it fails."""
 
+    if Path(what).suffix == ".json":
+        from comfyrelay.comfy.graph import load_graph
+
+        # before anything is started for it
+        load_graph(Path(what))
+
     async def work() -> tuple[Job, list[Path]]:
         async with _desk(url) as client:
             target = await _target(client, what, values or [])
@@ -61,7 +70,8 @@ def run(
             if input_ is not None:
                 target["input_file_id"] = await client.upload(input_)
             await _show_command(client, target, is_quiet=as_json)
-            job = await client.submit(**target, label=Path(what).stem)
+            with _told_to_whom_it_concerns():
+                job = await client.submit(**target, label=Path(what).stem)
             await _follow(client, job["id"], is_quiet=as_json)
             job = await client.job(job["id"])
             saved = await client.download_outputs(job["id"], to) if job["status"] == "completed" else []
@@ -94,8 +104,13 @@ def batch_add(
         list[str] | None, typer.Option("--negative", help="A negative prompt. Repeat for more.")
     ] = None,
     tries: Annotated[int, typer.Option(help="How often each is tried.", min=1, max=1000)] = 1,
-    seed_mode: Annotated[str | None, typer.Option(help="fixed, increment or random.")] = None,
-    seed: Annotated[int, typer.Option(help="The first seed.", min=0, max=2**64 - 1)] = 0,
+    seed_mode: Annotated[
+        SeedMode | None,
+        typer.Option(help="Which seeds the items get; without a word, random ones where there is a seed."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The seed of all, or the first one to count from.", min=0, max=2**64 - 1)
+    ] = None,
     pairwise: Annotated[bool, typer.Option("--pairwise", help="Input n with prompt n, not each with each.")] = False,
     values: Values = None,
     preset: Annotated[str | None, typer.Option(help="A preset whose values all items have.")] = None,
@@ -103,7 +118,7 @@ def batch_add(
     output_folder: Annotated[str | None, typer.Option(help="Its folder inside the desk's output folder.")] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
     notify: Annotated[
-        list[str] | None, typer.Option(help="Who is told of its end, as apprise writes it. Repeat for more.")
+        list[str] | None, typer.Option(help=f"Who is told of its end: {APPRISE} Repeat for more.")
     ] = None,
     url: Url = None,
     as_json: Json = False,
@@ -119,7 +134,7 @@ def batch_add(
         "prompts": texts,
         "negative_prompts": negatives or [],
         "tries": tries,
-        "seeds": {"mode": seed_mode, "start": seed} if seed_mode else None,
+        "seeds": _seeds(seed_mode, seed),
         "mode": "pairwise" if pairwise else "product",
         "preset": preset,
         "output_folder": output_folder,
@@ -136,7 +151,8 @@ def batch_add(
         given = {**wish, **named, "values": target["input_payload"], "input_file_ids": ids}
         return await client.add_batch_told({key: value for key, value in given.items() if value is not None})
 
-    added = connected(url, work)
+    with _told_to_whom_it_concerns():
+        added = connected(url, work)
     batch, remark = added.data, added.message.removeprefix("Submitted.").strip()
     if remark:
         err.print(remark, highlight=False, markup=False, soft_wrap=True)
@@ -144,6 +160,14 @@ def batch_add(
         out.print_json(data=batch)
     else:
         out.print(f"Added batch {batch['id']} with {batch['total']} jobs.", highlight=False, soft_wrap=True)
+
+
+def _seeds(mode: SeedMode | None, start: int | None) -> dict[str, Any] | None:
+    if mode is SeedMode.RANDOM and start is not None:
+        raise InvalidInput("--seed is for --seed-mode fixed and increment: random ones do not begin anywhere.")
+    if mode is None and start is None:
+        return None
+    return {"mode": mode or SeedMode.INCREMENT, "start": start or 0}
 
 
 @asynccontextmanager
@@ -198,7 +222,25 @@ async def _target(client: Client, what: str, values: list[str]) -> dict[str, Any
     for workflow in await client.workflows():
         if what in (workflow["slug"], workflow["name"]):
             return {"workflow_slug": workflow["slug"], "input_payload": payload}
-    raise NotFound(f"{what!r} is neither a file, nor an effect, nor a workflow of yours.")
+    raise NotFound(
+        f"{what!r} is neither a graph (.json), nor an effect or a workflow. There are: {await _names(client)}."
+    )
+
+
+async def _names(client: Client) -> str:
+    effects = [each["slug"] for each in await client.effects()]
+    return ", ".join([*effects, *(each["name"] for each in await client.workflows() if each["is_active"])])
+
+
+@contextmanager
+def _told_to_whom_it_concerns() -> Iterator[None]:
+    """The API asks for the id of a file; whoever types a command has the file itself."""
+    try:
+        yield
+    except InvalidInput as error:
+        if any("input_file_id" in text for text in error.errors.values()):
+            raise InvalidInput("It works on a file: name one with --input.", errors=error.errors) from None
+        raise
 
 
 async def _show_command(client: Client, target: dict[str, Any], *, is_quiet: bool) -> None:

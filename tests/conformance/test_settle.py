@@ -154,7 +154,7 @@ class TestComplete:
                 dispatch_id=leased.dispatch_id,
                 lease_token=leased.lease_token,
                 output=Output(size=5, mime_type="video/mp4", extension="mp4"),
-                began_seconds_ago=30,
+                began_after_seconds=70,
             )
         )
         (attempt,) = await world.attempts(job)

@@ -159,7 +159,8 @@ def sample(desk: Desk) -> Path:
 async def away_at(client: Client) -> list[str]:
     now = await client.now()
     assert now is not None
-    return now["comfyui_away"]
+    away: list[str] = now["comfyui_away"]
+    return away
 
 
 async def until_waiting(client: Client, job_id: str, text: str) -> None:

@@ -86,6 +86,38 @@ async def test_run_prints_the_command_of_a_script_before_it_is_run(tmp_path: Pat
         assert len([each async for each in desk.client.jobs()]) == 1
 
 
+async def test_what_is_missing_is_said_in_the_words_of_the_command(desk: OpenDesk, tmp_path: Path) -> None:
+    """No field of the API, no desk that is started in vain, and the names that there are."""
+    for words, said in (
+        (("run", "invert-image"), "It works on a file: name one with --input."),
+        (("batch", "add", "invert-image"), "It works on a file: name one with --input."),
+        (("run", "no-such"), "There are: invert-image, image-to-clip, invert-video."),
+        (("run", str(tmp_path / "none.json")), "cannot be read"),
+        (("batch", "add", "invert-image", "--input-subdir", "../up"), "without '..'."),
+        (("batch", "add", "invert-image", "--seed-mode", "random", "--seed", "1"), "--seed is for"),
+    ):
+        code, out, err = await command(desk.ready.url, *words)
+        assert (code, out) == (2, "")
+        # one sentence, once
+        assert err.startswith("Error: ")
+        assert err.count(said) == 1
+        assert "input_file_id" not in err
+
+
+async def test_a_first_seed_is_counted_from_without_another_word(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "portrait.json").write_text(json.dumps(PROMPT_GRAPH))
+    given = ("--prompt", "a hill", "--tries", "2", "--seed", str(2**64 - 1), "--json")
+    code, out, _ = await command(desk.ready.url, "batch", "add", str(tmp_path / "portrait.json"), *given)
+    assert code == 0
+    jobs = [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]
+    seeds = []
+    for each in sorted(jobs, key=lambda job: job["item_no"]):
+        about = await desk.client.about(each["id"])
+        assert about is not None
+        seeds += [value["value"] for value in about["inputs"] if value["key"] == "seed"]
+    assert seeds == [2**64 - 1, 0]
+
+
 async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path) -> None:
     port = free_port()
     made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{port}"])

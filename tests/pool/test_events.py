@@ -52,7 +52,16 @@ def test_every_event_can_be_subscribed_to_by_its_type() -> None:
     assert set(EVENT_CLASSES.values()) == classes - {JobEvent}
     assert set(EVENT_CLASSES) == {
         *("*", "pool:ready", "client:state", "client:blocked_workflow", "client:unblocked_workflow"),
-        *("job:queued", "job:accepted", "job:started", "job:progress", "job:preview", "job:output", "job:said", "job:told"),
+        *(
+            "job:queued",
+            "job:accepted",
+            "job:started",
+            "job:progress",
+            "job:preview",
+            "job:output",
+            "job:said",
+            "job:told",
+        ),
         *("job:completed", "job:failed", "job:retrying", "job:cancelled"),
     }
 

@@ -61,12 +61,12 @@ class TestComplete:
         assert (done.status, done.finished_at, done.duration_seconds) == ("completed", NOW + MINUTE, 60)
         assert (done.lease_token, done.worker_id, done.leased_at, done.lease_expires_at) == (None, None, None, None)
 
-    @pytest.mark.parametrize(("ago", "seconds"), [(None, 60), (20.0, 20), (0.0, 0), (3600.0, 60)])
+    @pytest.mark.parametrize(("late", "seconds"), [(None, 60), (20.0, 40), (0.0, 60), (3600.0, 0)])
     def test_a_job_that_was_fetched_early_took_as_long_as_it_ran_and_no_longer_than_its_lease(
-        self, ago: float | None, seconds: float
+        self, late: float | None, seconds: float
     ) -> None:
         now = NOW + MINUTE
-        began_at = lifecycle.began_at(leased(), seconds_ago=ago, now=now)
+        began_at = lifecycle.began_at(leased(), after_seconds=late, now=now)
         assert began_at == now - timedelta(seconds=seconds)
         assert after(lifecycle.complete(leased(), now=now, began_at=began_at)).duration_seconds == seconds
 

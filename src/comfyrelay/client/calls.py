@@ -134,6 +134,7 @@ def _checked(url: str) -> str:
 
 
 def _with_fields(detail: str, errors: Mapping[str, str]) -> str:
-    told = [f"{key}: {text}" for key, text in errors.items()]
+    # often the sentence itself is that of the only field
+    told = [f"{key}: {text}" for key, text in errors.items() if text not in detail]
     more = len(told) - _MOST_FIELDS
     return " ".join([detail, *told[:_MOST_FIELDS], *([f"And {more} more."] if more > 0 else [])])

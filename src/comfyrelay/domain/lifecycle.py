@@ -106,11 +106,11 @@ def lease(
     return Move(before=dispatch, after=after, said=Said.STARTED)
 
 
-def began_at(dispatch: Dispatch, *, seconds_ago: float | None, now: datetime) -> datetime | None:
-    """When a leased dispatch began to run, which may be long after it was fetched; its holder tells how long ago."""
-    if seconds_ago is None or dispatch.leased_at is None:
+def began_at(dispatch: Dispatch, *, after_seconds: float | None, now: datetime) -> datetime | None:
+    """When a leased dispatch began to run: its holder tells how long that was after it was handed over."""
+    if after_seconds is None or dispatch.leased_at is None:
         return dispatch.leased_at
-    return max(dispatch.leased_at, now - timedelta(seconds=seconds_ago))
+    return min(now, dispatch.leased_at + timedelta(seconds=after_seconds))
 
 
 def complete(dispatch: Dispatch, *, now: datetime, began_at: datetime | None = None) -> Move | None:

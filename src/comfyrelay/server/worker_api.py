@@ -225,7 +225,7 @@ async def _settled(context: Context, worker: Worker, body: VerdictBody, *, verb:
         lease_token=body.lease_token,
         worker_id=worker.worker_id,
         seed=body.seed,
-        began_seconds_ago=body.began_seconds_ago,
+        began_after_seconds=body.began_after_seconds,
         about=body.about,
         **what,
     )

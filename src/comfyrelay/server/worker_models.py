@@ -138,8 +138,8 @@ class VerdictBody(LeaseBody):
     """What may be told of a run however it ended, for the job's history."""
 
     seed: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
-    # how long ago it began to run: the clock of a worker is its own
-    began_seconds_ago: Annotated[float, Field(ge=0, le=1e9)] | None = None
+    # how long after it was handed over the run began: the clock of a worker is its own
+    began_after_seconds: Annotated[float, Field(ge=0, le=1e9)] | None = None
     about: Json | None = None
 
 

@@ -61,8 +61,8 @@ class Report:
     worker_id: str | None = None
     provider_job_id: str | None = None
     seed: int | None = None
-    # how long ago its run began, by a clock that only goes forward
-    began_seconds_ago: float | None = None
+    # how long after it was leased its run began, by a clock that only goes forward
+    began_after_seconds: float | None = None
     about: dict[str, Any] | None = None
     output: Output | None = None
     fault: Fault = Fault.JOB
@@ -206,7 +206,7 @@ class Settle:
                 continue
             batch.pools[index] = dispatch.db_pool
             if dispatch.id not in decided and _speaks(dispatch, report):
-                began_at = lifecycle.began_at(dispatch, seconds_ago=report.began_seconds_ago, now=now)
+                began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
                 move = _move(dispatch, report, now, began_at)
                 details = _details(dispatch, report, began_at)
                 decided[dispatch.id] = Verdict(move=move, by=report.verb, details=details)

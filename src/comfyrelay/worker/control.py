@@ -27,8 +27,8 @@ class RunTold:
     """What is told of a run with every verdict, for the job's history."""
 
     seed: int | None = None
-    # in seconds, because our clock is not the control plane's
-    began_seconds_ago: float | None = None
+    # after the job was handed over, in seconds: our clock is not the control plane's
+    began_after_seconds: float | None = None
     about: Mapping[str, Any] | None = None
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -354,12 +355,11 @@ class Work:
 
     def _on_event(self, event: JobEvent) -> None:
         lease = self.lease
-        if isinstance(event, JobAccepted):
-            self._note_runs()
         if isinstance(event, JobAccepted | JobStarted) and lease.stage is Stage.WAITING:
             self._move(Stage.RUNNING)
             self._began_at = asyncio.get_running_loop().time()
             lease.began_at = datetime.now(UTC)
+            lease.began_after_seconds = time.monotonic() - lease.received_at
             # at once: until the first node has something to tell it would pass for one that waits
             self._pulse.progress(0.0)
             self._pulse.log(f"Running on {event.client_id}.")
@@ -377,6 +377,7 @@ class Work:
             self._pulse.log(event.line)
         elif isinstance(event, JobTold):
             lease.about |= event.about
+        if isinstance(event, JobAccepted | JobStarted | JobTold):
             self._note_runs()
 
     def _note_runs(self) -> None:
@@ -400,9 +401,12 @@ class Work:
 
     @property
     def _told(self) -> RunTold:
-        ago = None if self._began_at is None else asyncio.get_running_loop().time() - self._began_at
-        seed = _seed_of(self.lease.graph, self.lease.about)
-        return RunTold(seed=seed, began_seconds_ago=ago, about=self.lease.about or None)
+        lease = self.lease
+        return RunTold(
+            seed=_seed_of(lease.graph, lease.about),
+            began_after_seconds=lease.began_after_seconds,
+            about=lease.about or None,
+        )
 
     @property
     def _prompt_id(self) -> str:

@@ -1,6 +1,7 @@
 """A job that this worker holds, as the control plane handed it over, and what has become of it since."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -72,10 +73,13 @@ class Lease:
     input_mime_type: str | None
     extra_data: Mapping[str, Any]
     urls: Urls
+    # when it came, by a clock that only goes forward
+    received_at: float = field(default_factory=time.monotonic)
     stage: Stage = Stage.FETCHING
     progress: float = 0.0
     # when it began to run, which may be long after it was fetched
     began_at: datetime | None = None
+    began_after_seconds: float | None = None
     # of the node that runs now, for people
     node_title: str = ""
     # what is to be kept of its run however that ends
@@ -123,6 +127,7 @@ class Lease:
                 output_headers=job["output_headers"],
                 assets={each["key"]: each["download_url"] for each in assets},
             ),
+            began_after_seconds=job.get("began_after_seconds"),
             about=dict(job.get("about") or {}),
         )
 
@@ -138,6 +143,7 @@ class Lease:
             "workflow_hash": self.workflow_hash,
             "output_url": self.urls.output_url,
             "output_headers": dict(self.urls.output_headers),
+            "began_after_seconds": self.began_after_seconds,
             "about": self.about,
             "input_payload": {
                 "workflow": self.graph,

@@ -48,7 +48,8 @@ _URL = re.compile(r"""[a-z][a-z0-9+.-]*://[^\s"'<>]+""", re.I)
 class Looks:
     """Everything that is logged goes through here while it is open."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, level: str = "info") -> None:
+        self._level = level
         # not as FORCE_COLOR has it: in a log file nobody wants a line that moves
         self._console = console or Console(stderr=True, force_terminal=sys.stderr.isatty())
         self._before: dict[str, Any] = {}
@@ -60,11 +61,11 @@ class Looks:
     def __enter__(self) -> Self:
         self._before = structlog.get_config()
         if not self._console.is_terminal:
-            log_as_json("info", file=sys.stderr, more=(without_secrets,))
+            log_as_json(self._level, file=sys.stderr, more=(without_secrets,))
             return self
         structlog.configure(
             processors=[*PROCESSORS, without_secrets, self._print],
-            wrapper_class=minimum("info"),
+            wrapper_class=minimum(self._level),
             cache_logger_on_first_use=False,
         )
         if not self._console.is_dumb_terminal:

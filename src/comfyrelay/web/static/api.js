@@ -48,8 +48,9 @@ export async function call(method, path, body) {
 }
 
 function told(problem, status) {
-  const errors = Object.entries(problem.errors ?? {});
   const sentence = problem.detail || problem.title || `The server answered ${status}.`;
+  // often the sentence itself is that of the only field
+  const errors = Object.entries(problem.errors ?? {}).filter(([, why]) => !sentence.includes(why));
   if (!errors.length) return sentence;
   const first = errors.slice(0, 3).map(([field, why]) => `${field}: ${why}`);
   return `${sentence} ${first.join(" ")}${errors.length > 3 ? ` (and ${errors.length - 3} more)` : ""}`;
