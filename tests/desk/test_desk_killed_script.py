@@ -79,7 +79,7 @@ async def ended(desk: DeskProcess, job_id: str) -> str:
     async with asyncio.timeout(60):
         async for _event in desk.client.events(job_id):
             pass
-    return (await desk.client.job(job_id))["status"]
+    return str((await desk.client.job(job_id))["status"])
 
 
 async def test_the_script_and_its_children_die_with_the_desk(tmp_path: Path) -> None:
