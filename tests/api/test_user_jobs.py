@@ -153,6 +153,13 @@ class TestLooking:
         assert await ids(user, f"?limit=2&cursor={first['next_cursor']}") == [made[0]]
         problem_of(await user.call("GET", "/api/ai-jobs?status=lost"), 422)
 
+    @pytest.mark.parametrize("search", ["ZEPP", "zepp", "Über", "100%25", "_of", "ID"])
+    async def test_they_are_found_by_a_part_of_a_label_or_an_id(self, user: Caller, effect: int, search: str) -> None:
+        wanted = (await submit(user, effect, label="Über 100% Zeppelins_of"))["id"]
+        await submit(user, effect, label="Boats x of 1000")
+        given = wanted[-12:].upper() if search == "ID" else search
+        assert await ids(user, f"?search={given}") == [wanted]
+
     async def test_logs_come_in_pages(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         job = await submit(user, effect)

@@ -20,7 +20,7 @@ async def pool(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def plan(pool: Database, **filters: Any) -> str:
-    query = jobs.list_query("t", **filters)
+    query = jobs.list_query("t", **filters, dialect="sqlite")
     statement = str(query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))
     # a colon would be a parameter
     [step] = await execute(pool, "EXPLAIN QUERY PLAN " + statement.replace(":", "\\:"))

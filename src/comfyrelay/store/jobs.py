@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Float,
     Integer,
     Select,
@@ -207,6 +208,7 @@ def list_query(
     search: str | None = None,
     before_id: str | None = None,
     limit: int = 50,
+    dialect: str = "postgresql",
 ) -> Select[Any]:
     """A tenant's newest jobs first, page by page through `before_id`. `search` is part of a label, error or id."""
     # a batch has an index of its own; SQLite would rather look through all of the tenant's
@@ -219,8 +221,10 @@ def list_query(
     if no_batch:
         query = query.where(ai_jobs.c.batch_id.is_(None))
     if search:
-        found = [each.icontains(search, autoescape=True) for each in (ai_jobs.c.label, ai_jobs.c.error_message)]
-        # ids are in small letters; one function less for each row
+        texts = (ai_jobs.c.label, ai_jobs.c.error_message)
+        # SQLite's LIKE takes capitals for small letters by itself; to change them in every row takes a third longer
+        holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
+        found = [holds(each, search, autoescape=True) for each in texts]
         query = query.where(or_(*found, ai_jobs.c.id.contains(search.lower(), autoescape=True)))
     if before_id is not None:
         query = query.where(ai_jobs.c.id < before_id)
@@ -228,7 +232,7 @@ def list_query(
 
 
 async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[Job]:
-    return [Job(**row._mapping) for row in await tx.execute(list_query(tenant_id, **filters))]
+    return [Job(**row._mapping) for row in await tx.execute(list_query(tenant_id, **filters, dialect=tx.dialect))]
 
 
 async def count_active(tx: Tx, tenant_id: str, user_id: str, *, beside: str | None = None) -> int:
