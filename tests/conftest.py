@@ -95,6 +95,12 @@ def postgres_backend(postgres_url: str) -> PostgresBackend:
     return PostgresBackend(postgres_url)
 
 
+@pytest.fixture(scope="session")
+def real_postgres_backend(postgres_url: str) -> PostgresBackend:
+    """For processes of their own, which no test can set the clock of."""
+    return PostgresBackend(postgres_url, real_clock=True)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def backend(request: pytest.FixtureRequest) -> SqliteBackend | PostgresBackend:
     """Every test that asks for this runs on both databases."""

@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -100,6 +100,45 @@ LANGUAGE sql STABLE AS $$ SELECT now + make_interval(secs => seconds) FROM test_
 """
 
 
+# Who changes the schema of a database spoils it for others.
+WATCHED_SCHEMA = """
+CREATE TABLE test_revision AS TABLE alembic_version;
+CREATE TABLE test_changes (tag text);
+CREATE FUNCTION test_change() RETURNS event_trigger LANGUAGE plpgsql AS
+$$ BEGIN INSERT INTO test_changes VALUES (tg_tag); END $$;
+CREATE EVENT TRIGGER test_changes ON ddl_command_end EXECUTE FUNCTION test_change();
+"""
+LEFT_OVER = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
+IS_CLEANABLE = """
+SELECT NOT EXISTS (SELECT FROM test_changes) AND pg_database_size(current_database()) < 20000000
+"""
+CLEAN = """
+DO $$
+DECLARE
+    command text;
+BEGIN
+    -- past the triggers that keep histories as they are
+    SET LOCAL session_replication_role = replica;
+    FOR command IN
+        SELECT format('DELETE FROM %s', oid::regclass) FROM pg_class
+         WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND pg_relation_size(oid) > 0
+           AND relname NOT LIKE 'test_%'
+        UNION ALL
+        SELECT format('SELECT setval(%L, %s, false)', seqrelid::regclass, seqstart) FROM pg_sequence
+    LOOP
+        EXECUTE command;
+    END LOOP;
+    INSERT INTO alembic_version TABLE test_revision;
+    IF to_regclass('test_clock') IS NOT NULL THEN
+        UPDATE test_clock SET now = '2026-01-01T12:00:00Z';
+    END IF;
+END $$;
+"""
+
+
 class SqliteBackend:
     name = "sqlite"
 
@@ -126,6 +165,9 @@ class SqliteBackend:
 
 
 class PostgresBackend:
+    """Databases are copies of templates. Each is cleaned after use and serves again, which is far quicker than another
+    copy; one that was given another schema, or has grown, is dropped."""
+
     name = "postgresql"
 
     def __init__(self, url: str, *, real_clock: bool = False) -> None:
@@ -134,40 +176,66 @@ class PostgresBackend:
         self._real_clock = real_clock
         self._has_templates = False
         self._prefix = f"t{uuid.uuid4().hex[:8]}"
+        self._clean: dict[str, list[str]] = {"central": [], "tenant": []}
 
     @asynccontextmanager
     async def databases(self, pools: Sequence[str]) -> AsyncIterator[tuple[str, dict[str, str], Clock]]:
-        server = await asyncpg.connect(self._url.format("postgres"))
-        name = f"{self._prefix}_{uuid.uuid4().hex[:12]}"
-        made = {f"{name}_central": "central", **{f"{name}_{pool}": "tenant" for pool in pools}}
-        connections: list[asyncpg.Connection] = []
-        try:
-            if not self._has_templates:
-                await self._make_templates(server)
-                self._has_templates = True
-            for database, template in made.items():
-                await server.execute(f"CREATE DATABASE {database} TEMPLATE {self._prefix}_{template}")
-                if not self._real_clock:
-                    connections.append(await asyncpg.connect(self._url.format(database)))
-            urls = {pool: self._url.format(f"{name}_{pool}") for pool in pools}
-            yield self._url.format(f"{name}_central"), urls, PostgresClock(connections)
-        finally:
-            for each in connections:
-                await each.close()
-            for database in made:
-                await server.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
-            await server.close()
+        if not self._has_templates:
+            await self._make_templates()
+            self._has_templates = True
+        async with AsyncExitStack() as stack:
+            central, *tenants = [
+                await stack.enter_async_context(self._database(template))
+                for template in ("central", *("tenant" for _ in pools))
+            ]
+            connections = [connection for _, connection in (central, *tenants)]
+            urls = {pool: url for pool, (url, _) in zip(pools, tenants, strict=True)}
+            yield central[0], urls, PostgresClock([] if self._real_clock else connections)
 
-    async def _make_templates(self, server: asyncpg.Connection) -> None:
+    @asynccontextmanager
+    async def _database(self, template: str) -> AsyncIterator[tuple[str, asyncpg.Connection]]:
+        clean = self._clean[template]
+        name = clean.pop() if clean else await self._copy(template)
+        connection = await asyncpg.connect(self._url.format(name))
+        is_clean = False
+        try:
+            yield self._url.format(name), connection
+            is_clean = await _clean(connection)
+        finally:
+            await connection.close()
+            if is_clean:
+                clean.append(name)
+            else:
+                await self._run("postgres", f"DROP DATABASE {name} WITH (FORCE)")
+
+    async def _copy(self, template: str) -> str:
+        name = f"{self._prefix}_{uuid.uuid4().hex[:12]}"
+        await self._run("postgres", f"CREATE DATABASE {name} TEMPLATE {self._prefix}_{template}")
+        return name
+
+    async def _make_templates(self) -> None:
         names = [f"{self._prefix}_central", f"{self._prefix}_tenant"]
         for name in names:
-            await server.execute(f"CREATE DATABASE {name}")
+            await self._run("postgres", f"CREATE DATABASE {name}")
         await _upgrade(*(self._url.format(name) for name in names))
-        if not self._real_clock:
-            for name in names:
-                connection = await asyncpg.connect(self._url.format(name))
-                await connection.execute(TEST_CLOCK)
-                await connection.close()
+        for name in names:
+            await self._run(name, WATCHED_SCHEMA if self._real_clock else TEST_CLOCK + WATCHED_SCHEMA)
+
+    async def _run(self, database: str, script: str) -> None:
+        connection = await asyncpg.connect(self._url.format(database))
+        await connection.execute(script)
+        await connection.close()
+
+
+async def _clean(connection: asyncpg.Connection) -> bool:
+    """Make a database as it was when it was copied; whether that could be done."""
+    # whoever has it open still has been left over, and may not have let go of its locks yet
+    while await connection.fetchval(LEFT_OVER):  # noqa: ASYNC110  (the server tells nobody)
+        await asyncio.sleep(0.001)
+    if not await connection.fetchval(IS_CLEANABLE):
+        return False
+    await connection.execute(CLEAN)
+    return True
 
 
 async def _upgrade(central_url: str, tenant_url: str) -> None:

@@ -42,9 +42,8 @@ class Site:
 
 
 @pytest.fixture
-async def site(postgres_url: str, tmp_path: Path) -> AsyncIterator[Site]:
-    backend = PostgresBackend(postgres_url, real_clock=True)
-    async with backend.databases(["main"]) as (central, pools, _clock):
+async def site(real_postgres_backend: PostgresBackend, tmp_path: Path) -> AsyncIterator[Site]:
+    async with real_postgres_backend.databases(["main"]) as (central, pools, _clock):
         settings = {
             "DATA_DIR": str(tmp_path),
             "DATABASE_URL": central,

@@ -36,10 +36,10 @@ async def system(tmp_path: Path, settings: Mapping[str, str], sims: int) -> Asyn
 
 @pytest.fixture
 async def big_system(
-    tmp_path: Path, postgres_url: str, s3_server: str, settings: Mapping[str, str], sims: int
+    tmp_path: Path, real_postgres_backend: PostgresBackend, s3_server: str, settings: Mapping[str, str], sims: int
 ) -> AsyncIterator[System]:
     """The same on PostgreSQL and S3."""
-    async with PostgresBackend(postgres_url, real_clock=True).databases(["main"]) as (central, pools, _clock):
+    async with real_postgres_backend.databases(["main"]) as (central, pools, _clock):
         databases = {"DATABASE_URL": central, "TENANT_POOLS": json.dumps(pools)}
         s3 = (s3_server, f"s3://{BUCKET}/system/{next(_numbers)}")
         async with open_system(tmp_path, databases, s3=s3, settings=settings, sims=sims) as system:

@@ -144,7 +144,8 @@ async def test_a_server_that_restarts_before_the_file_was_read_has_it_afterwards
     assert (await reading).size == (tmp_path / "output.png").stat().st_size > 0
 
 
-async def test_a_connection_that_is_lost_costs_no_run(tmp_path: Path) -> None:
+async def test_a_connection_that_is_lost_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("comfyrelay.worker.outputs.PAUSES_SECONDS", (0.01, 0.02, 0.03))
     async with open_storage() as server, ComfyClient(server.url("")) as comfy:
         server.files["view"] = b"made"
         server.answers = [hanging_up, hanging_up]
