@@ -248,7 +248,8 @@ def _sqlite_engine(url: URL, clock: Callable[[], datetime], *, begin: str) -> As
         # FULL, not NORMAL: what was answered must survive a power cut, in both databases alike.
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.close()
-        connection.create_function("relay_now", 1, relay_now)
+        # Within one statement it is one time, as it is in PostgreSQL; SQLite need not ask again for every row.
+        connection.create_function("relay_now", 1, relay_now, deterministic=True)
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin_transaction(connection: Any) -> None:

@@ -355,18 +355,7 @@ async def stops_of(tx: Tx, ids: Iterable[int]) -> dict[int, Dispatch]:
 
 
 async def by_job(tx: Tx, tenant_id: str, job_ids: Iterable[str]) -> dict[str, Dispatch]:
-    result = await tx.fetch(_by_job, {**with_ids(job_ids), "tenant_id": tenant_id})
-    return {row.tenant_job_id: from_row(row) for row in result}
-
-
-@cache
-def _by_job(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
-    return (
-        select(*COLUMNS)
-        .join(r, d.c.tenant_job_id == r.c.id)
-        .where(d.c.tenant_id == bindparam("tenant_id", type_=Text()))
-    )
+    return await of_jobs(tx, ((tenant_id, each) for each in job_ids))
 
 
 async def of_jobs(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Dispatch]:
