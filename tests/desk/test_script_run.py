@@ -148,7 +148,7 @@ async def test_what_a_script_leaves_behind_ends_with_it(tmp_path: Path) -> None:
 
 
 PARENT = """
-import asyncio, sys
+import asyncio, signal, sys
 from pathlib import Path
 from tests.desk.scripts import Heard, settings_in
 
@@ -156,6 +156,8 @@ async def main(base):
     settings = settings_in(base, (base / "family.py").read_text(), grace_seconds=0.3)
     await Heard(settings, base / "log.txt").run()
 
+# whoever runs the tests in the background has them ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)
 if sys.argv[2] == "uvloop":
     import uvloop
     uvloop.run(main(Path(sys.argv[1])))
