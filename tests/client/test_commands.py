@@ -15,6 +15,7 @@ from comfyrelay.server.main import listen
 from tests.api.receiver import receiving
 from tests.api.studio import complete, fail, lease, lease_of, run
 from tests.client.conftest import Site
+from tests.harness import PATIENCE_SECONDS
 
 
 async def failed(site: Site, error: str = "It broke.") -> Any:
@@ -105,7 +106,7 @@ async def test_logs_are_followed_to_the_end_and_the_code_tells_it(site: Site) ->
         sys.executable, "-m", "comfyrelay", "logs", job["id"], "-f", env=site.env, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert await process.stdout.readline() == b"loading\n"
         await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "logs": ["sampling"]})
         assert await process.stdout.readline() == b"sampling\n"
@@ -285,7 +286,7 @@ async def test_top_is_live_in_a_terminal_until_somebody_leaves(site: Site, leave
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", buffering=0, closefd=False)
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await reader.readuntil(b"q quits")
             job = await site.submit()
             await reader.readuntil(b"queued")
