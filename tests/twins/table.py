@@ -63,8 +63,8 @@ TWINS = (
     Twin(
         name="a refund is not idempotent",
         file="store/ledger.py",
-        old="    for each in written:\n        sums",
-        new="    for each in entries:\n        sums",
+        old="    for tenant_id, amount in written:\n        sums",
+        new="    for tenant_id, amount in [(each.tenant_id, each.amount) for each in entries]:\n        sums",
         tests=f"{CONFORMANCE}/test_ledger.py",
         only="sqlite and (refunding_gives_back or credit_counts_once)",
     ),
@@ -127,7 +127,7 @@ TWINS = (
     Twin(
         name="a cancel that was asked for is forgotten at a requeue",
         file="domain/lifecycle.py",
-        old="        return _canceled(dispatch, now)\n    unpenalised",
+        old="        return _canceled(dispatch, now, began_at=began_at)\n    unpenalised",
         new="        pass\n    unpenalised",
         tests=f"{CONFORMANCE}/test_control.py",
         only="sqlite and requeue_after_a_cancel",
