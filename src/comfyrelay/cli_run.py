@@ -159,7 +159,8 @@ def batch_add(
     if as_json:
         out.print_json(data=batch)
     else:
-        out.print(f"Added batch {batch['id']} with {batch['total']} jobs.", highlight=False, soft_wrap=True)
+        jobs = "1 job" if batch["total"] == 1 else f"{batch['total']} jobs"
+        out.print(f"Added batch {batch['id']} with {jobs}.", highlight=False, soft_wrap=True)
 
 
 def _seeds(mode: SeedMode | None, start: int | None) -> dict[str, Any] | None:
