@@ -262,7 +262,7 @@ def upgrade() -> None:
     )
     if op.get_bind().dialect.name == "postgresql":
         # A lease and its end each write a new entry for the row into these. In pages with room for that, they need not
-        # be searched for entries of old versions first, which takes a seventh of the time that a lease costs.
+        # be searched for entries of old versions first.
         for index in (
             "pk_ai_job_dispatches",
             "uq_ai_job_dispatches_tenant_id_tenant_job_id",
