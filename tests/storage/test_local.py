@@ -71,7 +71,7 @@ async def test_empty_folders_do_not_pile_up(objects: LocalObjects, root: Path) -
 
 async def test_removing_does_not_take_the_folder_from_a_writer(objects: LocalObjects) -> None:
     async def write(number: int) -> None:
-        for _ in range(20):
+        for _ in range(200):
             await objects.put(f"a/b/{number}", b"x")
             await objects.remove(f"a/b/{number}")
 

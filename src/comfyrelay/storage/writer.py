@@ -22,13 +22,18 @@ class FileWriter:
 
     def open(self) -> None:
         """Make the folder and the temporary file."""
+        missed: OSError = FileNotFoundError(self.target.parent)
         for _ in range(100):
-            self.target.parent.mkdir(parents=True, exist_ok=True)
-            # whoever removes the last object of a folder removes the folder too, maybe right now
-            with contextlib.suppress(FileNotFoundError):
+            try:
+                self.target.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self._temporary.open("xb")
+            # whoever removes the last object of a folder removes the folder too, maybe right now: then it was not
+            # there for the file, nor, between two looks of `mkdir`, there as a folder
+            except (FileNotFoundError, FileExistsError) as error:
+                missed = error
+            else:
                 return
-        raise FileNotFoundError(self.target.parent)
+        raise missed
 
     def write(self, data: bytes) -> None:
         """Append to the temporary file."""
