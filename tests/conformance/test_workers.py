@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.states import Stage, WorkflowKind
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, LeaseLost, NotFound
 from comfyrelay.services.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
@@ -50,6 +50,27 @@ class TestRegister:
         await world.engine.catalogue.set_workflow_active("b", is_active=False)
         _, slugs = await world.engine.workers.register(worker_id="w", fleet_slug=fleet)
         assert slugs == ["a"]
+
+    async def test_only_the_worker_of_a_desk_is_assigned_scripts(self, world: World) -> None:
+        engine = world.engine
+        engine.workers.desk_worker = "own"
+        graph, script = await world.workflow("a"), await world.workflow("b", kind=WorkflowKind.SCRIPT)
+        fleet = await world.fleet(graph, script)
+        for name, expected in {"own": ["a", "b"], "another": ["a"]}.items():
+            assert (
+                await engine.workers.try_to_register(worker_id=name, fleet_slug=fleet, stage=Stage.PRODUCTION)
+                == expected
+            )
+            _, slugs = await engine.workers.register(worker_id=name, fleet_slug=fleet)
+            assert slugs == expected
+        # nor when the fleet changes
+        await engine.catalogue.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["b", "a"])
+        async with engine.databases.central.read() as tx:
+            assert await workers.workflows_of(tx, ["another"]) == [graph.id]
+            assert sorted(await workers.workflows_of(tx, ["own"])) == [graph.id, script.id]
+        await world.submit(await world.user(), await world.effect(script))
+        assert await world.lease("another") is None
+        assert await world.lease("own") is not None
 
     async def test_twice_is_a_conflict(self, world: World, desk: Desk) -> None:
         with pytest.raises(Conflict):

@@ -83,6 +83,7 @@ class Desk:
             listener = opened.enter_context(closing(listen(settings.host, settings.port)))
             secrets = load_secrets(settings)
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing))
+            engine.workers.desk_worker = WORKER
             await engine.databases.upgrade()
             user, is_new = await _furnish(engine, settings)
             await furnish_script(engine, user, script)

@@ -45,6 +45,13 @@ class WorkflowKind(StrEnum):
     SCRIPT = "script"
 
 
+class RegistrationSource(StrEnum):
+    """By whom a worker was let in: only the desk's own worker runs scripts."""
+
+    FLEET = "fleet"
+    DESK = "desk"
+
+
 class PauseMode(StrEnum):
     AFTER = "after"
     NOW = "now"

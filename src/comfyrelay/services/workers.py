@@ -6,7 +6,7 @@ from typing import Any
 
 from comfyrelay.domain import lifecycle
 from comfyrelay.domain.failover import FailoverPolicy
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.states import RegistrationSource, Stage
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services import verdicts
 from comfyrelay.services.accounts import hash_of
@@ -40,6 +40,8 @@ class Workers:
         self._policy = policy
         self._max_fleet_workers = max_fleet_workers
         self._stale_seconds = stale_seconds
+        # in a desk, the worker of this process
+        self.desk_worker: str | None = None
 
     async def register(
         self,
@@ -70,6 +72,7 @@ class Workers:
                 worker_id=worker_id,
                 fleet_id=fleet.id,
                 stage=stage,
+                registration_source=self._source_of(worker_id),
                 max_concurrency=max_concurrency,
                 capabilities=dict(capabilities or {}),
                 narrowed_to=list(workflow_slugs) if workflow_slugs is not None else None,
@@ -97,7 +100,8 @@ class Workers:
         async with self._databases.central.read() as tx:
             known = await workers.get(tx, worker_id)
             fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known)
-            rows = await workers.mapped_to(tx, fleet.id, narrowed_to=workflow_slugs)
+            source = self._source_of(worker_id)
+            rows = await workers.mapped_to(tx, fleet.id, narrowed_to=workflow_slugs, source=source)
         if not (assigned := [row.slug for row in rows if row.is_active]):
             raise _nothing_to_run(fleet_slug)
         return assigned
@@ -168,6 +172,9 @@ class Workers:
         """Ask a worker, by its next heartbeat, to give back what it prefetched and has not begun."""
         found = await self._databases.central.run(Step.RECALL, lambda tx: dispatches.recall_prefetched(tx, worker_id))
         return len(found)
+
+    def _source_of(self, worker_id: str) -> RegistrationSource:
+        return RegistrationSource.DESK if worker_id == self.desk_worker else RegistrationSource.FLEET
 
     async def _fleet_with_room(
         self, tx: Tx, stage: Stage, slug: str, *, lock: bool = False, member: Worker | None = None

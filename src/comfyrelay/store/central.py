@@ -21,7 +21,7 @@ from sqlalchemy import (
     true,
 )
 
-from comfyrelay.domain.states import DispatchStatus, PauseMode, Provider, Stage, WorkflowKind
+from comfyrelay.domain.states import DispatchStatus, PauseMode, Provider, RegistrationSource, Stage, WorkflowKind
 from comfyrelay.store.types import JsonText, UtcTime
 
 NAMES = {
@@ -165,12 +165,13 @@ workers = Table(
     Column("current_load", Integer, nullable=False, server_default=text("0")),
     Column("is_approved", Boolean, nullable=False, server_default=true()),
     Column("is_draining", Boolean, nullable=False, server_default=false()),
-    Column("registration_source", Text, nullable=False, server_default="fleet"),
+    Column("registration_source", Text, nullable=False, server_default=RegistrationSource.FLEET),
     Column("capacity_type", Text),
     Column("instance_type", Text),
     Column("last_seen_at", UtcTime, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     one_of("stage", Stage),
+    one_of("registration_source", RegistrationSource),
     CheckConstraint("max_concurrency >= 1", name="max_concurrency"),
 )
 

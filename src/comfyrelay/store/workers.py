@@ -10,7 +10,7 @@ from sqlalchemy import Text, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.domain.states import DispatchStatus, RegistrationSource, WorkflowKind
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central import ai_job_dispatches as d
 from comfyrelay.store.central import worker_workflows, workers, workflow_fleets, workflows
@@ -24,6 +24,7 @@ class Worker:
     worker_id: str
     fleet_id: int
     stage: str
+    registration_source: str
     display_name: str | None
     max_concurrency: int
     current_load: int
@@ -97,7 +98,7 @@ async def assign(tx: Tx, worker: Worker) -> list[str]:
 
     A workflow that is switched off is assigned too, so that it need only be switched on; it is not among the slugs.
     """
-    found = await mapped_to(tx, worker.fleet_id, narrowed_to=worker.narrowed_to)
+    found = await mapped_to(tx, worker.fleet_id, narrowed_to=worker.narrowed_to, source=worker.registration_source)
     await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id == worker.worker_id))
     if found:
         rows = [{"worker_id": worker.worker_id, "workflow_id": row.id} for row in found]
@@ -105,7 +106,9 @@ async def assign(tx: Tx, worker: Worker) -> list[str]:
     return [row.slug for row in found if row.is_active]
 
 
-async def mapped_to(tx: Tx, fleet_id: int, *, narrowed_to: Sequence[str] | None) -> Sequence[Any]:
+async def mapped_to(
+    tx: Tx, fleet_id: int, *, narrowed_to: Sequence[str] | None, source: str = RegistrationSource.FLEET
+) -> Sequence[Any]:
     """Rows of `id`, `slug` and `is_active`: what a worker of the fleet would be assigned."""
     query = (
         select(workflows.c.id, workflows.c.slug, workflows.c.is_active)
@@ -115,23 +118,28 @@ async def mapped_to(tx: Tx, fleet_id: int, *, narrowed_to: Sequence[str] | None)
     )
     if narrowed_to is not None:
         query = query.where(workflows.c.slug.in_(narrowed_to))
+    if source != RegistrationSource.DESK:
+        query = query.where(workflows.c.kind != WorkflowKind.SCRIPT)
     return (await tx.execute(query)).all()
 
 
 async def assign_fleet(tx: Tx, fleet_id: int) -> None:
     """Assign every worker of a fleet what the fleet maps, with four statements however many workers there are."""
     mapped = (
-        select(workflows.c.id, workflows.c.slug)
+        select(workflows.c.id, workflows.c.slug, workflows.c.kind)
         .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
         .where(workflow_fleets.c.fleet_id == fleet_id)
     )
     found = (await tx.execute(mapped)).all()
-    members = select(workers.c.worker_id, workers.c.narrowed_to).where(workers.c.fleet_id == fleet_id)
+    members = select(workers.c.worker_id, workers.c.narrowed_to, workers.c.registration_source).where(
+        workers.c.fleet_id == fleet_id
+    )
     rows = [
         {"worker_id": worker.worker_id, "workflow_id": each.id}
         for worker in await tx.execute(members)
         for each in found
         if worker.narrowed_to is None or each.slug in worker.narrowed_to
+        if each.kind != WorkflowKind.SCRIPT or worker.registration_source == RegistrationSource.DESK
     ]
     its = select(workers.c.worker_id).where(workers.c.fleet_id == fleet_id)
     await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id.in_(its)))

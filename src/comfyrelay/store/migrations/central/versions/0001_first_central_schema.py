@@ -108,6 +108,7 @@ def upgrade() -> None:
         sa.Column("last_seen_at", UtcTime(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.CheckConstraint("stage IN ('staging', 'production')", name=op.f("ck_workers_stage")),
+        sa.CheckConstraint("registration_source IN ('fleet', 'desk')", name=op.f("ck_workers_registration_source")),
         sa.CheckConstraint("max_concurrency >= 1", name=op.f("ck_workers_max_concurrency")),
         sa.ForeignKeyConstraint(["fleet_id"], ["fleets.id"], name=op.f("fk_workers_fleet_id")),
         sa.PrimaryKeyConstraint("worker_id", name=op.f("pk_workers")),
