@@ -1,6 +1,7 @@
 """Servers, workers and the network between them break at any moment: each job ends once and is paid for once."""
 
 import asyncio
+import json
 import signal
 
 import httpx
@@ -183,6 +184,21 @@ async def test_a_worker_that_is_killed_while_it_runs_a_job_says_so_when_it_is_ba
     await worker.until_said("worker.job_runs")
     await worker.kill()
     running.end()
+    await worker.start()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 2
+
+
+async def test_a_run_that_was_not_yet_written_down_when_the_worker_was_killed_is_found(system: System) -> None:
+    effect = await system.effect()
+    # it could not be run again while the first run, of ten minutes, holds the server
+    system.sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
+    worker = await system.started()
+    job = await system.image(effect)
+    await system.until_running()
+    await worker.kill()
+    [held] = system.folder.glob("**/held/*.json")
+    held.write_text(json.dumps(json.loads(held.read_text()) | {"runs": []}))
     await worker.start()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 2

@@ -11,7 +11,7 @@ from uuid import uuid4
 from comfyrelay.comfy.events import Finished, RunEvent
 from comfyrelay.comfy.graph import Graph, check_graph
 from comfyrelay.comfy.hash import workflow_hash
-from comfyrelay.comfy.history import cached_nodes, failure_in, position_in, prompts_in, run_seconds
+from comfyrelay.comfy.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
 from comfyrelay.comfy.http import Http, PortClosed, body_of, save
 from comfyrelay.comfy.nodes import find_node, with_prefix
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
@@ -138,8 +138,8 @@ class ComfyClient:
         """The server's version, its devices and their memory."""
         return await self._http.object("/system_stats")
 
-    async def prompts(self) -> dict[str, dict[str, Any]]:
-        """What runs or waits on the server, of whoever it is: prompt id → what was sent beside the graph."""
+    async def prompts(self) -> dict[str, Prompt]:
+        """What runs or waits on the server, of whoever it is, by prompt id."""
         return prompts_in(await self._board.queue.now())
 
     async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:

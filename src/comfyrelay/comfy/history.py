@@ -1,6 +1,6 @@
 """What the server's queue and history say about a run: the authority on how it ended."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from comfyrelay.comfy.failures import explain_execution_error
 from comfyrelay.errors import ComfyError, NodeFailed, RunInterrupted
@@ -62,10 +62,22 @@ def position_in(queue: dict[str, Any], prompt_id: str) -> int | None:
     return None
 
 
-def prompts_in(queue: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Everything that runs or waits: prompt id → what was sent beside the graph."""
+class Prompt(NamedTuple):
+    """A graph that was sent to a server, and what was sent beside it."""
+
+    graph: dict[str, Any]
+    extra_data: dict[str, Any]
+
+
+def prompts_in(queue: dict[str, Any]) -> dict[str, Prompt]:
+    """Everything that runs or waits, by prompt id."""
     items = [*_items(queue.get("queue_running")), *_items(queue.get("queue_pending"))]
-    return {str(item[1]): item[3] if len(item) > 3 and isinstance(item[3], dict) else {} for item in items}
+    return {str(item[1]): Prompt(*(each if isinstance(each, dict) else {} for each in _sent(item))) for item in items}
+
+
+def _sent(item: list[Any]) -> tuple[Any, Any]:
+    graph, extra_data, *_ = [*item[2:], None, None]
+    return graph, extra_data
 
 
 def _items(found: object) -> list[Any]:

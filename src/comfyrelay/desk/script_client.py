@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from comfyrelay.comfy.events import Queued, Said, Started, Step, Told
 from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.history import Prompt
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.streams import safely
@@ -20,8 +21,9 @@ from comfyrelay.desk.script_command import shown
 from comfyrelay.desk.script_reading import new_media
 from comfyrelay.desk.script_workflow import NODE_ID, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
-from comfyrelay.worker.careful import CarefulClient
+from comfyrelay.worker.careful import MARK, CarefulClient
 from comfyrelay.worker.control import storable
+from comfyrelay.worker.lease import Lease
 
 __all__ = ["ScriptClient"]
 
@@ -62,6 +64,14 @@ class ScriptClient(CarefulClient):
                     yield piece
         except OSError as error:
             raise OutputGone(f"The file {file.filename} that the script saved cannot be read.") from error
+
+    async def left_of(self, lease: Lease) -> list[str]:
+        if not is_script(lease.graph):
+            return await super().left_of(lease)
+        # a script does not name its lease, but it sends the words that it was given
+        words = str(values_in(lease.graph).get("positive") or "").strip()
+        found = await self.prompts()
+        return [each for each, prompt in found.items() if words and _is_of_script(prompt) and _has(prompt, words)]
 
     async def _run_script(self, job: ScriptJob, on_event: EventListener) -> RunResult:
         run_id = f"script-{uuid4()}"
@@ -135,12 +145,18 @@ class ScriptClient(CarefulClient):
                     await self.cancel(prompt_id)
 
     async def _prompts_since(self, before: set[str]) -> set[str]:
-        # ComfyUI's editor sends its own file along: that is a person at work, and no script
-        return {
-            prompt_id
-            for prompt_id, sent in (await self.prompts()).items()
-            if prompt_id not in before and not sent.get("extra_pnginfo")
-        }
+        found = await self.prompts()
+        return {each for each, prompt in found.items() if each not in before and _is_of_script(prompt)}
+
+
+def _is_of_script(prompt: Prompt) -> bool:
+    # ComfyUI's editor sends its own file along: that is a person at work. And what we sent is marked.
+    return not prompt.extra_data.get("extra_pnginfo") and MARK not in prompt.extra_data
+
+
+def _has(prompt: Prompt, words: str) -> bool:
+    inputs = [node.get("inputs") for node in prompt.graph.values() if isinstance(node, dict)]
+    return any(isinstance(value, str) and words in value for each in inputs if each for value in each.values())
 
 
 def _about(result: ScriptResult, outputs: Sequence[Path], log_path: Path) -> dict[str, Any]:

@@ -10,10 +10,15 @@ from comfyrelay.comfy.graph import Graph
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused, ServerUnreachable
+from comfyrelay.worker.lease import Lease
 
-__all__ = ["CarefulClient"]
+__all__ = ["MARK", "CarefulClient"]
 
 log = structlog.get_logger(__name__)
+
+# Goes to ComfyUI beside each graph and names its lease: a run can be found again even if we were killed before we could
+# write down that it has begun.
+MARK = "comfyrelay_lease"
 
 
 class CarefulClient(ComfyClient):
@@ -39,6 +44,11 @@ class CarefulClient(ComfyClient):
         if self._sick_on is not None and self._sick_on == self._board.socket.connection:
             raise ServerRefused("The GPU is in a bad state until ComfyUI is restarted.")
         self._sick_on = None
+
+    async def left_of(self, lease: Lease) -> list[str]:
+        """The prompt ids of what still runs or waits here for a lease."""
+        found = await self.prompts()
+        return [prompt_id for prompt_id, prompt in found.items() if prompt.extra_data.get(MARK) == lease.name]
 
     async def run(self, graph: Graph, **options: Any) -> RunResult:
         try:

@@ -124,8 +124,10 @@ class Work:
         collected = _recalled(held.output)
         if collected is None:
             # whatever becomes of the lease, none of them may go on beside a new one
-            await self._tools.servers.stop(held.runs)
-        return await self._settled(self._until_stopped(self._settle_left_behind(held, collected)))
+            found = await self._tools.servers.left_of(self.lease)
+            self._ran.runs.extend(each for each in found if each not in held.runs)
+            await self._tools.servers.stop(self._ran.runs)
+        return await self._settled(self._until_stopped(self._settle_left_behind(collected)))
 
     async def _settled(self, work: Coroutine[Any, Any, None]) -> str:
         """Do it while the lease is kept alive, and clean up however it ends."""
@@ -171,7 +173,7 @@ class Work:
         elif self.lease.stop is not None:
             await self._stopped(self.lease.stop)
 
-    async def _settle_left_behind(self, held: Held, collected: Collected | None) -> None:
+    async def _settle_left_behind(self, collected: Collected | None) -> None:
         killed_jobs = self._tools.settings.killed_jobs
         if not self._tools.control.token:
             # nobody would believe us
@@ -179,7 +181,7 @@ class Work:
         if collected is not None:
             self._move(Stage.STORING)
             await self._store(collected, prompt_id=self._prompt_id)
-        elif not held.runs or killed_jobs == "requeue":
+        elif not self._ran.runs or killed_jobs == "requeue":
             await self._requeue("worker_restart")
         else:
             # a job that takes the worker down with it must run out of attempts

@@ -28,7 +28,7 @@ from comfyrelay.pool import (
     SmartFailover,
     WorkflowPool,
 )
-from comfyrelay.worker.careful import CarefulClient
+from comfyrelay.worker.careful import MARK, CarefulClient
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.restarts import Restarts
 from comfyrelay.worker.settings import WorkerSettings
@@ -188,6 +188,14 @@ class Servers:
             else:
                 return ran.result
 
+    async def left_of(self, lease: Lease) -> list[tuple[str, str]]:
+        """What still runs or waits for a lease of an earlier process, by server and prompt id."""
+        found: list[tuple[str, str]] = []
+        for name, server in self._own.items():
+            with suppress(ComfyError):
+                found += [(name, prompt_id) for prompt_id in await server.left_of(lease)]
+        return found
+
     async def stop(self, runs: Iterable[tuple[str, str]]) -> None:
         """Interrupt runs that an earlier process began, so that none goes on beside a new one."""
         for client_id, prompt_id in runs:
@@ -214,7 +222,7 @@ class Servers:
             attachments=attachments,
             exclude_clients=excluded,
             max_attempts=1,
-            extra_data=lease.extra_data,
+            extra_data={**lease.extra_data, MARK: lease.name} if provider == "self_hosted" else lease.extra_data,
         )
         listening = asyncio.create_task(_listen(job, ran, on_event))
         giving_up = asyncio.create_task(self._without_servers(provider, job))
