@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -56,15 +57,18 @@ def forked_commands(few_certificates: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     """The URL of a running server, with `{}` where the name of a database goes."""
-    server = get_server(tmp_path_factory.mktemp("postgres") / "data", start=False)
-    _start(server)
-    socket = server.get_postmaster_info().socket_dir
-    url = f"postgresql://postgres@/{{}}?host={socket}"
-    asyncio.run(_need_not_outlive_power_cuts(url.format("postgres")))
-    yield url
-    server.cleanup()
+    # Not in pytest's own folder: to root the server belongs to another user, from whom the next run of pytest that
+    # somebody starts beside this one takes that folder away.
+    with tempfile.TemporaryDirectory(prefix="comfyrelay-tests-", ignore_cleanup_errors=True) as folder:
+        server = get_server(Path(folder) / "data", start=False)
+        _start(server)
+        socket = server.get_postmaster_info().socket_dir
+        url = f"postgresql://postgres@/{{}}?host={socket}"
+        asyncio.run(_need_not_outlive_power_cuts(url.format("postgres")))
+        yield url
+        server.cleanup()
 
 
 def _start(server: PostgresServer) -> None:
