@@ -185,8 +185,8 @@ def move(
     as_json: Json = False,
 ) -> None:
     """Move waiting jobs or batches in the queue."""
-    # each goes before those that went to the top before it
-    ordered = job[::-1] if to is MoveTo.TOP else job
+    # each goes before those that went to the top before it, and must not go past those that go down with it
+    ordered = job if to is MoveTo.UP else job[::-1]
     _each(ordered, url, lambda client, it: client.move(it.kind, it.id, to), as_json=as_json)
 
 

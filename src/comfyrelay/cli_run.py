@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -216,16 +216,21 @@ async def _target(client: Client, what: str, values: list[str]) -> dict[str, Any
             # something was set that is no property: then it is another graph
             described, payload = await client.add_graph(changed, name=path.stem), {}
         return {"workflow_slug": described["workflow"]["slug"], "input_payload": payload}
-    payload = dict(_pair(each) for each in values)
     for effect in await client.effects():
         if effect["slug"] == what:
-            return {"effect_id": effect["id"], "input_payload": payload}
+            return {"effect_id": effect["id"], "input_payload": _payload(values, effect["properties"])}
     for workflow in await client.workflows():
         if what in (workflow["slug"], workflow["name"]):
+            payload = _payload(values, workflow["properties"])
             return {"workflow_slug": workflow["slug"], "input_payload": payload}
     raise NotFound(
         f"{what!r} is neither a graph (.json), nor an effect or a workflow. There are: {await _names(client)}."
     )
+
+
+def _payload(values: list[str], properties: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    texts = {each["key"] for each in properties if each["type"] == "text"}
+    return {name: _value(text, is_text=name in texts) for name, text in map(_pair, values)}
 
 
 async def _names(client: Client) -> str:
@@ -281,7 +286,7 @@ def _with_values(graph: Graph, values: list[str]) -> Graph:
 
     changed: Graph = json.loads(json.dumps(graph))
     for each in values:
-        place, value = _pair(each)
+        place, text = _pair(each)
         node, _, name = place.rpartition(".")
         if not node:
             raise InvalidInput(f"Write NODE.INPUT=VALUE, not {each!r}.")
@@ -289,7 +294,7 @@ def _with_values(graph: Graph, values: list[str]) -> Graph:
         if name not in inputs:
             known = ", ".join(inputs) or "none"
             raise GraphError(f"The node {node!r} has no input {name!r}. Its inputs: {known}.")
-        inputs[name] = value
+        inputs[name] = _value(text, is_text=isinstance(inputs[name], str))
     return changed
 
 
@@ -308,17 +313,20 @@ def _difference(positions: dict[str, list[str]], graph: Graph, changed: Graph) -
     return {known[place]: value for place, value in found.items()}
 
 
-def _pair(text: str) -> tuple[str, Any]:
-    place, sign, value = text.partition("=")
-    if not sign or not place:
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
         raise InvalidInput(f"Write NAME=VALUE, not {text!r}.")
-    # numbers, true and false as JSON has them; everything else is text, with no need for quotes
-    if re.fullmatch(r"-?\d+(\.\d+)?([eE][+-]?\d+)?|true|false|null|\".*\"", value):
-        try:
-            return place, json.loads(value)
-        except ValueError:
-            return place, value
-    return place, value
+    return name, value
+
+
+def _value(text: str, *, is_text: bool) -> Any:
+    """Numbers, true and false as JSON has them; everything else is text, with no need for quotes."""
+    looks_like_json = r"\".*\"" if is_text else r"-?\d+(\.\d+)?([eE][+-]?\d+)?|true|false|null|\".*\""
+    if re.fullmatch(looks_like_json, text):
+        with suppress(ValueError):
+            return json.loads(text)
+    return text
 
 
 async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:

@@ -168,7 +168,11 @@ async def test_a_batch_takes_every_verb_that_a_job_takes(site: Site) -> None:
     short = batch["id"][-8:]
     assert "2 jobs paused." in (await site.command("pause", short)).out
     assert "2 jobs resumed." in (await site.command("resume", short)).out
+    assert "It is there already" in (await site.command("move", short, "--to", "top")).out
+    first = await site.submit()
+    await site.client.move("job", first["id"], "top")
     assert "Moved." in (await site.command("move", short, "--to", "top")).out
+    await site.client.cancel("job", first["id"])
     await fail(site.api, site.worker, await lease(site.worker))
     assert "1 job submitted again." in (await site.command("retry", short, "--new-seed")).out
     assert "2 jobs canceled." in (await site.command("cancel", short)).out
@@ -181,6 +185,14 @@ async def test_a_job_is_retried_as_a_new_one(site: Site) -> None:
     [again] = json.loads((await site.command("retry", job["id"], "--json")).out)
     assert (again["retry_of"], again["status"]) == (job["id"], "queued")
     assert (await site.command("retry", job["id"], "--all")).code == 2
+
+
+async def test_neighbours_move_down_together(site: Site) -> None:
+    jobs = [await site.submit() for _ in range(4)]
+    moved = await site.command("move", jobs[0]["id"], jobs[1]["id"], "--to", "down")
+    assert moved.out.count("Moved.") == 2
+    waiting = [(await site.client.job(each["id"]))["waiting"] for each in jobs]
+    assert [each and each["position"] for each in waiting] == [2, 3, 1, 4]
 
 
 async def test_jobs_moved_to_the_top_keep_the_order_in_which_they_were_named(site: Site) -> None:

@@ -62,7 +62,7 @@ async def prompts_in(sim: Sim) -> set[str]:
 
 async def killed_while_the_script_waits(desk: DeskProcess, sim: Sim, *, is_known: bool = True) -> tuple[str, str]:
     """The job, and the prompt that its script left in ComfyUI; `is_known` when the desk had written that down."""
-    payload = {"positive": "a cat", "input_subdir": "examples"}
+    payload = {"positive": "a cat in the rain", "input_subdir": "examples"}
     job = await desk.client.submit(workflow_slug="script", input_payload=payload)
     async with asyncio.timeout(60):
         async for each in desk.client.logs(job["id"], is_followed=True):

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import mimetypes
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,13 +11,12 @@ import httpx
 from comfyrelay.client.bodies import Output
 from comfyrelay.comfy.http import is_loopback, save
 from comfyrelay.errors import InvalidInput, TransferFailed
+from comfyrelay.media_types import guess_media_type
 
 __all__ = ["Files", "LinkExpired", "media_type", "safe_name"]
 
 _TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
 _PIECE = 256 * 1024
-# What Python 3.11 does not know, wherever the machine has no list of its own.
-_MORE_TYPES = {".mkv": "video/x-matroska", ".avif": "image/avif", ".flac": "audio/flac", ".m4a": "audio/mp4"}
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -73,7 +71,7 @@ class Files:
 
 def media_type(path: Path) -> str:
     """What a file is, as far as its name tells."""
-    found = _MORE_TYPES.get(path.suffix.lower()) or mimetypes.guess_type(path.name, strict=False)[0] or ""
+    found = guess_media_type(path.name) or ""
     if not found.startswith(("image/", "video/", "audio/")):
         raise InvalidInput(f"{path.name} does not look like an image, a video or audio.")
     return found

@@ -1,22 +1,14 @@
 """What a run made: the files and texts in ComfyUI's `outputs`, whatever key a node puts them under."""
 
-import mimetypes
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
+
+from comfyrelay.media_types import guess_media_type
 
 __all__ = ["OutputFile", "RunResult", "files_of", "result_of", "texts_of"]
 
 # Not in every system's table of types, and made by ComfyUI's own savers.
-_MORE_TYPES = {
-    ".webp": "image/webp",
-    ".webm": "video/webm",
-    ".mkv": "video/x-matroska",
-    ".flac": "audio/flac",
-    ".opus": "audio/ogg",
-    ".glb": "model/gltf-binary",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +23,7 @@ class OutputFile:
 
     @property
     def mime_type(self) -> str:
-        suffix = PurePosixPath(self.filename).suffix.lower()
-        guessed = _MORE_TYPES.get(suffix) or mimetypes.guess_type(self.filename)[0]
-        return guessed or "application/octet-stream"
+        return guess_media_type(self.filename) or "application/octet-stream"
 
     @property
     def query(self) -> dict[str, str]:

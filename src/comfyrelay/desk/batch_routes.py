@@ -13,7 +13,7 @@ from comfyrelay.desk.expand import LARGEST_SEED, ROLES, Mode, SeedMode, SeedPlan
 from comfyrelay.desk.expand import Item as ExpandedItem
 from comfyrelay.desk.folders import inputs_in
 from comfyrelay.desk.notify import why_unusable, without_secrets
-from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.presets import Applied, apply_preset
 from comfyrelay.domain.properties import Property
 from comfyrelay.domain.states import WorkflowKind
@@ -82,22 +82,31 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     """Make a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
     state: DeskState = request.app.state.desk
     engine = context.engine
+    # of what was asked for: seeds are drawn and files copied anew each time
+    asked = digest(body.model_dump(mode="json", exclude={"idempotency_key"}))
+    if body.idempotency_key is not None:
+        known = await engine.batches.known(user.tenant_id, idempotency_key=body.idempotency_key, request_digest=asked)
+        if known is not None:
+            return Answer(data=batch_body(known), message="Submitted before.")
     effect_id = (await engine.catalogue.effect(body.effect_slug)).effect.id if body.effect_slug else None
     target = await engine.submit.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
     folder = folder_name(body.output_folder) if body.output_folder else None
     await asyncio.to_thread(_check_urls, body.notify_urls)
     is_script = target.workflow.kind == WorkflowKind.SCRIPT
+    if is_script and body.input_file_ids:
+        raise InvalidInput(errors={"input_file_ids": "A script takes folders: name them in input_subdir."})
     # a script goes through a folder by itself
     inputs = list(body.folders) if is_script else await _inputs(body, state)
     preset = await _preset(body, target, context, user)
+    base = {**preset.values, **body.values}
     items = expand(
         inputs=inputs,
         prompts=body.prompts,
         negatives=body.negative_prompts,
         tries=body.tries,
-        seeds=_plan(body, target),
+        seeds=_plan(body, target, base),
         mode=body.mode,
-        base={**preset.values, **body.values},
+        base=base,
         roles=_roles(target),
     )
     files = {} if is_script else await _kept(inputs, context, user)
@@ -121,6 +130,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
             workflow_slug=body.workflow_slug,
             priority=body.priority,
             notify_urls=body.notify_urls,
+            request_digest=asked,
         )
     )
     return Answer(data=batch_body(batch), message=f"Submitted. {preset.remark}".strip())
@@ -178,15 +188,15 @@ def _seed_of(target: Target) -> Property | None:
     return next((each for each in seeds if each.key == "seed"), next(iter(seeds), None))
 
 
-def _plan(body: NewDeskBatch, target: Target) -> SeedPlan | None:
+def _plan(body: NewDeskBatch, target: Target, given: Mapping[str, Any]) -> SeedPlan | None:
     """Without a word about seeds, a workflow that has one gets another for each item: the same twice is no use."""
     seed = _seed_of(target)
-    if body.seeds is None and (seed is None or seed.key in body.values):
+    if body.seeds is None and (seed is None or seed.key in given):
         return None
-    given = body.seeds or Seeds()
+    wanted = body.seeds or Seeds()
     limit = int(seed.maximum) if seed is not None and seed.maximum is not None else None
-    plan = SeedPlan(mode=given.mode, start=given.start)
-    return plan if limit is None else SeedPlan(mode=given.mode, start=given.start, largest=min(limit, plan.largest))
+    plan = SeedPlan(mode=wanted.mode, start=wanted.start)
+    return plan if limit is None else SeedPlan(mode=wanted.mode, start=wanted.start, largest=min(limit, plan.largest))
 
 
 async def _preset(body: NewDeskBatch, target: Target, context: Context, user: User) -> Applied:

@@ -1,6 +1,7 @@
 """Outputs where a person looks for them: copied out of the queue's own storage, under names that say what they are."""
 
 import asyncio
+import filecmp
 import re
 import shutil
 from pathlib import Path
@@ -28,20 +29,21 @@ class Copies:
         self._engine = engine
         self._root = root
 
-    async def keep(self, lease: Lease, collected: Collected) -> None:
+    async def keep(self, lease: Lease, collected: Collected) -> str | None:
         """Copy all that a run made, and note where it is. When that fails, the job is done all the same: its output
-        is in the queue's storage."""
+        is in the queue's storage. Returns why it failed, for the job's log."""
         try:
             place = await self._place(lease)
-            await asyncio.to_thread(_copy, collected.path, place)
-            copied = [place]
-            for number, each in enumerate(collected.more, start=2):
-                beside = place.with_name(f"{place.stem}_{number}{each.suffix}")
-                await asyncio.to_thread(_copy, each, beside)
-                copied.append(beside)
-            lease.about[COPIES] = [str(each) for each in copied]
+            names = [place.name, *(f"{place.stem}_{n}{each.suffix}" for n, each in enumerate(collected.more, start=2))]
+            copied = [
+                await asyncio.to_thread(_copy, each, place.with_name(name), lease.job_id[-8:])
+                for name, each in zip(names, (collected.path, *collected.more), strict=True)
+            ]
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
+            return f"The output could not be copied to the output folder: {error}. Download it from the page."
+        lease.about[COPIES] = [str(each) for each in copied]
+        return None
 
     async def _place(self, lease: Lease) -> Path:
         job, snapshot = await self._engine.views.job_with_snapshot(lease.tenant_id, lease.job_id)
@@ -72,11 +74,16 @@ def _plain(name: str) -> str:
     return _FOLDER.sub("-", name).strip(" .-")[:80].rstrip(" .-")
 
 
-def _copy(source: Path, place: Path) -> None:
+def _copy(source: Path, place: Path, of_whom: str) -> Path:
+    """Returns where it is; what another job or a person has put there stays."""
     place.parent.mkdir(parents=True, exist_ok=True)
+    # the same content is the same copy, from before this desk was killed
+    if place.exists() and not filecmp.cmp(source, place, shallow=False):
+        place = place.with_name(f"{place.stem} {of_whom}{place.suffix}")
     part = place.with_name(f".{place.name}.part")
     try:
         shutil.copyfile(source, part)
         part.replace(place)
     finally:
         part.unlink(missing_ok=True)
+    return place

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from comfyrelay.desk.script_workflow import CLASS_TYPE, furnish_script
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.telling import Telling
 from comfyrelay.domain.states import Stage
-from comfyrelay.errors import ComfyError
+from comfyrelay.errors import ComfyError, Conflict
 from comfyrelay.server.app import create_app
 from comfyrelay.server.main import listen, serving
 from comfyrelay.server.secrets import load_secrets
@@ -191,26 +191,34 @@ def _for_one_person(settings: Settings) -> Settings:
 
 
 async def _furnish(engine: Engine, settings: Settings) -> tuple[User, bool]:
-    """The one user, the one fleet, and the examples, at the first start."""
+    """The one user, the one fleet, and the examples, at the first start; one that was cut off is gone on with."""
     user = await engine.tenancy.user_of(LOCAL_EMAIL)
-    if user is not None:
+    # what somebody has removed since does not come back
+    is_furnished = settings.data_dir / ".furnished"
+    if user is not None and is_furnished.exists():
         return user, False
-    await engine.catalogue.create_fleet(slug=FLEET, stage=Stage(settings.stage), name="The desk")
+    with suppress(Conflict):
+        await engine.catalogue.create_fleet(slug=FLEET, stage=Stage(settings.stage), name="The desk")
     for each in EXAMPLES:
-        await engine.catalogue.create_workflow(
-            slug=each.slug,
-            name=each.name,
-            graph=each.graph,
-            properties=each.properties,
-            output_node_id=each.output_node_id,
-            output_extension=each.output_extension,
-            output_mime_type=each.output_mime_type,
-        )
-        await engine.catalogue.create_effect(slug=each.slug, workflow_slug=each.slug, name=each.name, credits_cost=0)
-    # after those, so that a first start that was cut off is begun again
-    user = await engine.tenancy.create_user(email=LOCAL_EMAIL, name="You", is_admin=True)
+        with suppress(Conflict):
+            await engine.catalogue.create_workflow(
+                slug=each.slug,
+                name=each.name,
+                graph=each.graph,
+                properties=each.properties,
+                output_node_id=each.output_node_id,
+                output_extension=each.output_extension,
+                output_mime_type=each.output_mime_type,
+            )
+        with suppress(Conflict):
+            await engine.catalogue.create_effect(
+                slug=each.slug, workflow_slug=each.slug, name=each.name, credits_cost=0
+            )
+    user = user or await engine.tenancy.create_user(email=LOCAL_EMAIL, name="You", is_admin=True)
     for name, values in reversed([*PRESETS.items()]):
-        await engine.presets.create(user.tenant_id, name=name, values=values)
+        with suppress(Conflict):
+            await engine.presets.create(user.tenant_id, name=name, values=values)
+    is_furnished.touch()
     return user, True
 
 

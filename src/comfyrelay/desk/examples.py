@@ -126,8 +126,11 @@ def sample_picture() -> bytes:
 
 def write_sample(folder: Path) -> Path:
     """Put the sample where batches look for inputs, once; somebody may have removed it on purpose."""
-    place = folder / "examples" / SAMPLE_NAME
     if not folder.exists():
-        place.parent.mkdir(parents=True)
-        place.write_bytes(sample_picture())
-    return place
+        # the folder appears with what is in it, or not at all
+        part = folder.with_name(f".{folder.name}.part")
+        sample = part / "examples" / SAMPLE_NAME
+        sample.parent.mkdir(parents=True, exist_ok=True)
+        sample.write_bytes(sample_picture())
+        part.rename(folder)
+    return folder / "examples" / SAMPLE_NAME

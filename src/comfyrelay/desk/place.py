@@ -19,7 +19,9 @@ def take_folder(folder: Path) -> FolderLock:
     """Make and lock the folder; `ConfigurationError` says what is wrong with it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        # a folder that somebody uses for other things, too, stays as open as it is
+        if not any(folder.iterdir()):
+            folder.chmod(0o700)
     except OSError as error:
         raise ConfigurationError(f"The folder {folder} cannot be used: {error.strerror}. {ADVICE}") from None
     check_place(folder)

@@ -23,7 +23,7 @@ from comfyrelay.desk.script_workflow import NODE_ID, is_script, job_of, values_i
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
 from comfyrelay.worker.careful import MARK, CarefulClient
 from comfyrelay.worker.control import storable
-from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.state import Held
 
 __all__ = ["ScriptClient"]
 
@@ -36,6 +36,9 @@ LINES_A_SECOND = 100
 MOST_LINES = 20_000
 MOST_LOG_FILES = 1000
 PIECE_BYTES = 1024 * 1024
+# What was in ComfyUI's queue before the script began: none of it is the script's.
+BEFORE = "_queue_before"
+FEWEST_LETTERS = 8
 
 
 class ScriptClient(CarefulClient):
@@ -65,13 +68,17 @@ class ScriptClient(CarefulClient):
         except OSError as error:
             raise OutputGone(f"The file {file.filename} that the script saved cannot be read.") from error
 
-    async def left_of(self, lease: Lease) -> list[str]:
-        if not is_script(lease.graph):
-            return await super().left_of(lease)
+    async def left_of(self, held: Held) -> list[str]:
+        if not is_script(held.lease.graph):
+            return await super().left_of(held)
+        if not held.runs:
+            # it was not begun: another one that has the same words may have been
+            return []
         # a script does not name its lease, but it sends the words that it was given
-        words = str(values_in(lease.graph).get("positive") or "").strip()
-        found = await self.prompts()
-        return [each for each, prompt in found.items() if words and _is_of_script(prompt) and _has(prompt, words)]
+        words = str(values_in(held.lease.graph).get("positive") or "").strip()
+        before = set(held.lease.about.get(BEFORE) or ())
+        found = await self._prompts_since(before)
+        return [each for each, prompt in found.items() if words and _has(prompt, words)]
 
     async def _run_script(self, job: ScriptJob, on_event: EventListener) -> RunResult:
         run_id = f"script-{uuid4()}"
@@ -82,7 +89,7 @@ class ScriptClient(CarefulClient):
         on_event(Started(prompt_id=run_id))
         argv = await asyncio.to_thread(self._runner.command, job)
         # first of all: whatever becomes of it, this is what was run
-        on_event(Told(prompt_id=run_id, about={"argv": argv, "log": str(log_path)}))
+        on_event(Told(prompt_id=run_id, about={"argv": argv, "log": str(log_path), BEFORE: sorted(before)}))
         lines.say(f"$ {shown(argv)}")
         lines.say(f"Everything that it prints is in {log_path}")
 
@@ -133,7 +140,7 @@ class ScriptClient(CarefulClient):
         told: set[str] = set()
         while True:
             with suppress(ComfyError):
-                for prompt_id in await self._prompts_since(before) - told:
+                for prompt_id in (await self._prompts_since(before)).keys() - told:
                     told.add(prompt_id)
                     on_event(Queued(prompt_id=prompt_id))
             await asyncio.sleep(WATCH_SECONDS)
@@ -144,9 +151,9 @@ class ScriptClient(CarefulClient):
                 for prompt_id in await self._prompts_since(before):
                     await self.cancel(prompt_id)
 
-    async def _prompts_since(self, before: set[str]) -> set[str]:
+    async def _prompts_since(self, before: set[str]) -> dict[str, Prompt]:
         found = await self.prompts()
-        return {each for each, prompt in found.items() if each not in before and _is_of_script(prompt)}
+        return {each: prompt for each, prompt in found.items() if each not in before and _is_of_script(prompt)}
 
 
 def _is_of_script(prompt: Prompt) -> bool:
@@ -155,8 +162,10 @@ def _is_of_script(prompt: Prompt) -> bool:
 
 
 def _has(prompt: Prompt, words: str) -> bool:
+    """Whether they are one of its texts, or a part of one, which with very few letters says nothing."""
     inputs = [node.get("inputs") for node in prompt.graph.values() if isinstance(node, dict)]
-    return any(isinstance(value, str) and words in value for each in inputs if each for value in each.values())
+    texts = [value.strip() for each in inputs if each for value in each.values() if isinstance(value, str)]
+    return words in texts or (len(words) >= FEWEST_LETTERS and any(words in text for text in texts))
 
 
 def _about(result: ScriptResult, outputs: Sequence[Path], log_path: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ The document that stands for its graph names parameters only. Which program is r
 configuration says; a command line is in no request and in no lease.
 """
 
-import mimetypes
 import shlex
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from comfyrelay.comfy.graph import Graph
 from comfyrelay.desk.script_command import MOST_TRIES, ScriptJob, ScriptSettings, check_job, templates
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
+from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.engine import Engine
 from comfyrelay.store.tenants import User
 
@@ -132,7 +132,7 @@ async def furnish_script(engine: Engine, user: User, settings: ScriptSettings | 
         "properties": properties_of(settings),
         "output_node_id": NODE_ID,
         "output_extension": settings.output_extension,
-        "output_mime_type": mimetypes.guess_type(f"x.{settings.output_extension}")[0] or "video/mp4",
+        "output_mime_type": guess_media_type(f"x.{settings.output_extension}") or "video/mp4",
     }
     if known is None:
         await engine.catalogue.create_workflow(slug=SLUG, tenant_id=user.tenant_id, kind=WorkflowKind.SCRIPT, **fields)

@@ -11,7 +11,7 @@ from comfyrelay.server.auth import CurrentUser
 from comfyrelay.server.context import Context, ContextOf
 from comfyrelay.server.fields import Limit
 from comfyrelay.server.problems import may_answer
-from comfyrelay.server.user_job_models import BatchBody, Move, NewBatchBody, Pause, Retry
+from comfyrelay.server.user_job_models import BatchBody, Move, NewBatchBody, Pause, Retry, told_of_move
 from comfyrelay.server.user_models import Cursor, IdInPath
 from comfyrelay.services.batches import BatchRequest, BatchState
 from comfyrelay.services.submit import Item, chosen_stage
@@ -119,11 +119,11 @@ async def again(
     return Answer(data=batch_body(state), message="Submitted.")
 
 
-@router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def move(batch_id: IdInPath, body: Move, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
     """Move the waiting items together among your own jobs."""
-    await context.engine.control.move_batch(user.tenant_id, batch_id, body.to)
-    return await _answer(context, user, batch_id, "Moved.")
+    has_moved = await context.engine.control.move_batch(user.tenant_id, batch_id, body.to)
+    return await _answer(context, user, batch_id, told_of_move(has_moved=has_moved))
 
 
 async def _answer(context: Context, user: User, batch_id: str, message: str) -> Answer[BatchBody]:

@@ -170,6 +170,10 @@ class Move(Body):
     to: MoveTo
 
 
+def told_of_move(*, has_moved: bool) -> str:
+    return "Moved." if has_moved else "It is there already: a move is among your own jobs of the same priority."
+
+
 class LogLineBody(Body):
     line: str
     created_at: datetime

@@ -22,6 +22,7 @@ from comfyrelay.server.user_job_models import (
     RefusedBody,
     Retry,
     WaitingBody,
+    told_of_move,
 )
 from comfyrelay.server.user_models import ID, Cursor, Deleted, IdInPath
 from comfyrelay.services.bulk import BulkFilter
@@ -164,8 +165,8 @@ async def resume(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Ans
 @router.post("/{job_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def move(job_id: IdInPath, body: Move, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
     """Move a waiting job among your own of the same priority."""
-    await context.engine.control.move(user.tenant_id, job_id, body.to)
-    return Answer(data=job_body(await context.engine.views.job(user.tenant_id, job_id)), message="Moved.")
+    message = told_of_move(has_moved=await context.engine.control.move(user.tenant_id, job_id, body.to))
+    return Answer(data=job_body(await context.engine.views.job(user.tenant_id, job_id)), message=message)
 
 
 async def _answer(context: Context, found: Job, message: str) -> Answer[JobBody]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.pace import NEWEST, expected_seconds
 from comfyrelay.domain.states import JobStatus, Stage
-from comfyrelay.errors import IdempotencyConflict, InvalidInput, NotFound
+from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.steps import Step
@@ -34,6 +34,8 @@ class BatchRequest:
     webhook_url: str | None = None
     notify_urls: Sequence[str] = field(default=(), repr=False)
     stage: Stage | None = None
+    # what makes it the same request as another with its key; that of all the rest, where none is given
+    request_digest: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,7 @@ class Batches:
             raise InvalidInput(errors={"items": f"A batch has between 1 and {MOST_ITEMS} items."})
         check_texts(idempotency_key=request.idempotency_key, label=request.label, webhook_url=request.webhook_url)
         pool = await self._databases.pool_of(request.tenant_id)
-        request_digest = _digest(request)
+        request_digest = request.request_digest or _digest(request)
         async with pool.read() as tx:
             batch = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
         is_new = False
@@ -84,6 +86,16 @@ class Batches:
         if batch.request_digest != request_digest:
             raise IdempotencyConflict
         return await self.state(request.tenant_id, batch.id), is_new
+
+    async def known(self, tenant_id: str, *, idempotency_key: str, request_digest: str) -> BatchState | None:
+        """The batch of a request that has come before; `IdempotencyConflict` when its key was another request's."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            batch = await media.batch(tx, tenant_id, key=idempotency_key)
+        if batch is None:
+            return None
+        if batch.request_digest != request_digest:
+            raise IdempotencyConflict
+        return await self.state(tenant_id, batch.id)
 
     async def _create(self, pool: Database, request: BatchRequest, request_digest: str) -> tuple[Batch, bool]:
         batch_id = new_id()
@@ -165,6 +177,8 @@ class Batches:
             if before is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
             old = await jobs.newest_in_batch(tx, tenant_id, batch_id)
+            if not old:
+                raise Conflict("Nothing of this batch is left that could be run again.")
             await self._submit.guard_concurrency(tx, tenant_id, old[0].user_id)
             payloads = await self._submit.payloads_again(tx, old, new_seeds=new_seeds)
             key = f"again:{new_batch_id}"

@@ -104,32 +104,37 @@ class Control:
             lambda dispatch, _: lifecycle.set_priority(dispatch, priority=priority),
         )
 
-    async def move(self, tenant_id: str, job_id: str, to: MoveTo) -> None:
-        """Move a waiting job among its tenant's own jobs of the same priority."""
+    async def move(self, tenant_id: str, job_id: str, to: MoveTo) -> bool:
+        """Move a waiting job among its tenant's own jobs of the same priority; returns whether its place changed."""
         job = await self._ensure_dispatch(tenant_id, job_id)
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, tenant_id, [job.id])).get(job.id)
         if dispatch is None or dispatch.status not in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
             raise Conflict(f"Only a waiting job can be moved; this one is {job.status}.")
-        await self._move(tenant_id, {dispatch.id: dispatch.priority}, to)
+        return await self._move(tenant_id, {dispatch.id: dispatch.priority}, to)
 
-    async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo) -> None:
-        """Move a batch's waiting items together, keeping their order."""
+    async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo) -> bool:
+        """Move a batch's waiting items together, keeping their order; returns whether their places changed."""
         await self._require_batch(tenant_id, batch_id)
         await self._relay.enqueue_pending(await self._databases.pool_name_of(tenant_id))
         async with self._databases.central.read() as tx:
             waiting = await dispatches.waiting_of_batch(tx, tenant_id, batch_id)
-        await self._move(tenant_id, waiting, to)
+        if not waiting:
+            raise Conflict("Nothing of this batch is waiting.")
+        return await self._move(tenant_id, waiting, to)
 
-    async def _move(self, tenant_id: str, moving: dict[int, int], to: MoveTo) -> None:
-        async def work(tx: Tx) -> None:
+    async def _move(self, tenant_id: str, moving: dict[int, int], to: MoveTo) -> bool:
+        async def work(tx: Tx) -> bool:
+            has_moved = False
             for priority in sorted(set(moving.values())):
                 places = await dispatches.places(tx, tenant_id, priority)
                 chosen = {id_ for id_, its in moving.items() if its == priority}
                 if ranks := ordering.move(places, chosen, to):
                     await dispatches.write_ranks(tx, ranks)
+                    has_moved = True
+            return has_moved
 
-        await self._databases.central.run(Step.MOVE, work)
+        return await self._databases.central.run(Step.MOVE, work)
 
     async def _on_job(self, tenant_id: str, job_id: str, verb: str, decide: Decide) -> Job:
         job = await self._ensure_dispatch(tenant_id, job_id)

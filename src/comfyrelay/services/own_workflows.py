@@ -1,6 +1,5 @@
 """Graphs that users bring themselves: workflows private to their tenant, held to stricter rules than an operator's."""
 
-import mimetypes
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from comfyrelay.comfy.graph import Graph, check_graph, input_texts, placeholders
 from comfyrelay.comfy.nodes import FOLDER_MARKS, files_in
 from comfyrelay.domain.properties import ASSET_TYPES
 from comfyrelay.errors import GraphError, InvalidInput, NotFound
+from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
@@ -113,7 +113,7 @@ def _check_files(new: NewWorkflow) -> None:
 
 
 def _mime_type(new: NewWorkflow) -> str:
-    found = new.output_mime_type or mimetypes.guess_type(f"output.{new.output_extension}", strict=False)[0] or ""
+    found = new.output_mime_type or guess_media_type(f"output.{new.output_extension}") or ""
     if not found.startswith(MEDIA_TYPES):
         raise InvalidInput(errors={"output_mime_type": "The output must be an image, a video or audio."})
     return found

@@ -4,13 +4,15 @@ import asyncio
 import hashlib
 import mimetypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.errors import InvalidInput, TooLarge
+from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.library import Library
 from comfyrelay.services.steps import Step
@@ -111,13 +113,14 @@ class Uploads:
 
         async def copy(source: Path, row: dict[str, Any]) -> None:
             async with turn:
-                row["content_hash"] = await self._copy(source, row["path"], row["size"])
+                with _readable(source):
+                    row["content_hash"] = await self._copy(source, row["path"], row["size"])
 
         try:
             async with asyncio.TaskGroup() as group:
                 for source, row in rows.items():
                     group.create_task(copy(source, row))
-        except* Exception as failed:
+        except ExceptionGroup as failed:
             # one sentence is enough, and the first is as good as any
             raise failed.exceptions[0] from None
 
@@ -195,14 +198,26 @@ class Uploads:
             return list((await media.files_of(tx, user.tenant_id, ids)).values())
 
 
+@contextmanager
+def _readable(source: Path) -> Iterator[None]:
+    """Say of a file on this machine why it cannot be taken; storage speaks for itself."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInput(errors={"file": f"{source.name} cannot be read: {error.strerror}."}) from None
+
+
 def _announced(source: Path) -> NewUpload:
-    guessed = mimetypes.guess_type(source.name, strict=False)[0] or "application/octet-stream"
-    return NewUpload(mime_type=guessed, size=source.stat().st_size, original_filename=source.name)
+    with _readable(source):
+        size = source.stat().st_size
+    guessed = guess_media_type(source.name) or "application/octet-stream"
+    return NewUpload(mime_type=guessed, size=size, original_filename=source.name)
 
 
 def check_upload(new: NewUpload, *, max_bytes: int) -> None:
     if not new.mime_type.startswith(MEDIA_TYPES):
-        raise InvalidInput(errors={"mime_type": "Only images, videos and audio can be uploaded."})
+        told = f"Only images, videos and audio can be uploaded; {new.original_filename!r} is {new.mime_type}."
+        raise InvalidInput(errors={"mime_type": told})
     if new.size > max_bytes:
         raise TooLarge(f"The file is too large: at most {max_bytes} bytes are allowed.")
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import mimetypes
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from aiohttp import web
 from PIL import Image
 
+from comfyrelay.media_types import guess_media_type
 from comfyrelay.sim.engine import Engine
 from comfyrelay.sim.folders import split_kind
 from comfyrelay.sim.misbehaviour import LostFile
@@ -145,5 +145,5 @@ def _channel(path: Path, channel: str) -> bytes:
 
 
 def _content_type(path: Path) -> str:
-    guessed = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    guessed = guess_media_type(path.name) or "application/octet-stream"
     return "application/octet-stream" if guessed in _UNSAFE_TYPES else guessed

@@ -1,11 +1,11 @@
 """Header values made of what users type: correctly encoded, and never with a line of their own."""
 
-import mimetypes
 import re
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from comfyrelay.errors import InvalidInput
+from comfyrelay.media_types import guess_media_type
 
 __all__ = ["check_content_type", "content_disposition", "guess_content_type", "safe_filename"]
 
@@ -29,8 +29,7 @@ def check_content_type(content_type: str) -> str:
 
 def guess_content_type(path: str) -> str | None:
     """Return the content type that an object's name suggests."""
-    # not strict, because Python 3.11 knows image/webp only so
-    return mimetypes.guess_type(PurePosixPath(path).name, strict=False)[0]
+    return guess_media_type(PurePosixPath(path).name)
 
 
 def safe_filename(filename: str) -> str:

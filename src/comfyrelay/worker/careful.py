@@ -10,7 +10,7 @@ from comfyrelay.comfy.graph import Graph
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused, ServerUnreachable
-from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.state import Held
 
 __all__ = ["MARK", "CarefulClient"]
 
@@ -45,10 +45,10 @@ class CarefulClient(ComfyClient):
             raise ServerRefused("The GPU is in a bad state until ComfyUI is restarted.")
         self._sick_on = None
 
-    async def left_of(self, lease: Lease) -> list[str]:
-        """The prompt ids of what still runs or waits here for a lease."""
+    async def left_of(self, held: Held) -> list[str]:
+        """The prompt ids of what still runs or waits here for a lease of an earlier process."""
         found = await self.prompts()
-        return [prompt_id for prompt_id, prompt in found.items() if prompt.extra_data.get(MARK) == lease.name]
+        return [each for each, prompt in found.items() if prompt.extra_data.get(MARK) == held.lease.name]
 
     async def run(self, graph: Graph, **options: Any) -> RunResult:
         try:

@@ -62,7 +62,8 @@ WORD_SECONDS = 60.0
 _NOT_OURS = (LeaseLost, NotFound, Unauthorized, Forbidden)
 
 
-OutputListener = Callable[[Lease, Collected], Awaitable[None]]
+# Returns what is to be said of it in the job's log, if anything.
+OutputListener = Callable[[Lease, Collected], Awaitable[str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,7 @@ class Work:
         collected = _recalled(held.output)
         if collected is None:
             # whatever becomes of the lease, none of them may go on beside a new one
-            found = await self._tools.servers.left_of(self.lease)
+            found = await self._tools.servers.left_of(held)
             self._ran.runs.extend(each for each in found if each not in held.runs)
             await self._tools.servers.stop(self._ran.runs)
         return await self._settled(self._until_stopped(self._settle_left_behind(collected)))
@@ -267,8 +268,8 @@ class Work:
             except TransferFailed as error:
                 await self._fail(f"The output could not be stored. {error.detail}", Fault.WORKER)
                 return
-            if tools.on_output is not None:
-                await tools.on_output(lease, collected)
+            if tools.on_output is not None and (line := await tools.on_output(lease, collected)) is not None:
+                self._pulse.log(line)
             try:
                 await self._tell(
                     lambda: tools.control.complete(
@@ -407,7 +408,7 @@ class Work:
         return RunTold(
             seed=_seed_of(lease.graph, lease.about),
             began_after_seconds=lease.began_after_seconds,
-            about=lease.about or None,
+            about={name: value for name, value in lease.about.items() if not name.startswith("_")} or None,
         )
 
     @property

@@ -82,7 +82,7 @@ class Lease:
     began_after_seconds: float | None = None
     # of the node that runs now, for people
     node_title: str = ""
-    # what is to be kept of its run however that ends
+    # what is to be kept of its run however that ends; names that begin with _ are for this machine alone
     about: dict[str, Any] = field(default_factory=dict)
     stop: Stop | None = None
     stopped: asyncio.Event = field(default_factory=asyncio.Event)

@@ -32,6 +32,7 @@ from comfyrelay.worker.careful import MARK, CarefulClient
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.restarts import Restarts
 from comfyrelay.worker.settings import WorkerSettings
+from comfyrelay.worker.state import Held
 
 __all__ = ["ClientMaker", "Ran", "Servers"]
 
@@ -188,12 +189,12 @@ class Servers:
             else:
                 return ran.result
 
-    async def left_of(self, lease: Lease) -> list[tuple[str, str]]:
+    async def left_of(self, held: Held) -> list[tuple[str, str]]:
         """What still runs or waits for a lease of an earlier process, by server and prompt id."""
         found: list[tuple[str, str]] = []
         for name, server in self._own.items():
             with suppress(ComfyError):
-                found += [(name, prompt_id) for prompt_id in await server.left_of(lease)]
+                found += [(name, prompt_id) for prompt_id in await server.left_of(held)]
         return found
 
     async def stop(self, runs: Iterable[tuple[str, str]]) -> None:
