@@ -17,7 +17,7 @@ from comfyrelay.desk.desk import Desk
 from comfyrelay.desk.place import filesystem_of, take_folder
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings
-from comfyrelay.sim import Sim, Slow
+from comfyrelay.sim import Fail, Sim, Slow
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk
@@ -133,11 +133,11 @@ async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_
     named = make_desk(tmp_path, comfyui_url=[url])
     async with named.open() as (_, ready), Client(ready.url) as client:
         job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
-        away = f"ComfyUI does not answer at {url}."
+        away = f"Nobody answers at {url}: is ComfyUI running there?"
         await until_waiting(client, job["id"], away)
-        assert await away_at(client) == [url]
+        assert await away_at(client) == [away]
         seen = await look(client, Labels(client))
-        assert (seen.comfyui_away, seen.waits_for) == ([url], away)
+        assert (seen.comfyui_away, seen.waits_for) == ([away], away)
         async with Sim(port=port) as sim:
             async for _event in client.events(job["id"]):
                 pass
@@ -150,6 +150,17 @@ async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_
                     break
         # it was killed with the job in it, which goes back to the queue
         await until_waiting(client, again["id"], away)
+
+
+async def test_a_comfyui_whose_gpu_is_in_a_bad_state_is_not_said_to_be_away(tmp_path: Path) -> None:
+    async with Sim() as sim:
+        sim.misbehave(Fail(class_type="ImageInvert", message="CUDA error: an illegal memory access was encountered"))
+        named = make_desk(tmp_path, comfyui_url=[sim.url])
+        async with named.open() as (_, ready), Client(ready.url) as client:
+            job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
+            bad = "The GPU is in a bad state until ComfyUI is restarted."
+            await until_waiting(client, job["id"], f"ComfyUI at {sim.url} cannot be used: {bad}")
+            assert await away_at(client) == [f"ComfyUI at {sim.url} cannot be used: {bad}"]
 
 
 def sample(desk: Desk) -> Path:

@@ -122,7 +122,7 @@ async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path) -> N
     port = free_port()
     made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{port}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))
-    away = f"ComfyUI does not answer at http://127.0.0.1:{port}."
+    away = f"Nobody answers at http://127.0.0.1:{port}: is ComfyUI running there?"
     async with made.open() as (_, ready), Client(ready.url):
         running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"))
         assert running.stderr is not None

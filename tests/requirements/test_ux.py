@@ -108,10 +108,10 @@ async def test_a_comfyui_that_is_away_is_what_is_said_first(tmp_path: Path, chro
     nobody = f"http://127.0.0.1:{free_port()}"
     made = make_desk(tmp_path, comfyui_url=[nobody])
     async with made.open() as (_worker, ready), open_page(chromium, ready.url) as page:
-        await expect(page.page.locator("#machine")).to_contain_text("ComfyUI does not answer")
+        await expect(page.page.locator("#machine")).to_contain_text("is ComfyUI running there?")
         await page.submit("waits")
         await page.rows.get_by_role("link", name="waits").click()
-        await expect(page.pane.locator(".words")).to_have_text(f"ComfyUI does not answer at {nobody}.")
+        await expect(page.pane.locator(".words")).to_have_text(f"Nobody answers at {nobody}: is ComfyUI running there?")
 
 
 async def test_the_command_of_a_script_is_on_the_page_before_it_runs(desk: House, page: Looking) -> None:

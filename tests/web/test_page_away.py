@@ -19,10 +19,13 @@ async def desk_url(tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def test_the_page_says_so_at_its_head_and_of_what_waits(looking: Looking) -> None:
-    bare = looking.comfyui.removeprefix("http://")
-    await expect(looking.page.locator("#machine")).to_have_text(f"ComfyUI does not answer at {bare}")
+    await expect(looking.page.locator("#machine")).to_have_text(
+        f"Nobody answers at {looking.comfyui}: is ComfyUI running there?"
+    )
     await expect(looking.page.locator("#machine")).to_have_attribute("data-kind", "bad")
     await looking.submit("waits")
     await looking.rows.locator(".name").click()
     await looking.status_is("pending")
-    await expect(looking.pane.locator(".words")).to_have_text(f"ComfyUI does not answer at {looking.comfyui}.")
+    await expect(looking.pane.locator(".words")).to_have_text(
+        f"Nobody answers at {looking.comfyui}: is ComfyUI running there?"
+    )

@@ -124,7 +124,7 @@ async def _why(client: Client, queued: Sequence[Job]) -> str | None:
 
 def shown(seen: Snapshot, now: datetime) -> RenderableType:
     parts: list[RenderableType] = [_headline(seen), *_about_workers(seen)]
-    parts += [Text(f"ComfyUI does not answer at {words.clean(each)}.", style="red") for each in seen.comfyui_away]
+    parts += [Text(words.clean(each), style="red") for each in seen.comfyui_away]
     if seen.waits_for and not seen.comfyui_away:
         parts.append(Text(words.clean(seen.waits_for), style="yellow"))
     if seen.running:

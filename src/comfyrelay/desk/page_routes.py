@@ -56,8 +56,8 @@ class FetchedBody(Body):
 
 class NowBody(Body):
     """`waiting` is in the order in which it will run; `worker` is null until it has registered. What is only fetched
-    counts as waiting, although the job's own status is `processing`. `comfyui_away` are the ComfyUI servers that do not
-    answer."""
+    counts as waiting, although the job's own status is `processing`. `comfyui_away` says of each ComfyUI
+    server that cannot be used why."""
 
     worker: WorkerNow | None
     comfyui_away: list[str]

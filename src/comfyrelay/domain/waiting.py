@@ -51,14 +51,14 @@ def explain(
 ) -> Waiting:
     """The first reason that holds, from the one that lasts longest to the one that solves itself.
 
-    `comfyui_away` are the addresses of all ComfyUI servers there are, if none of them answers.
+    `comfyui_away` says of each ComfyUI server why it cannot be used, if none of them can be.
     """
     if is_paused:
         return Waiting(reason=Reason.PAUSED, text="Paused. Resume it to let it run.")
     if pool_is_down:
         return Waiting(reason=Reason.POOL_DOWN, text="The database that holds this job cannot be reached right now.")
     if comfyui_away:
-        return Waiting(reason=Reason.NO_COMFYUI, text=f"ComfyUI does not answer at {' or '.join(comfyui_away)}.")
+        return Waiting(reason=Reason.NO_COMFYUI, text=" ".join(comfyui_away))
     if available_at > now:
         return _not_before(available_at, now)
     if not serving:

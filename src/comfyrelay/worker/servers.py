@@ -99,6 +99,8 @@ class Servers:
         }
         self._members = members
         self._states: dict[str, ClientState] = {}
+        # why those that are offline are so
+        self._reasons: dict[str, str | None] = {}
 
     @property
     def own(self) -> Sequence[CarefulClient]:
@@ -139,8 +141,8 @@ class Servers:
 
     @property
     def away(self) -> list[str]:
-        """The addresses of the ComfyUI servers that were asked and do not answer."""
-        return [each.url for name, each in self._own.items() if self._states.get(name) is ClientState.OFFLINE]
+        """Of each ComfyUI server that was asked and cannot be used, a sentence that says why."""
+        return [_why_away(self._own[name].url, reason) for name, reason in self._reasons.items() if name in self._own]
 
     def slots(self, provider: str) -> int:
         """How many jobs can run there at once now."""
@@ -249,6 +251,10 @@ class Servers:
         name, state = event.client_id, event.state
         if state is ClientState.CONNECTING:
             return
+        if state is ClientState.OFFLINE:
+            self._reasons[name] = event.reason
+        else:
+            self._reasons.pop(name, None)
         if self._states.get(name) is not state:
             self._states[name] = state
             url = self._own[name].url if name in self._own else name
@@ -257,6 +263,11 @@ class Servers:
         if state is ClientState.OFFLINE and name in self._own:
             self._restarts.look_after(name, self._own[name])
         self._on_change()
+
+
+def _why_away(url: str, reason: str | None) -> str:
+    told = reason or "It does not answer."
+    return told if url in told else f"ComfyUI at {url} cannot be used: {told}"
 
 
 def _comfy_client(url: str, timeouts: RunTimeouts) -> CarefulClient:

@@ -60,11 +60,11 @@ function showMachine(isReached) {
   const [words, kind] = !isReached
     ? ["The desk does not answer", "bad"]
     : isDeaf
-      ? [`ComfyUI does not answer at ${away.map(bare).join(" or ")}`, "bad"]
+      ? [away.join(" "), "bad"]
       : worker
         ? (MACHINE[worker.state] ?? [worker.state, "warn"])
         : ["The worker is starting", "warn"];
-  const some = away.length ? ` (no answer from ${away.map(bare).join(", ")})` : "";
+  const some = away.length ? ` (${away.join(" ")})` : "";
   const where = !desk || isDeaf ? "" : desk.is_stand_in ? "stand-in" : `ComfyUI at ${desk.comfyui.map(bare).join(", ")}${some}`;
   $("machine").dataset.kind = kind;
   setText($("machine-text"), [words, where].filter(Boolean).join(" · "));
