@@ -44,7 +44,7 @@ class Http:
         self.use_proxy = not is_loopback(parts.hostname or "")
         try:
             self._client = httpx.AsyncClient(headers=self.headers, timeout=_TIMEOUT, trust_env=self.use_proxy)
-        except (ImportError, ValueError) as error:
+        except (ImportError, ValueError, httpx.InvalidURL) as error:
             raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
         self._turn = asyncio.Semaphore(_AT_ONCE)
 

@@ -1,9 +1,12 @@
 """What a worker needs to know: `COMFYRELAY_WORKER_…`, the names that operators know, or `[worker]` in the file."""
 
+import shlex
 import socket
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
+import httpx
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
@@ -37,6 +40,10 @@ PLAIN_NAMES = {
     "capabilities": "CAPABILITIES",
     "asg_name": "ASG_NAME",
 }
+
+NO_METADATA = ("", "off")
+# What a worker finds out by itself.
+OWN_CAPABILITIES = frozenset({"comfyui", "models", "node_types", "providers"})
 
 Provider = Literal["self_hosted", "cloud"]
 
@@ -126,7 +133,31 @@ class WorkerSettings(ArgumentsOnly):
     def _address(cls, url: str) -> str:
         if not url.startswith(("http://", "https://")):
             raise ValueError("write the address with http:// or https:// in front")
+        _check_address(url)
         return url.rstrip("/")
+
+    @field_validator("metadata_url")
+    @classmethod
+    def _address_or_off(cls, url: str) -> str:
+        if url not in NO_METADATA:
+            _check_address(url)
+        return url
+
+    @field_validator("comfyui_restart_command")
+    @classmethod
+    def _words(cls, command: str | None) -> str | None:
+        try:
+            shlex.split(command or "")
+        except ValueError as error:
+            raise ValueError(f"it is no command that can be read ({error})") from None
+        return command
+
+    @field_validator("capabilities")
+    @classmethod
+    def _not_our_own(cls, said: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(OWN_CAPABILITIES & said.keys()):
+            raise ValueError(f"a worker finds out by itself about {', '.join(taken)}; use other names")
+        return said
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
@@ -152,7 +183,7 @@ class WorkerSettings(ArgumentsOnly):
 
     @property
     def has_metadata(self) -> bool:
-        return self.metadata_url not in ("", "off")
+        return self.metadata_url not in NO_METADATA
 
     @property
     def host_name(self) -> str:
@@ -164,6 +195,17 @@ class WorkerSettings(ArgumentsOnly):
             return None
         place = self.comfyui_base_url.index(url) if len(self.comfyui_folders) > 1 else 0
         return self.comfyui_folders[place].expanduser().absolute()
+
+
+def _check_address(url: str) -> None:
+    """With both, for each takes what the other stumbles over. The address is not repeated: it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        is_one = bool(parts.hostname and httpx.URL(url).host) and parts.port != 0
+    except (ValueError, httpx.InvalidURL):
+        is_one = False
+    if not is_one:
+        raise ValueError("it is not an address: write it like http://192.168.1.10:8420")
 
 
 def load_worker_settings() -> WorkerSettings:

@@ -68,7 +68,7 @@ class Transfers:
         self._on_bytes = on_bytes or (lambda _direction, _count: None)
         try:
             self._client = httpx.AsyncClient(timeout=_TIMEOUT)
-        except (ImportError, ValueError) as error:
+        except (ImportError, ValueError, httpx.InvalidURL) as error:
             raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
         # a proxy is for other machines
         self._here = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
