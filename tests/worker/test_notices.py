@@ -23,7 +23,7 @@ async def watching(url: str, *, interval_seconds: float = 0.005) -> AsyncIterato
     notices = Notices(
         imds=imds, interval_seconds=interval_seconds, shutdown_seconds=SHUTDOWN_SECONDS, asg_seconds=ASG_SECONDS
     )
-    notices.start(signals=False)
+    notices.watch()
     try:
         yield notices
     finally:
@@ -221,7 +221,7 @@ class Windows(asyncio.SelectorEventLoop):
 
 async def main():
     notices = Notices(imds=None, shutdown_seconds=30, asg_seconds=110)
-    notices.start()
+    notices.hear_signals()
     print("ready", flush=True)
     notice = None
     while notice is None or not notice.at_once:
@@ -271,7 +271,7 @@ async def test_one_signal_leaves_some_time_and_a_second_none(
 async def test_once_closed_signals_do_what_they_did_before() -> None:
     before = signal.getsignal(signal.SIGTERM)
     notices = Notices(imds=None, shutdown_seconds=SHUTDOWN_SECONDS, asg_seconds=ASG_SECONDS)
-    notices.start()
+    notices.hear_signals()
     assert signal.getsignal(signal.SIGTERM) != before
     await notices.close()
     assert signal.getsignal(signal.SIGTERM) == before

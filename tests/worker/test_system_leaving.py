@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
@@ -11,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from comfyrelay.sim import Slow, Stuck
+from tests.harness import PATIENCE_SECONDS
 from tests.worker.metadata import Metadata
 from tests.worker.processes import Service
 from tests.worker.system import DOWNLOAD, UPLOAD, System
@@ -128,6 +130,29 @@ class TestLeaving:
         assert await worker.ended() == 0
         await system.completed(job)
         await finished_by_another(system, second)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_is_heard_before_the_worker_knows_who_it_is(tmp_path: Path, number: signal.Signals) -> None:
+    asked = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as silent:
+        environment = {
+            "API_BASE_URL": "http://127.0.0.1:1",
+            "COMFYUI_BASE_URL": "http://127.0.0.1:1",
+            "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path),
+            "COMFYRELAY_WORKER_METADATA_URL": f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}",
+        }
+        worker = Service("early", "worker", environment=environment, log=tmp_path / "log")
+        await worker.start()
+        await asyncio.wait_for(asked.wait(), PATIENCE_SECONDS)
+        worker.send(number)
+        assert await worker.ended() == 0, worker.text()
 
 
 async def test_a_second_signal_waits_for_nothing(system: System) -> None:

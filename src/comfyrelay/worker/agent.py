@@ -102,23 +102,31 @@ class Agent:
         self._notices.tell(Notice(reason="shutdown", seconds=time_left))
 
     async def run(self) -> None:
-        this = await machine(self._settings, self._imds)
+        if self._signals:
+            # before all that takes time: EC2 may think for seconds about who we are
+            self._notices.hear_signals()
+        try:
+            this = await machine(self._settings, self._imds)
+            await self._be_there(this)
+        finally:
+            if self._imds is not None:
+                await self._imds.close()
+            # last: until then a signal must not end the process in the middle of this
+            await self._notices.close()
+
+    async def _be_there(self, this: Machine) -> None:
         state = State(self._settings.data_dir / this.folder_name)
         state.open()
         try:
             self._find_group(this)
-            self._notices.start(signals=self._signals)
+            self._notices.watch()
             await self._live(this, state)
         finally:
             await self._servers.close()
             if self._protection is not None:
                 await self._protection.close()
-            if self._imds is not None:
-                await self._imds.close()
             state.close()
             await self._let_go_of_machine()
-            # last: until then a signal must not end the process in the middle of this
-            await self._notices.close()
 
     async def _live(self, this: Machine, state: State) -> None:
         control = Control(self._settings.api_base_url, worker_id=this.worker_id)

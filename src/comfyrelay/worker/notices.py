@@ -80,12 +80,14 @@ class Notices:
         """Whether the Auto Scaling group ends this instance, also where something else was more urgent."""
         return self._said.get(ENDED_BY_GROUP) in ENDING
 
-    def start(self, *, signals: bool = True) -> None:
-        if signals:
-            for number in SIGNALS:
-                self._hear(number)
+    def hear_signals(self) -> None:
+        for number in SIGNALS:
+            self._hear(number)
+
+    def watch(self) -> None:
+        """Look for notices of EC2 from now on, where there is somebody to ask."""
         if self._imds is not None:
-            self._watching = asyncio.create_task(self._watch(self._imds))
+            self._watching = asyncio.create_task(self._look_again_and_again(self._imds))
 
     async def close(self) -> None:
         while self._undo:
@@ -122,7 +124,7 @@ class Notices:
         at_once, self._was_told = self._was_told, True
         self.tell(Notice(reason="shutdown", seconds=0.0 if at_once else self._shutdown_seconds, at_once=at_once))
 
-    async def _watch(self, imds: Imds) -> None:
+    async def _look_again_and_again(self, imds: Imds) -> None:
         tries = iter(LATER_TRIES)
         while True:
             await self._look(imds)
