@@ -266,6 +266,11 @@ class System:
             while ((await self.job(job_id))["progress"] or {}).get("value", 0.0) < value:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
+    async def until_stage(self, job_id: str, stage: str) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while ((await self.job(job_id))["progress"] or {}).get("stage") != stage:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
     # what must hold after every test
 
     async def check(self) -> None:

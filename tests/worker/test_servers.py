@@ -1,5 +1,6 @@
-"""What a worker tells of its servers: which workflows are warm, and what each of them is and has."""
+"""Which server a job waits for, and what a worker tells of its servers: what is warm, and what each is and has."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,11 +11,13 @@ from aiohttp.test_utils import TestServer
 
 from comfyrelay.comfy.graph import Graph
 from comfyrelay.comfy.hash import workflow_hash
-from comfyrelay.sim import Sim
+from comfyrelay.errors import ComfyError, NotInstalled
+from comfyrelay.sim import Fail, Sim, Stuck
 from comfyrelay.worker.capabilities import Capabilities, gather
 from comfyrelay.worker.servers import MOST_WARM, Ran, Servers
 from comfyrelay.worker.settings import WorkerSettings
-from tests.comfy.graphs import words
+from tests.comfy.graphs import invert, words
+from tests.harness import PATIENCE_SECONDS
 from tests.worker.leases import make_lease
 
 
@@ -40,7 +43,7 @@ async def test_of_many_warm_workflows_the_newest_of_each_server_are_told() -> No
         async def run(graph: Graph, *, on: str) -> str:
             other = {"comfyui-1": "comfyui-2", "comfyui-2": "comfyui-1"}[on]
             ran = Ran(client_ids=[other])
-            await servers.run(make_lease(), graph, (), ran=ran, on_event=lambda _: None)
+            await servers.run(make_lease(), graph, (), ran=ran, on_event=lambda _: None, on_move=lambda: None)
             return workflow_hash(graph)
 
         many = [await run(each, on="comfyui-1") for each in workflows(MOST_WARM + 5)]
@@ -48,6 +51,49 @@ async def test_of_many_warm_workflows_the_newest_of_each_server_are_told() -> No
         told = servers.warm_hashes()
     assert told == [many[-1], alone, *many[-2:-MOST_WARM:-1]]
     assert len(told) == MOST_WARM
+
+
+class TestNoServerIsLeft:
+    """A job is not held for a server that is away, whatever else this worker has."""
+
+    @pytest.fixture(autouse=True)
+    def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("comfyrelay.worker.servers.OFFLINE_SECONDS", 1.0)
+
+    async def test_nor_beside_one_that_has_failed_it(self) -> None:
+        async with Sim() as first, Sim() as second, open_servers(first.url, second.url) as servers:
+            first.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
+            stuck = second.misbehave(Stuck(class_type="ImageInvert"))
+            accepted, moved = asyncio.Event(), asyncio.Event()
+
+            async def run(ran: Ran) -> None:
+                await servers.run(
+                    make_lease(),
+                    invert(),
+                    (),
+                    ran=ran,
+                    on_event=lambda event: accepted.set() if event.client_id == "comfyui-2" else None,
+                    on_move=moved.set,
+                )
+
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                other = asyncio.create_task(run(Ran(client_ids=["comfyui-1"])))
+                await accepted.wait()
+                waiting = asyncio.create_task(run(Ran()))
+                await moved.wait()
+                await second.stop()
+                stuck.end()
+                with pytest.raises(ComfyError, match="no torch"):
+                    await waiting
+                await asyncio.gather(other, return_exceptions=True)
+
+    async def test_nor_beside_one_that_has_not_what_it_needs(self) -> None:
+        graph = invert()
+        graph["2"]["class_type"] = "NoSuchNode"
+        async with Sim() as sim, open_servers(sim.url, "http://127.0.0.1:1") as servers:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                with pytest.raises(NotInstalled):
+                    await servers.run(make_lease(), graph, (), ran=Ran(), on_event=lambda _: None, on_move=lambda: None)
 
 
 @asynccontextmanager

@@ -68,6 +68,29 @@ async def test_a_fault_of_one_gpu_is_made_good_by_the_other_of_the_same_worker(s
     assert (await system.job(job))["attempts"] == 1
 
 
+@pytest.mark.parametrize("sims", [2])
+async def test_a_job_that_goes_to_another_gpu_waits_there_and_runs_anew(system: System) -> None:
+    effect = await system.plain_effect()
+    stuck = [each.misbehave(Stuck(class_type="ImageInvert")) for each in system.sims]
+    worker = await system.started(prefetch=0)
+    jobs = [await system.plain(effect) for _ in range(2)]
+    await worker.until_said("worker.job_runs", count=2)
+    [moved] = [each["job_id"] for each in worker.said("worker.job_runs", server="comfyui-1")]
+    system.sims[0].misbehave(Fail(class_type="SaveImage", exception_type="ModuleNotFoundError", message="no torch"))
+    stuck[0].end()
+    await system.until_stage(moved, "waiting")
+    assert "began_at" not in (await system.job(moved))["progress"]
+    stuck[1].end()
+    for each in jobs:
+        await system.completed(each)
+    lines = [each["line"] for each in (await system.user("GET", f"/ai-jobs/{moved}/logs"))["items"]]
+    assert [each for each in lines if each.startswith("Running on")] == [
+        "Running on comfyui-1.",
+        "Running on comfyui-2.",
+    ]
+    assert (await system.job(moved))["attempts"] == 1
+
+
 async def test_memory_is_freed_after_a_run_that_had_not_enough(system: System) -> None:
     effect = await system.plain_effect()
     system.sim.misbehave(OutOfMemory(class_type="ImageInvert", times=1))

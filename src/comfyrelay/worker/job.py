@@ -226,11 +226,14 @@ class Work:
                 raise
             await self._ran.server.free()
             self._ran.client_ids.clear()
+            self._wait_again()
             return await self._run(graph, attachments)
 
     async def _run(self, graph: Graph, attachments: Sequence[Attachment]) -> Collected:
         lease, tools = self.lease, self._tools
-        result = await tools.servers.run(lease, graph, attachments, ran=self._ran, on_event=self._on_event)
+        result = await tools.servers.run(
+            lease, graph, attachments, ran=self._ran, on_event=self._on_event, on_move=self._wait_again
+        )
         self._note_run()
         self._move(Stage.STORING)
         self._pulse.progress(1.0)
@@ -382,6 +385,13 @@ class Work:
             lease.about |= event.about
         if isinstance(event, JobAccepted | JobStarted | JobTold):
             self._note_runs()
+
+    def _wait_again(self) -> None:
+        """It ran, and has to run once more when there is a server for it."""
+        self._began_at = self._ran_seconds = self.lease.began_at = None
+        self.lease.node_title = ""
+        self._move(Stage.WAITING)
+        self._pulse.progress(0.0)
 
     def _note_runs(self) -> None:
         try:

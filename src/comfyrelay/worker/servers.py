@@ -2,7 +2,7 @@
 
 import asyncio
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -23,7 +23,9 @@ from comfyrelay.pool import (
     Job,
     JobAccepted,
     JobEvent,
+    JobRetrying,
     JobStarted,
+    JobStatus,
     MemberTimings,
     SmartFailover,
     WorkflowPool,
@@ -40,10 +42,14 @@ log = structlog.get_logger(__name__)
 
 ClientMaker = Callable[[str, RunTimeouts], CarefulClient]
 
-# A job whose servers are all gone is given back after this.
+# A job that waits for servers which are all gone is given back after this.
 OFFLINE_SECONDS = 10.0
 # The newest are the warmest.
 MOST_WARM = 50
+
+
+class _NoServer(RunInterrupted):
+    """None of them can take the job."""
 
 
 @dataclass(kw_only=True)
@@ -52,7 +58,10 @@ class Ran:
 
     # server and prompt id of each try
     runs: list[tuple[str, str]] = field(default_factory=list)
+    # servers that it was tried on
     client_ids: list[str] = field(default_factory=list)
+    # why the first of them could not do it
+    failure: ComfyError | None = None
     server: ComfyServer | None = None
     result: RunResult | None = None
 
@@ -177,17 +186,26 @@ class Servers:
         *,
         ran: Ran,
         on_event: Callable[[JobEvent], None],
+        on_move: Callable[[], None],
     ) -> RunResult:
-        """Run a job to its end; cancelling this interrupts it on its server."""
+        """Run a job to its end; cancelling this interrupts it on its server.
+
+        `on_move` is called when a server has failed it, and it waits for another.
+        """
         attachments = tuple(attachments)
         while True:
             try:
                 ran.result = await self._run_once(lease, graph, attachments, ran, on_event)
+            except _NoServer as error:
+                # what happened before counts: this worker is not fit for the job
+                raise ran.failure or error from None
             except ComfyError as error:
                 others = set(self.online(lease.provider)) - set(ran.client_ids)
                 if error.fault is not Fault.WORKER or not others:
                     raise
+                ran.failure = ran.failure or error
                 log.info("worker.job_moves", dispatch_id=lease.dispatch_id, why=error.detail)
+                on_move()
             else:
                 return ran.result
 
@@ -218,7 +236,7 @@ class Servers:
         provider = lease.provider
         excluded = {*ran.client_ids, *self._restarts.under_way}
         if excluded.issuperset(self._members[provider]):
-            raise RunInterrupted("No ComfyUI of this worker is fit.")
+            raise _NoServer("No ComfyUI of this worker is fit.")
         job = await self._pools[provider].enqueue(
             graph,
             include_outputs=[lease.output_node_id] if lease.output_node_id else [],
@@ -228,7 +246,7 @@ class Servers:
             extra_data={**lease.extra_data, MARK: lease.name} if provider == "self_hosted" else lease.extra_data,
         )
         listening = asyncio.create_task(_listen(job, ran, on_event))
-        giving_up = asyncio.create_task(self._without_servers(provider, job))
+        giving_up = asyncio.create_task(self._without_servers(provider, job, ran, excluded))
         try:
             return await _first(job, giving_up)
         finally:
@@ -240,12 +258,14 @@ class Servers:
                 ran.client_ids.append(job.client_id)
                 ran.server = job.server
 
-    async def _without_servers(self, provider: str, job: Job) -> None:
-        """Return when the job has long waited for a server."""
+    async def _without_servers(self, provider: str, job: Job, ran: Ran, excluded: Collection[str]) -> None:
+        """Return when the job has long waited, and no server is there that it may run on."""
         missing = 0.0
         while missing < OFFLINE_SECONDS:
             await asyncio.sleep(0.5)
-            missing = 0.0 if job.client_id is not None or self.online(provider) else missing + 0.5
+            # the pool itself tries another one when nodes or models are missing
+            fit = set(self.online(provider)).difference(excluded, ran.client_ids)
+            missing = 0.0 if fit or job.status is JobStatus.RUNNING else missing + 0.5
 
     def _changed(self, event: ClientStateChanged) -> None:
         name, state = event.client_id, event.state
@@ -280,7 +300,7 @@ async def _first(job: Job, giving_up: asyncio.Task[None]) -> RunResult:
         await asyncio.wait({ending, giving_up}, return_when=asyncio.FIRST_COMPLETED)
         if ending.done():
             return ending.result()
-        raise RunInterrupted("No ComfyUI of this worker can be reached.")
+        raise _NoServer("No ComfyUI of this worker can be reached.")
     finally:
         ending.cancel()
 
@@ -292,4 +312,7 @@ async def _listen(job: Job, ran: Ran, on_event: Callable[[JobEvent], None]) -> N
             run = (event.client_id, event.prompt_id)
             if run not in ran.runs:
                 ran.runs.append(run)
+        elif isinstance(event, JobRetrying) and event.client_id:
+            ran.client_ids.append(event.client_id)
+            ran.failure = ran.failure or event.error
         on_event(event)
