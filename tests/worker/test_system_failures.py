@@ -2,6 +2,7 @@
 
 import asyncio
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from comfyrelay.sim import Fail, OutOfMemory, Restart, Stuck
 from tests.api.studio import png
 from tests.comfy.graphs import invert, invert_file
 from tests.harness import PATIENCE_SECONDS
+from tests.worker.proxy import Proxy
 from tests.worker.system import System
 
 BAD_DEVICE = "CUDA error: an illegal memory access was encountered"
@@ -173,6 +175,24 @@ async def test_a_graph_that_names_somebody_elses_file_is_refused(system: System)
     job = await system.until(await system.submit(effect), "failed")
     assert job["attempts"] == 1
     assert system.sim.log.prompts_queued == 0
+
+
+@pytest.mark.parametrize("settings", [{"BLOCK_COOLDOWN_SECONDS": "600"}])
+async def test_a_comfyui_that_cannot_say_what_its_nodes_are_is_not_given_the_job_again(system: System) -> None:
+    effect = await system.plain_effect()
+    async with Proxy(system.sim.url) as comfyui:
+        comfyui.refuse(b"GET /object_info")
+        worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})
+        job = await system.plain(effect)
+        await worker.until_said("worker.job_failed", fault="worker")
+        assert len(worker.said("worker.job_leased")) == 1
+        assert len((await system.admin("GET", "/workers/gpu-1"))["blocks"]) == 1
+        await system.started("gpu-2")
+        await system.completed(job)
+        # before its ComfyUI is gone
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == 0
+    assert (await system.job(job))["attempts"] == 2
 
 
 async def test_an_input_that_is_gone_fails_the_job_and_not_the_worker(system: System) -> None:

@@ -29,7 +29,6 @@ from comfyrelay.errors import (
     NotFound,
     NotInstalled,
     OutputGone,
-    RunInterrupted,
     TransferFailed,
     Unauthorized,
 )
@@ -253,9 +252,12 @@ class Work:
 
     async def _refuse_foreign_files(self) -> None:
         lease = self.lease
-        info = await self._tools.servers.definitions(lease.provider)
+        servers = self._tools.servers
+        info = await servers.definitions(lease.provider)
         if not info and lease.provider != "cloud":
-            raise RunInterrupted("No ComfyUI of this worker can say what its nodes are.")
+            # one that answers and cannot say would be leased the job again at once, if this were nobody's fault
+            fault = Fault.WORKER if servers.online(lease.provider) else Fault.INTERRUPTED
+            raise ComfyError("No ComfyUI of this worker can say what its nodes are.", fault=fault)
         own = [each.placeholder for each in lease.assets]
         graph = {name: node for name, node in lease.graph.items() if node["class_type"] not in self._tools.own_nodes}
         if problems := foreign_files(graph, own=own, object_info=info):
