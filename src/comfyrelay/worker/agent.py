@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -15,7 +14,7 @@ from comfyrelay.worker.enlisting import Enlisting
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.folders import ComfyFolders
 from comfyrelay.worker.imds import Imds
-from comfyrelay.worker.inputs import Inputs
+from comfyrelay.worker.inputs import Inputs, asset_folder
 from comfyrelay.worker.job import OutputListener, Tools, Work
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.leaving import leave
@@ -35,13 +34,11 @@ __all__ = ["Agent"]
 
 log = structlog.get_logger(__name__)
 
-CAPABILITIES_SECONDS = 300.0
 # How long storage that is away is waited for; the lease goes on meanwhile.
 DOWNLOAD_PATIENCE_SECONDS = 120.0
 UPLOAD_PATIENCE_SECONDS = 3600.0
 # After trouble with the disk, which is full, most likely, no job is asked for: it would only use up an attempt.
 DISK_PAUSE_SECONDS = 60.0
-SHORTEST_LOOK_SECONDS = 60.0
 SIGN_OFF_SECONDS = 5.0
 
 
@@ -83,7 +80,6 @@ class Agent:
         self._protection: Protection | None = None
         self._poller: Poller | None = None
         self._online = asyncio.Event()
-        self._capabilities_due = asyncio.Event()
         self._slots = 0
         self._servers = Servers(settings, on_change=self._on_servers_change, make_client=make_client)
         self._capabilities = Capabilities(self._servers, settings.capabilities)
@@ -184,7 +180,7 @@ class Agent:
             enlist_again=enlist,
             wait_seconds=self._settings.poll_wait_seconds,
         )
-        keeping = asyncio.create_task(self._keep_capabilities())
+        keeping = asyncio.create_task(self._capabilities.keep())
         try:
             await self._poller.run()
         finally:
@@ -218,7 +214,8 @@ class Agent:
 
     def _tools(self, control: Control, state: State, transfers: Transfers) -> Tools:
         places = [self._settings.folder_of(url) for url in self._settings.comfyui_base_url]
-        folders = ComfyFolders(each for each in places if each is not None)
+        assets = asset_folder(state.folder)
+        folders = ComfyFolders((each for each in places if each is not None), asset_folder=assets)
 
         def on_removed(name: str) -> None:
             folders.remove_asset(name)
@@ -232,7 +229,7 @@ class Agent:
             servers=self._servers,
             state=state,
             transfers=transfers,
-            inputs=Inputs(transfers, cache, folder=state.work),
+            inputs=Inputs(transfers, cache, folder=state.work, asset_folder=assets),
             folders=folders,
             typical=self._typical,
             metrics=self._metrics,
@@ -294,8 +291,7 @@ class Agent:
         if slots:
             self._online.set()
         if slots > self._slots:
-            # a server came back, perhaps with other nodes and models
-            self._capabilities_due.set()
+            self._capabilities.look_soon()
         self._slots = slots
         self._on_change()
 
@@ -311,20 +307,6 @@ class Agent:
             where = [*(each.url for each in self._servers.own), *(each.url for each in self._servers.cloud)]
             log.warning("worker.waiting_for_comfyui", servers=where)
             await self._online.wait()
-
-    async def _keep_capabilities(self) -> None:
-        """Look again when a server came back, and now and then: models are added while ComfyUI runs."""
-        while True:
-            self._capabilities_due.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CAPABILITIES_SECONDS):
-                    await self._capabilities_due.wait()
-            try:
-                await self._capabilities.refresh()
-            except Exception:
-                log.exception("worker.capabilities_failed")
-            # megabytes, from a server that has better things to do
-            await asyncio.sleep(SHORTEST_LOOK_SECONDS)
 
     def _find_group(self, this: Machine) -> None:
         name = self._settings.asg_name

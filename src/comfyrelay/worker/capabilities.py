@@ -1,7 +1,11 @@
 """What this worker is and has, for the control plane: GPUs, ComfyUI, nodes and models."""
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
+
+import structlog
 
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.preflight import installed_models
@@ -10,6 +14,12 @@ from comfyrelay.worker.servers import Servers
 
 __all__ = ["Capabilities", "differ", "gather"]
 
+log = structlog.get_logger(__name__)
+
+# Models are added while ComfyUI runs.
+LOOK_SECONDS = 300.0
+# It is megabytes, from a server that has better things to do.
+SHORTEST_LOOK_SECONDS = 60.0
 # Free memory moves all the time; less than this is not worth telling.
 MEMORY_STEP = 0.1
 
@@ -17,14 +27,36 @@ MEMORY_STEP = 0.1
 class Capabilities:
     """What this worker is, and what of that the control plane knows."""
 
-    def __init__(self, servers: Servers, more: Mapping[str, Any]) -> None:
+    def __init__(
+        self, servers: Servers, more: Mapping[str, Any], *, shortest_look_seconds: float = SHORTEST_LOOK_SECONDS
+    ) -> None:
         self._servers = servers
         self._more = more
+        self._shortest_look_seconds = shortest_look_seconds
+        self._is_due = asyncio.Event()
         self._told: Mapping[str, Any] | None = None
         self.current: dict[str, Any] = dict(more)
 
     async def refresh(self) -> None:
+        # first: a server that comes back from here on may be missed by this look
+        self._is_due.clear()
         self.current = await gather(self._servers, self._more)
+
+    def look_soon(self) -> None:
+        """A server came back, perhaps with other nodes and models."""
+        self._is_due.set()
+
+    async def keep(self) -> None:
+        """Look again when it is due, and now and then, until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._is_due.wait()
+            try:
+                await self.refresh()
+            except Exception:
+                log.exception("worker.capabilities_failed")
+            await asyncio.sleep(self._shortest_look_seconds)
 
     @property
     def news(self) -> dict[str, Any] | None:

@@ -1,0 +1,44 @@
+"""What a worker is and has reaches the control plane, also when it changes."""
+
+import asyncio
+from typing import Any
+
+from comfyrelay.sim import Sim
+from comfyrelay.worker.capabilities import Capabilities
+from tests.harness import PATIENCE_SECONDS
+from tests.worker.system import System
+from tests.worker.test_servers import loader, odd_comfyui, open_servers
+
+
+async def test_a_server_that_comes_back_soon_after_a_look_is_looked_at_too() -> None:
+    """After each look there is a pause; what happens in it is not forgotten."""
+    info: dict[str, Any] = {}
+    async with odd_comfyui({}, info) as url, open_servers(url) as servers:
+        capabilities = Capabilities(servers, {}, shortest_look_seconds=0.2)
+        keeping = asyncio.create_task(capabilities.keep())
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                for added in ("A", "B"):
+                    info[added] = loader()
+                    capabilities.look_soon()
+                    while capabilities.current.get("node_types") != [*info]:  # noqa: ASYNC110  (it tells nobody)
+                        await asyncio.sleep(0.01)
+        finally:
+            keeping.cancel()
+
+
+async def test_a_comfyui_that_comes_back_with_another_model_is_told_with_a_poll(system: System) -> None:
+    await system.plain_effect()
+    await system.started(poll_wait_seconds=0.5)
+
+    async def until_models(*names: str) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (await system.admin("GET", "/workers/gpu-1"))["capabilities"]["models"] != sorted(names):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    [before] = (await system.admin("GET", "/workers/gpu-1"))["capabilities"]["models"]
+    port, folder = int(system.sim.url.rpartition(":")[2]), system.sim.folder
+    await system.sim.stop()
+    async with Sim(port=port, folder=folder, models={"checkpoints": [before, "new.safetensors"]}):
+        await until_models(before, "new.safetensors")
+    assert system.api.asked("POST /api/worker/register") == 1
