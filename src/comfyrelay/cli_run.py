@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import re
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from comfyrelay.cli_jobs import APPRISE, Json, Url, connected
+from comfyrelay.cli_values import Target, find_target, is_graph, send_files, told_as_typed
 from comfyrelay.desk.expand import SeedMode
-from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, GraphError, InvalidInput, NotFound
+from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
 
 if TYPE_CHECKING:
     from comfyrelay.client import Batch, Client, Done, Job
-    from comfyrelay.comfy.graph import Graph
 
 __all__ = ["DESK", "run_app"]
 
@@ -39,7 +38,9 @@ What = Annotated[str, typer.Argument(metavar="GRAPH", help="A graph (API format,
 Values = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", help="NODE.INPUT=VALUE of a graph (node by id or title), or PROPERTY=VALUE. Repeat for more."
+        "--set",
+        help="NODE.INPUT=VALUE of a graph (node by id or title), or PROPERTY=VALUE; for a further image, video or "
+        "sound the VALUE is its path. Repeat for more.",
     ),
 ]
 
@@ -55,27 +56,33 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a graph, an effect or a workflow once, and save what it makes; exit code 1 and a reason if it fails."""
-
-    if Path(what).suffix == ".json":
+    # before anything is started for it
+    if is_graph(what):
         from comfyrelay.comfy.graph import load_graph
 
-        # before anything is started for it
         load_graph(Path(what))
+    if input_ is not None and input_.is_dir():
+        raise InvalidInput(f"{input_} is a folder: `comfyrelay batch add` runs it on each file of a folder.")
+    _make_folder(to)
 
     async def work() -> tuple[Job, list[Path]]:
         async with _desk(url) as client:
-            target = await _target(client, what, values or [])
-            if preset is not None:
-                target["input_payload"] = {**await _preset(client, preset, target), **target["input_payload"]}
-            if input_ is not None:
-                target["input_file_id"] = await client.upload(input_)
-            await _show_command(client, target, is_quiet=as_json)
-            with _told_to_whom_it_concerns():
-                job = await client.submit(**target, label=Path(what).stem)
+            target = await find_target(client, what, values or [])
+            of_preset = {} if preset is None else await _preset(client, preset, target)
+            works_on, files = await send_files(client, target, [] if input_ is None else [input_])
+            payload = {**of_preset, **target.values, **files}
+            if not as_json:
+                await _show_command(client, target, payload)
+            with told_as_typed(target, has_input=bool(works_on)):
+                job = await client.submit(
+                    **target.named,
+                    input_payload=payload,
+                    input_file_id=next(iter(works_on), None),
+                    label=Path(what).stem,
+                )
             await _follow(client, job["id"], is_quiet=as_json)
             job = await client.job(job["id"])
-            saved = await client.download_outputs(job["id"], to) if job["status"] == "completed" else []
-            return job, saved
+            return job, await _saved(client, job["id"], to) if job["status"] == "completed" else []
 
     job, saved = asyncio.run(work())
     if as_json:
@@ -87,6 +94,30 @@ def run(
         told = f"The job {'was canceled' if job['status'] == 'canceled' else job['status']}{reason}"
         err.print(told, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(FAILED)
+
+
+def _make_folder(folder: Path) -> None:
+    """Tried first: when the job has run it is late to learn that there is no place for what it made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except FileExistsError:
+        raise InvalidInput(f"--out: {folder} is a file, not a folder.") from None
+    except OSError as error:
+        raise InvalidInput(f"--out: Nothing can be written to {folder}: {error.strerror}.") from None
+
+
+async def _saved(client: Client, job_id: str, folder: Path) -> list[Path]:
+    try:
+        return await client.download_outputs(job_id, folder)
+    except ComfyRelayError as error:
+        kept = f"`comfyrelay show {job_id}` says where it is kept."
+        with suppress(ComfyRelayError):
+            about = await client.about(job_id)
+            if about is not None and about["files"]:
+                kept = f"It is kept at {', '.join(each['path'] for each in about['files'])}."
+        raise TransferFailed(f"Job {job_id} completed, but what it made was not saved: {error} {kept}") from error
 
 
 @batch_app.command("add")
@@ -124,10 +155,10 @@ def batch_add(
     as_json: Json = False,
 ) -> None:
     """Add a batch to the desk that is running: inputs × prompts × negative prompts × tries, each with its own seed."""
-    from comfyrelay.desk.folders import inputs_in, prompts_from
+    from comfyrelay.desk.folders import prompts_from
 
     texts = [*(prompts or []), *(prompts_from(prompt_file) if prompt_file else [])]
-    files = [each for path in inputs or [] for each in (inputs_in(path) if path.is_dir() else [path])]
+    files = [each for path in inputs or [] for each in (_media_in(path) if path.is_dir() else [path])]
     wish: dict[str, Any] = {
         "label": label,
         "input_subdir": input_subdir or None,
@@ -143,16 +174,15 @@ def batch_add(
     }
 
     async def work(client: Client) -> Done[Batch]:
-        target = await _target(client, what, values or [])
+        target = await find_target(client, what, values or [])
         # an effect is named by its slug
-        named = {"effect_slug": what} if "effect_id" in target else {"workflow_slug": target["workflow_slug"]}
-        sent = await client.upload_all(files)
-        ids = [sent[each] for each in files]
-        given = {**wish, **named, "values": target["input_payload"], "input_file_ids": ids}
-        return await client.add_batch_told({key: value for key, value in given.items() if value is not None})
+        named = {"effect_slug": what} if "effect_id" in target.named else target.named
+        works_on, others = await send_files(client, target, files)
+        given = {**wish, **named, "values": {**target.values, **others}, "input_file_ids": works_on}
+        with told_as_typed(target, has_input=bool(works_on or input_subdir)):
+            return await client.add_batch_told({key: value for key, value in given.items() if value is not None})
 
-    with _told_to_whom_it_concerns():
-        added = connected(url, work)
+    added = connected(url, work)
     batch, remark = added.data, added.message.removeprefix("Submitted.").strip()
     if remark:
         err.print(remark, highlight=False, markup=False, soft_wrap=True)
@@ -161,6 +191,15 @@ def batch_add(
     else:
         jobs = "1 job" if batch["total"] == 1 else f"{batch['total']} jobs"
         out.print(f"Added batch {batch['id']} with {jobs}.", highlight=False, soft_wrap=True)
+
+
+def _media_in(folder: Path) -> list[Path]:
+    from comfyrelay.desk.folders import inputs_in
+
+    found = inputs_in(folder)
+    if not found:
+        raise InvalidInput(f"There are no images, videos or sounds in {str(folder)!r}.")
+    return found
 
 
 def _seeds(mode: SeedMode | None, start: int | None) -> dict[str, Any] | None:
@@ -202,76 +241,24 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
             yield client
 
 
-async def _target(client: Client, what: str, values: list[str]) -> dict[str, Any]:
-    """What to submit: a graph in a file becomes a workflow; else it is the name of an effect or workflow."""
-    from comfyrelay.comfy.graph import load_graph
-
-    path = Path(what)
-    if path.suffix == ".json":
-        graph = load_graph(path)
-        changed = _with_values(graph, values)
-        described = await client.add_graph(graph, name=path.stem)
-        payload = _difference(described["positions"], graph, changed)
-        if payload is None:
-            # something was set that is no property: then it is another graph
-            described, payload = await client.add_graph(changed, name=path.stem), {}
-        return {"workflow_slug": described["workflow"]["slug"], "input_payload": payload}
-    for effect in await client.effects():
-        if effect["slug"] == what:
-            return {"effect_id": effect["id"], "input_payload": _payload(values, effect["properties"])}
-    for workflow in await client.workflows():
-        if what in (workflow["slug"], workflow["name"]):
-            payload = _payload(values, workflow["properties"])
-            return {"workflow_slug": workflow["slug"], "input_payload": payload}
-    raise NotFound(
-        f"{what!r} is neither a graph (.json), nor an effect or a workflow. There are: {await _names(client)}."
-    )
-
-
-def _payload(values: list[str], properties: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    texts = {each["key"] for each in properties if each["type"] == "text"}
-    return {name: _value(text, is_text=name in texts) for name, text in map(_pair, values)}
-
-
-async def _names(client: Client) -> str:
-    effects = [each["slug"] for each in await client.effects()]
-    return ", ".join([*effects, *(each["name"] for each in await client.workflows() if each["is_active"])])
-
-
-@contextmanager
-def _told_to_whom_it_concerns() -> Iterator[None]:
-    """The API asks for the id of a file; whoever types a command has the file itself."""
-    try:
-        yield
-    except InvalidInput as error:
-        if any("input_file_id" in text for text in error.errors.values()):
-            raise InvalidInput("It works on a file: name one with --input.", errors=error.errors) from None
-        raise
-
-
-async def _show_command(client: Client, target: dict[str, Any], *, is_quiet: bool) -> None:
+async def _show_command(client: Client, target: Target, payload: Mapping[str, Any]) -> None:
     """Of the user's own script, what will be run, before it is."""
-    slug = target.get("workflow_slug")
-    if is_quiet or slug is None or slug != await client.script_workflow():
+    slug = target.named.get("workflow_slug")
+    if slug is None or slug != await client.script_workflow():
         return
-    [script] = [each for each in await client.workflows() if each["slug"] == slug]
-    known = {each["key"]: each["default_value"] for each in script["properties"]}
-    given = {**known, "positive": "", "input_subdir": "", **target["input_payload"]}
+    known = {each["key"]: each["default_value"] for each in target.properties}
+    given = {**known, "positive": "", "input_subdir": "", **payload}
     values = {key: value for key, value in given.items() if value is not None}
     err.print(f"$ {await client.script_command(values)}", highlight=False, markup=False, soft_wrap=True)
 
 
-async def _preset(client: Client, name: str, target: dict[str, Any]) -> dict[str, Any]:
+async def _preset(client: Client, name: str, target: Target) -> dict[str, Any]:
     from comfyrelay.domain.presets import apply_preset
     from comfyrelay.domain.properties import Property
 
     kept = (await client.preset(name))["values"]
-    if "effect_id" in target:
-        found = next(each["properties"] for each in await client.effects() if each["id"] == target["effect_id"])
-    else:
-        found = next(each["properties"] for each in await client.workflows() if each["slug"] == target["workflow_slug"])
-    # of an effect only what users set is told, and not where it goes
-    known = [{"placeholder": each["key"], "user_configurable": True, **each} for each in found]
+    # only what users set is told, and not where it goes
+    known = [{"placeholder": each["key"], "user_configurable": True, **each} for each in target.properties]
     fields = Property.__dataclass_fields__
     applied = apply_preset(
         kept, [Property.from_json({key: each[key] for key in each.keys() & fields.keys()}) for each in known]
@@ -279,54 +266,6 @@ async def _preset(client: Client, name: str, target: dict[str, Any]) -> dict[str
     if applied.remark:
         err.print(applied.remark, highlight=False, markup=False, soft_wrap=True)
     return dict(applied.values)
-
-
-def _with_values(graph: Graph, values: list[str]) -> Graph:
-    from comfyrelay.comfy.nodes import find_node
-
-    changed: Graph = json.loads(json.dumps(graph))
-    for each in values:
-        place, text = _pair(each)
-        node, _, name = place.rpartition(".")
-        if not node:
-            raise InvalidInput(f"Write NODE.INPUT=VALUE, not {each!r}.")
-        inputs = changed[find_node(changed, node)]["inputs"]
-        if name not in inputs:
-            known = ", ".join(inputs) or "none"
-            raise GraphError(f"The node {node!r} has no input {name!r}. Its inputs: {known}.")
-        inputs[name] = _value(text, is_text=isinstance(inputs[name], str))
-    return changed
-
-
-def _difference(positions: dict[str, list[str]], graph: Graph, changed: Graph) -> dict[str, Any] | None:
-    """The values that were set, by property; `None` when one of them belongs to no property."""
-    known = {place: key for key, places in positions.items() for place in places}
-    found = {
-        f"{node_id}.{name}": value
-        for node_id, node in changed.items()
-        for name, value in node["inputs"].items()
-        if value != graph[node_id]["inputs"][name]
-    }
-    # a property that stands for several inputs gives all of them one value
-    if any(place not in known or len(positions[known[place]]) > 1 for place in found):
-        return None
-    return {known[place]: value for place, value in found.items()}
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise InvalidInput(f"Write NAME=VALUE, not {text!r}.")
-    return name, value
-
-
-def _value(text: str, *, is_text: bool) -> Any:
-    """Numbers, true and false as JSON has them; everything else is text, with no need for quotes."""
-    looks_like_json = r"\".*\"" if is_text else r"-?\d+(\.\d+)?([eE][+-]?\d+)?|true|false|null|\".*\""
-    if re.fullmatch(looks_like_json, text):
-        with suppress(ValueError):
-            return json.loads(text)
-    return text
 
 
 async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:

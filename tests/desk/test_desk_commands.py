@@ -7,11 +7,15 @@ import shlex
 import sys
 from asyncio.subprocess import PIPE
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import pytest
+from PIL import Image
 
 from comfyrelay.client import Client
 from comfyrelay.sim import Sim
 from tests.api.processes import free_port
+from tests.api.studio import png
 from tests.desk.conftest import OpenDesk, make_desk
 from tests.desk.test_desk_script import SAVES, open_desk
 from tests.web.looking import PROMPT_GRAPH
@@ -21,6 +25,14 @@ THREE: dict[str, Any] = {
     "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 3, "color": 7}},
     "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
 }
+# A first and a last frame, each saved as it is.
+TWO: dict[str, Any] = {
+    "1": {"class_type": "LoadImage", "inputs": {"image": "first.png"}},
+    "4": {"class_type": "LoadImage", "inputs": {"image": "last.png"}, "_meta": {"title": "Last frame"}},
+    "5": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
+    "6": {"class_type": "SaveImage", "inputs": {"images": ["4", 0], "filename_prefix": "y"}},
+}
+SAME = {**TWO, "4": TWO["1"]}
 
 
 async def command(url: str, *words: str) -> tuple[int, str, str]:
@@ -102,6 +114,117 @@ async def test_what_is_missing_is_said_in_the_words_of_the_command(desk: OpenDes
         assert err.startswith("Error: ")
         assert err.count(said) == 1
         assert "input_file_id" not in err
+
+
+def pictures(folder: Path) -> tuple[str, str]:
+    """A red and a blue one."""
+    for colour in ("red", "blue"):
+        (folder / f"{colour}.png").write_bytes(png(colour))
+    return str(folder / "red.png"), str(folder / "blue.png")
+
+
+def colour_of(path: str | Path) -> str:
+    with Image.open(path) as picture:
+        [(_, pixel)] = picture.convert("RGB").getcolors() or []
+    return {(255, 0, 0): "red", (0, 0, 255): "blue"}[cast(tuple[int, int, int], pixel)]
+
+
+@pytest.mark.parametrize(
+    ("graph", "given"),
+    [
+        (TWO, ("--input", "{red}", "--set", "4.image={blue}")),
+        (TWO, ("--set", "1.image={red}", "--set", "Last frame.image={blue}")),
+        # one input where the graph names one file; two where the command names two
+        (SAME, ("--set", "1.image={red}", "--set", "4.image={blue}")),
+    ],
+    ids=["one-of-them", "both", "both-of-a-graph-that-names-one"],
+)
+async def test_a_graph_with_two_files_is_run_with_both(
+    desk: OpenDesk, tmp_path: Path, graph: dict[str, Any], given: tuple[str, ...]
+) -> None:
+    red, blue = pictures(tmp_path)
+    (tmp_path / "two.json").write_text(json.dumps(graph))
+    words = [each.format(red=red, blue=blue) for each in given]
+    code, out, err = await command(
+        desk.ready.url, "run", str(tmp_path / "two.json"), *words, "--out", str(tmp_path / "made"), "--json"
+    )
+    assert (code, err) == (0, "")
+    assert sorted(colour_of(each) for each in json.loads(out)["saved"]) == ["blue", "red"]
+
+
+async def test_a_batch_has_its_second_file_in_every_item(desk: OpenDesk, tmp_path: Path) -> None:
+    red, blue = pictures(tmp_path)
+    (tmp_path / "two.JSON").write_text(json.dumps(TWO))
+    given = ("--input", red, "--input", blue, "--set", f"4.image={blue}", "--json")
+    code, out, err = await command(desk.ready.url, "batch", "add", str(tmp_path / "two.JSON"), *given)
+    assert (code, err) == (0, "")
+    made = []
+    for job in [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]:
+        await desk.ended(job["id"])
+        saved = await desk.client.download_outputs(job["id"], tmp_path / job["id"])
+        made.append(sorted(map(colour_of, saved)))
+    assert sorted(made) == [["blue", "blue"], ["blue", "red"]]
+
+
+async def test_what_is_wrong_with_a_file_is_said_with_the_name_that_was_typed(desk: OpenDesk, tmp_path: Path) -> None:
+    red, blue = pictures(tmp_path)
+    two, folder = str(tmp_path / "two.json"), tmp_path / "texts"
+    Path(two).write_text(json.dumps(TWO))
+    folder.mkdir()
+    (folder / "notes.txt").write_text("no picture")
+    (tmp_path / "clip.mp4").write_bytes(b"no real one")
+    clip = str(tmp_path / "clip.mp4")
+    for words, said in (
+        (("run", two, "--input", red), "It needs one more file: name it with --set 4.image=FILE."),
+        (("batch", "add", two, "--input", red), "It needs one more file: name it with --set 4.image=FILE."),
+        (("run", two, "--input", red, "--set", "4.image=last.png"), "4.image: There is no file 'last.png' here."),
+        (("run", two, "--input", red, "--set", "Last frame.image=x.png"), "Last frame.image: There is no file 'x.png'"),
+        (("run", two, "--input", red, "--set", f"4.image={clip}"), "4.image: This must be image, but the file is"),
+        (("run", two, "--input", clip, "--set", f"4.image={red}"), "--input: This must be image, but the file is"),
+        (("run", two, "--input", red, "--set", f"1.image={blue}"), "--input and --set 1.image are the same input"),
+        (("run", "invert-image", "--set", "image=x.png"), "image: There is no file 'x.png' here."),
+        (("run", "invert-image", "--input", str(folder)), "`comfyrelay batch add` runs it on each file of a folder."),
+        (("batch", "add", "invert-image", "--input", str(folder)), "There are no images, videos or sounds in"),
+    ):
+        code, out, err = await command(desk.ready.url, *words)
+        assert (code, out) == (2, "")
+        assert err.startswith("Error: ")
+        assert said in err
+        assert "name one with --input" not in err
+    assert [each async for each in desk.client.jobs()] == []
+
+
+async def test_a_folder_that_cannot_be_written_is_said_before_the_job_is_submitted(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    (tmp_path / "taken.txt").touch()
+    for folder, said in (
+        (tmp_path / "taken.txt", f"{tmp_path / 'taken.txt'} is a file, not a folder."),
+        (Path("/proc/nope"), "Nothing can be written to /proc/nope"),
+    ):
+        code, _, err = await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
+        assert (code, said in err) == (2, True)
+    assert [each async for each in desk.client.jobs()] == []
+
+
+async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(tmp_path: Path) -> None:
+    made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{(port := free_port())}"])
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    folder = tmp_path / "made"
+    async with made.open() as (_, ready), Client(ready.url) as client, asyncio.timeout(TIMEOUT_SECONDS):
+        running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
+        assert running.stderr is not None
+        # it waits for ComfyUI, and meanwhile its folder is lost
+        assert str(port) in (await running.stderr.readline()).decode()
+        folder.rmdir()
+        folder.touch()
+        async with Sim(port=port):
+            _, err = await running.communicate()
+        [job] = [each async for each in client.jobs()]
+        assert running.returncode == 2
+        assert f"Job {job['id']} completed, but what it made was not saved" in err.decode()
+        assert f"It is kept at {made.output_folder}" in err.decode()
 
 
 async def test_a_first_seed_is_counted_from_without_another_word(desk: OpenDesk, tmp_path: Path) -> None:
