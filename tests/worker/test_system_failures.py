@@ -122,8 +122,12 @@ async def test_a_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system:
     effect = await system.plain_effect()
     system.sim.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
     told = tmp_path / "restarted"
-    script = f'printf %s "$COMFYUI_URL" > {shlex.quote(str(told))}'
-    worker = await system.started(comfyui_restart_command=shlex.join(["sh", "-c", script]))
+    # with the last step it is there as a whole
+    script = "env > {0}.part && mv {0}.part {0}".format(shlex.quote(str(told)))
+    worker = await system.started(
+        comfyui_restart_command=shlex.join(["sh", "-c", script]),
+        variables={"COMFY_CLOUD_API_KEY": "the-key", "COMFY_PROVIDERS": "self_hosted", "CUDA_VISIBLE_DEVICES": "1"},
+    )
     job = await system.plain(effect)
     await worker.until_said("worker.restarting_comfyui")
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -132,7 +136,11 @@ async def test_a_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system:
     # what the command of a real machine does
     await system.sim.restart()
     await system.completed(job)
-    assert told.read_text() == system.sim.url
+    variables = dict(line.split("=", 1) for line in told.read_text().splitlines() if "=" in line)
+    assert (variables["COMFYUI_URL"], variables["CUDA_VISIBLE_DEVICES"]) == (system.sim.url, "1")
+    # a ComfyUI that is started so would hand them to its custom nodes
+    assert not {"FLEET_SECRET", "COMFY_CLOUD_API_KEY"} & variables.keys()
+    assert not [name for name in variables if name.startswith("COMFYRELAY_")]
 
 
 async def test_comfyui_may_be_killed_and_come_back_during_a_job(system: System) -> None:

@@ -9,7 +9,9 @@ from contextlib import suppress
 import structlog
 
 from comfyrelay.errors import ComfyError
+from comfyrelay.settings import ENV_PREFIX
 from comfyrelay.worker.careful import CarefulClient
+from comfyrelay.worker.settings import SECRET_NAMES
 
 __all__ = ["Restarts"]
 
@@ -61,7 +63,7 @@ class Restarts:
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
-                env={**os.environ, "COMFYUI_URL": client.url},
+                env=_variables(client.url),
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=DEVNULL,
@@ -79,6 +81,18 @@ class Restarts:
         if code:
             log.error("worker.restart_failed", server=client.url, exit_code=code)
         return code == 0
+
+
+def _variables(url: str) -> dict[str, str]:
+    """Without our own, which hold the fleet's secret and the key of Comfy Cloud: a ComfyUI that is started by this
+    command would hand them to its custom nodes."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        # ours are read in any case
+        if name not in SECRET_NAMES and not name.upper().startswith(ENV_PREFIX)
+    }
+    return {**inherited, "COMFYUI_URL": url}
 
 
 async def _is_fit_within(client: CarefulClient, seconds: float) -> bool:

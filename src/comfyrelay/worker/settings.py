@@ -22,7 +22,7 @@ from comfyrelay.settings import (
     split_words,
 )
 
-__all__ = ["PLAIN_NAMES", "Provider", "WorkerSettings", "load_worker_settings"]
+__all__ = ["PLAIN_NAMES", "SECRET_NAMES", "Provider", "WorkerSettings", "load_worker_settings"]
 
 ENV_PREFIX = "COMFYRELAY_WORKER_"
 # setting → the variable that other workers of this kind read
@@ -41,6 +41,8 @@ PLAIN_NAMES = {
     "asg_name": "ASG_NAME",
 }
 
+# those of them that are for nobody else
+SECRET_NAMES = frozenset({"COMFY_CLOUD_API_KEY", "FLEET_SECRET"})
 NO_METADATA = ("", "off")
 # What a worker finds out by itself.
 OWN_CAPABILITIES = frozenset({"comfyui", "models", "node_types", "providers"})
