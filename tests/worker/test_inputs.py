@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import Fault, TransferFailed
 from comfyrelay.worker.assets import AssetCache
-from comfyrelay.worker.inputs import AT_ONCE, Inputs
+from comfyrelay.worker.inputs import AT_ONCE, Inputs, asset_folder
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.transfers import Transfers
 from tests.harness import PATIENCE_SECONDS
@@ -45,7 +46,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     cache = AssetCache(tmp_path / "assets", max_bytes=1000)
     async with open_storage() as storage:
         storage.files = {"photo.jpg": PHOTO, "lut.png": LUT}
-        inputs = Inputs(transfers, cache, folder=tmp_path / "work")
+        inputs = Inputs(transfers, cache, folder=tmp_path / "work", asset_folder="assets")
         yield Bench(storage=storage, inputs=inputs, cache=cache, work=tmp_path / "work")
     await transfers.close()
 
@@ -98,7 +99,7 @@ async def test_cleaning_leaves_what_others_put_beside(bench: Bench) -> None:
 async def test_an_asset_stays_while_a_job_needs_it(bench: Bench, tmp_path: Path) -> None:
     cache = AssetCache(tmp_path / "small", max_bytes=0)
     transfers = Transfers(retries=0)
-    inputs = Inputs(transfers, cache, folder=tmp_path / "work")
+    inputs = Inputs(transfers, cache, folder=tmp_path / "work", asset_folder="assets")
     first, second = bench.lease(1), bench.lease(2)
     _, lut = await inputs.fetch(first, refresh=no_refresh)
     await inputs.fetch(second, refresh=no_refresh)
@@ -150,7 +151,7 @@ async def test_several_come_at_once_but_not_all(bench: Bench) -> None:
 async def test_when_one_is_gone_nothing_is_left(bench: Bench, tmp_path: Path) -> None:
     cache = AssetCache(tmp_path / "small", max_bytes=0)
     transfers = Transfers(retries=0)
-    inputs = Inputs(transfers, cache, folder=bench.work)
+    inputs = Inputs(transfers, cache, folder=bench.work, asset_folder="assets")
     come = asyncio.Event()
 
     async def late_if_gone(request: web.Request) -> web.StreamResponse:
@@ -219,3 +220,12 @@ async def test_a_hash_that_is_none_is_refused(bench: Bench) -> None:
 async def test_a_job_without_files(bench: Bench) -> None:
     assert await bench.inputs.fetch(make_lease(), refresh=no_refresh) == []
     bench.inputs.clean(make_lease())
+
+
+def test_each_worker_has_a_folder_for_its_assets_on_a_server() -> None:
+    workers = ["/a/gpu-1", "/b/gpu-1", "/a/gpu-2", "/a/gpu.2", "/a/gpü", "/a/gpö", f"/a/{'x' * 200}"]
+    folders = [asset_folder(Path(each)) for each in workers]
+    assert len(set(folders)) == len(workers)
+    for each in folders:
+        Attachment(source=b"", placeholder="x", folder=each).check()
+    assert folders[0].startswith("assets-gpu-1-")

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.sim import Sim, Stuck
+from comfyrelay.worker.inputs import asset_folder
 from tests.api.studio import png
 from tests.comfy.graphs import MP4, invert_file
 from tests.harness import PATIENCE_SECONDS
@@ -22,6 +24,11 @@ async def _until_in(folder: Path, content: bytes) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while [each.read_bytes() for each in folder.iterdir()] != [content]:  # noqa: ASYNC110  (files tell nobody)
             await asyncio.sleep(0.02)
+
+
+def _copies(system: System, worker_id: str) -> Path:
+    """Where a worker's effect assets are on ComfyUI."""
+    return system.sim.folder / "input" / "comfyrelay" / asset_folder(system.folder / "worker" / worker_id)
 
 
 def colour_of(picture: bytes) -> Any:
@@ -76,7 +83,7 @@ async def test_comfyui_keeps_the_files_of_effects_that_the_worker_keeps(system: 
         await system.effect(f"logo-{number}", invert_file("{{LOGO}}"), properties=[{**LOGO, "default_value": path}])
         for number, path in enumerate(paths)
     ]
-    copies = system.sim.folder / "input" / "comfyrelay" / "assets"
+    copies = _copies(system, "gpu-1")
     # room for one of them
     worker = await system.started(asset_cache_bytes=len(png(colours[0])))
     for effect, colour in zip((*effects, effects[0]), (*colours, colours[0]), strict=True):
@@ -90,6 +97,21 @@ async def test_comfyui_keeps_the_files_of_effects_that_the_worker_keeps(system: 
     await worker.start()
     await worker.until_said("worker.registered", count=2)
     assert list(copies.iterdir()) == []
+
+
+async def test_two_workers_on_one_comfyui_folder_leave_each_other_the_files_of_effects(system: System) -> None:
+    path = await system.asset(png("#445566"))
+    effect = await system.effect("logo", invert_file("{{LOGO}}"), properties=[{**LOGO, "default_value": path}])
+    await system.started()
+    await system.completed(await system.submit(effect))
+    async with Sim(folder=system.sim.folder) as second:
+        another = await system.started("gpu-2", sims=[second])
+        assert [each.read_bytes() for each in _copies(system, "gpu-1").iterdir()] == [png("#445566")]
+        # before its ComfyUI is gone
+        another.send(signal.SIGTERM)
+        assert await another.ended() == 0
+    await system.completed(await system.submit(effect))
+    assert system.sim.log.uploads_written == 1
 
 
 async def test_a_users_file_is_kept_by_nobody(system: System) -> None:

@@ -9,7 +9,7 @@ import structlog
 
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.uploads import UPLOAD_FOLDER, safe_name
-from comfyrelay.worker.inputs import ASSET_FOLDER, job_folder
+from comfyrelay.worker.inputs import job_folder
 from comfyrelay.worker.lease import Lease
 
 __all__ = ["ComfyFolders"]
@@ -18,15 +18,18 @@ log = structlog.get_logger(__name__)
 
 # Where runs save and preview; each run of ours has a folder of its own in them.
 _MADE = ("output", "temp")
-_ASSETS = Path(UPLOAD_FOLDER, ASSET_FOLDER)
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ComfyFolders:
-    """The folders that hold the `input`, `output` and `temp` of each server; servers elsewhere have none here."""
+    """The folders that hold the `input`, `output` and `temp` of each server; servers elsewhere have none here.
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+    `asset_folder` is where this worker's effect assets are on them.
+    """
+
+    def __init__(self, folders: Iterable[Path], *, asset_folder: str) -> None:
         self._folders = tuple(dict.fromkeys(folders))
+        self._assets = Path(UPLOAD_FOLDER, asset_folder)
 
     def remove(self, *, lease: Lease, result: RunResult | None, prompt_ids: Iterable[str]) -> None:
         """Remove the files of a job wherever they are, as far as that is possible; what is not, is only logged."""
@@ -43,15 +46,15 @@ class ComfyFolders:
     def remove_asset(self, name: str) -> None:
         """An effect asset is no longer kept here, so its copies go, too; `name` is its name in the cache."""
         for base in self._folders:
-            _remove(base / "input", _ASSETS / safe_name(name, name), is_folder=False)
+            _remove(base / "input", self._assets / safe_name(name, name), is_folder=False)
 
     def keep_assets(self, names: Iterable[str]) -> None:
         """Remove the copies of all assets but these: of a cache that is gone, or that somebody emptied."""
         kept = {safe_name(name, name) for name in names}
         for base in self._folders:
-            for path in (base / "input" / _ASSETS).glob("*"):
+            for path in (base / "input" / self._assets).glob("*"):
                 if path.name not in kept:
-                    _remove(base / "input", _ASSETS / path.name, is_folder=False)
+                    _remove(base / "input", self._assets / path.name, is_folder=False)
 
 
 def _remove(root: Path, path: Path, *, is_folder: bool) -> None:

@@ -1,6 +1,7 @@
 """The files of a job, fetched before it runs: effect assets from the cache, a user's own for this job alone."""
 
 import asyncio
+import hashlib
 import re
 import shutil
 from collections import defaultdict
@@ -14,10 +15,7 @@ from comfyrelay.worker.assets import AssetCache
 from comfyrelay.worker.lease import Asset, Lease
 from comfyrelay.worker.transfers import Transfers
 
-__all__ = ["ASSET_FOLDER", "Inputs", "job_folder"]
-
-# Where effect assets are on a server.
-ASSET_FOLDER = "assets"
+__all__ = ["Inputs", "asset_folder", "job_folder"]
 
 AT_ONCE = 4
 _USUAL_SUFFIXES = {"image": ".png", "video": ".mp4", "audio": ".wav"}
@@ -26,12 +24,13 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Inputs:
-    """`folder` has a folder for each lease; the inputs are in `inputs` there."""
+    """`folder` has a folder for each lease; the inputs are in `inputs` there. `asset_folder` is on the servers."""
 
-    def __init__(self, transfers: Transfers, cache: AssetCache, *, folder: Path) -> None:
+    def __init__(self, transfers: Transfers, cache: AssetCache, *, folder: Path, asset_folder: str) -> None:
         self._transfers = transfers
         self._cache = cache
         self._folder = folder
+        self._asset_folder = asset_folder
         self._pinned: defaultdict[str, list[Path]] = defaultdict(list)
 
     async def fetch(self, lease: Lease, *, refresh: Callable[[], Awaitable[None]]) -> list[Attachment]:
@@ -80,7 +79,7 @@ class Inputs:
             source=path,
             name=path.name,
             content_hash=digest,
-            folder=ASSET_FOLDER,
+            folder=self._asset_folder,
             shared=True,
         )
 
@@ -91,6 +90,15 @@ class Inputs:
 def job_folder(lease: Lease) -> str:
     """The folder on a server where the files of this job alone are."""
     return f"job-{lease.name}"
+
+
+def asset_folder(worker: Path) -> str:
+    """The folder on a server where the effect assets of this worker are, known by its own folder on its machine.
+
+    Another worker on the same ComfyUI has another one, for it keeps other assets.
+    """
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", worker.name)[:40]
+    return f"assets-{name}-{hashlib.sha256(str(worker.absolute()).encode()).hexdigest()[:8]}"
 
 
 def _suffix(lease: Lease, asset: Asset) -> str:
