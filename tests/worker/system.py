@@ -130,6 +130,24 @@ class System:
         **settings: Any,
     ) -> Service:
         """A worker, to be started; `settings` are the worker's, in lower case without their prefix."""
+        environment = self._environment(worker_id, sims=sims, variables=variables, **settings)
+        made = Service(worker_id, "worker", environment=environment, log=self.folder / f"{worker_id}.log")
+        self.workers.append(made)
+        return made
+
+    async def checked(self, *words: str, worker_id: str = "gpu-1", **settings: Any) -> tuple[int, str]:
+        """What `comfyrelay worker check` ends with and says, with the settings that a worker would have."""
+        environment = self._environment(worker_id, **settings)
+        return await run_command("worker", "check", *words, environment=environment, log=self.folder / "check.log")
+
+    def _environment(
+        self,
+        worker_id: str,
+        *,
+        sims: Sequence[Sim] | None = None,
+        variables: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> dict[str, str]:
         sims = self.sims if sims is None else sims
         own = {
             "api_base_url": self.api.url,
@@ -139,7 +157,7 @@ class System:
             "shutdown_seconds": 5,
             **settings,
         }
-        environment = {
+        return {
             "FLEET_SECRET": FLEET_SECRET,
             "FLEET_SLUG": FLEET,
             "FLEET_STAGE": "production",
@@ -149,9 +167,6 @@ class System:
             **(variables or {}),
             **{f"COMFYRELAY_WORKER_{key.upper()}": str(value) for key, value in own.items() if value is not None},
         }
-        made = Service(worker_id, "worker", environment=environment, log=self.folder / f"{worker_id}.log")
-        self.workers.append(made)
-        return made
 
     async def started(self, worker_id: str = "gpu-1", **settings: Any) -> Service:
         """A worker that is registered."""

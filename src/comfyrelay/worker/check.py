@@ -1,5 +1,6 @@
 """Says in words whether a worker with these settings could work: what is reachable, and what is missing."""
 
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +10,8 @@ from typing import Any
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.cloud import CloudClient
 from comfyrelay.comfy.preflight import installed_models
-from comfyrelay.errors import ComfyRelayError, ConfigurationError
+from comfyrelay.comfy.uploads import UPLOAD_FOLDER
+from comfyrelay.errors import ComfyRelayError
 from comfyrelay.lock import FolderLock
 from comfyrelay.worker.capabilities import Capabilities
 from comfyrelay.worker.control import Control
@@ -77,16 +79,19 @@ def _about_machine(this: Machine, settings: WorkerSettings) -> Finding:
 
 def _about_folder(settings: WorkerSettings, this: Machine) -> Finding:
     folder = settings.data_dir / this.folder_name
-    lock = FolderLock(folder)
+    # the folder, or the one above it that is there; one that may not be looked into counts as not there
+    place = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
     try:
-        lock.take(advice="")
-    except ConfigurationError:
-        return Finding(verdict=Verdict.LACKING, about="folder", text=f"A worker is running in {folder} now.")
+        if FolderLock(folder).holder() is not None:
+            return Finding(verdict=Verdict.LACKING, about="folder", text=f"A worker is running in {folder} now.")
+        why = None if _is_writable(place) else f"{place} is no folder that can be written"
     except OSError as error:
-        text = f"{folder} cannot be used: {error.strerror}. Choose another with COMFYRELAY_WORKER_DATA_DIR."
+        why = error.strerror
+    if why is not None:
+        text = f"{folder} cannot be used: {why}. Choose another with COMFYRELAY_WORKER_DATA_DIR."
         return Finding(verdict=Verdict.BROKEN, about="folder", text=text)
-    lock.give_up()
-    return Finding(verdict=Verdict.FINE, about="folder", text=f"Its files are in {folder}.")
+    text = f"Its files are in {folder}." if place == folder else f"Its files will be in {folder}, which it makes."
+    return Finding(verdict=Verdict.FINE, about="folder", text=text)
 
 
 async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: str) -> Finding:
@@ -108,7 +113,20 @@ async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     if not (folder / "output").is_dir():
         more = f"But {folder} has no folder `output`: check {setting}."
         return Finding(verdict=Verdict.LACKING, about=about, text=f"{text} {more}")
+    if closed := [str(each) for each in _emptied(folder) if each.is_dir() and not _is_writable(each)]:
+        more = f"But what jobs leave stays: this user cannot write in {', '.join(closed)}."
+        return Finding(verdict=Verdict.LACKING, about=about, text=f"{text} {more}")
     return Finding(verdict=Verdict.FINE, about=about, text=text)
+
+
+def _emptied(folder: Path) -> list[Path]:
+    """Where a worker removes what jobs left: in ComfyUI's folders, and in ours within them once there are any."""
+    kinds = [folder / kind for kind in ("input", "output", "temp")]
+    return [*kinds, *(each / UPLOAD_FOLDER for each in kinds)]
+
+
+def _is_writable(folder: Path) -> bool:
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
 async def _about_cloud(client: CloudClient) -> Finding:
