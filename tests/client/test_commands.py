@@ -184,6 +184,8 @@ async def test_a_job_is_retried_as_a_new_one(site: Site) -> None:
     job = await failed(site)
     [again] = json.loads((await site.command("retry", job["id"], "--json")).out)
     assert (again["retry_of"], again["status"]) == (job["id"], "queued")
+    told = (await site.command("retry", job["id"])).out
+    assert f"It was retried before, as {again['id']}, which is queued." in told.replace("\n", " ")
     assert (await site.command("retry", job["id"], "--all")).code == 2
 
 

@@ -1,16 +1,20 @@
 """Who gets which job, when, and how often."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from comfyrelay.domain.failover import Block
 from comfyrelay.domain.states import PauseMode, Provider, Stage
 from comfyrelay.errors import ComfyRelayError, Forbidden
 from comfyrelay.services.heartbeats import Heartbeat
 from comfyrelay.services.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.steps import Step
+from comfyrelay.store import blocks
 from tests.harness import (
     START,
     Desk,
@@ -334,6 +338,49 @@ class TestPrefetch:
         assert await stop_word(world, ahead) == "release"
         assert await stop_word(world, running) is None
 
+    async def test_it_is_recalled_for_a_worker_that_is_idle(self, world: World, desk: Desk) -> None:
+        ahead = await self.held_for(world, desk, seconds=6)
+        idle = await world.worker(desk.fleet)
+        assert await self.recalled(world, idle) == 1
+        assert await stop_word(world, ahead) == "release"
+        # nor is it asked for twice
+        assert await self.recalled(world, idle) == 0
+        assert await world.requeue(ahead, "released") == "queued"
+        again = await world.lease(idle)
+        assert again is not None
+        assert (again.dispatch_id, again.dispatch.attempts) == (ahead.dispatch_id, 1)
+
+    async def test_it_is_not_recalled_when_it_has_just_come(self, world: World, desk: Desk) -> None:
+        await self.held_for(world, desk, seconds=1)
+        assert await self.recalled(world, await world.worker(desk.fleet)) == 0
+
+    async def test_it_is_not_recalled_for_a_worker_that_could_not_run_it(self, world: World, desk: Desk) -> None:
+        ahead = await self.held_for(world, desk, seconds=6)
+        blocked, draining, busy = [await world.worker(desk.fleet) for _ in range(3)]
+        elsewhere = await world.worker(await world.fleet(await world.workflow()))
+        pair, until = (blocked, ahead.dispatch.workflow_hash), world.clock.now + timedelta(hours=1)
+        block = Block(failure_count=3, blocked_until=until)
+        await world.engine.databases.central.run(Step.WORKER, lambda tx: blocks.write(tx, pair, block))
+        await world.engine.workers.set_draining(draining, is_draining=True)
+        await desk.submit()
+        assert await world.lease(busy) is not None
+        assert await self.recalled(world, blocked, draining, busy, elsewhere, desk.worker) == 0
+        assert await self.recalled(world, await world.worker(desk.fleet), providers=["cloud"]) == 0
+
+    async def held_for(self, world: World, desk: Desk, *, seconds: float) -> LeasedJob:
+        """A job that a busy worker took ahead so long ago."""
+        await desk.leased()
+        await desk.submit()
+        ahead = await world.lease(desk.worker, prefetch=1)
+        assert ahead is not None
+        await world.advance(seconds)
+        return ahead
+
+    async def recalled(self, world: World, *idle: str, providers: Sequence[str] = ("self_hosted",)) -> int:
+        _, prefetched = await world.engine.leasing.queued_and_prefetched()
+        asked = [LeaseRequest(worker_id=each, providers=providers) for each in idle]
+        return await world.engine.leasing.recall(prefetched, asked)
+
     async def test_a_prefetched_job_that_has_begun_is_not_recalled(self, world: World, desk: Desk) -> None:
         await desk.leased()
         await desk.submit()
@@ -343,6 +390,8 @@ class TestPrefetch:
             Heartbeat(dispatch_id=ahead.dispatch_id, lease_token=ahead.lease_token, progress={"step": 1})
         )
         assert await world.engine.workers.recall_prefetched(desk.worker) == 0
+        await world.advance(6)
+        assert await self.recalled(world, await world.worker(desk.fleet)) == 0
         assert await stop_word(world, ahead) is None
 
 

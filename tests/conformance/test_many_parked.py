@@ -222,6 +222,22 @@ class TestTick:
         assert steps == []
 
 
+async def test_a_worker_that_waits_gets_what_a_busy_one_only_holds(world: World, desk: Desk, ticking: Claimer) -> None:
+    recalls = asyncio.Event()
+    ticking._on_recall = recalls.set
+    await desk.leased()
+    job = await desk.submit()
+    ahead = await world.lease(desk.worker, prefetch=1)
+    assert ahead is not None
+    await world.advance(6)
+    polls = await park(ticking, await crowd(world, desk.fleet, 3))
+    async with asyncio.timeout(LONG):
+        await recalls.wait()
+    await world.requeue(ahead, "released")
+    (leased,) = await (await first(polls))
+    assert (leased.dispatch.tenant_job_id, leased.dispatch.is_prefetch) == (job.id, False)
+
+
 class TestPollsThatFollow:
     """A worker whose poll was not answered polls again at once: the new poll looks together with others."""
 

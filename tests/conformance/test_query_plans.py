@@ -161,6 +161,12 @@ async def test_what_is_queued_is_seen_without_reading_past_the_first_of_each_kin
     assert 0 < read <= 20 * (1 + 8)
 
 
+async def test_what_is_prefetched_has_an_index_of_its_own(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, demand.prefetched_query().params(for_seconds=-5.0, most=8))
+    assert indexes(nodes) == {"ix_ai_job_dispatches_prefetched"}
+    assert not scans_everything(nodes)
+
+
 async def test_the_reaper_looks_through_leased_rows_only(central: asyncpg.Connection) -> None:
     nodes = await explain(central, dispatches.expired_query().params(limit=500))
     assert indexes(nodes) == {"ix_ai_job_dispatches_leased"}

@@ -59,6 +59,24 @@ async def test_jobs_that_wait_are_done_one_after_the_other(any_system: System) -
     assert len({colour_of(each) for each in pictures}) == 5
 
 
+async def test_a_job_that_a_busy_worker_only_holds_goes_to_one_that_is_idle(any_system: System) -> None:
+    effect = await any_system.plain_effect()
+    stuck = any_system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    await any_system.started(prefetch=1)
+    running = await any_system.plain(effect)
+    await any_system.until_running()
+    ahead = await any_system.plain(effect)
+    await any_system.until(ahead, "processing")
+    async with Sim() as another:
+        await any_system.started("gpu-2", sims=[another])
+        await any_system.completed(ahead)
+        assert another.log.prompts_queued == 1
+        assert (await any_system.job(ahead))["attempts"] == 1
+        assert (await any_system.job(running))["status"] == "processing"
+        stuck.end()
+        await any_system.completed(running)
+
+
 @pytest.mark.parametrize("by", ["default", "override"])
 async def test_a_file_of_an_effect_is_fetched_and_uploaded_once(system: System, by: str) -> None:
     """Not with each job, and not after a restart of the worker either."""

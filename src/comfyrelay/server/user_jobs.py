@@ -141,8 +141,10 @@ async def retry(
 ) -> Answer[JobBody]:
     """A failed or canceled job again, as a new job."""
     new_seeds = (body or Retry()).new_seeds
-    made = await context.engine.submit.retry(user.tenant_id, job_id, new_seeds=new_seeds)
-    return await _answer(context, made, "Submitted again.")
+    made = await context.engine.submit.retry_once(user.tenant_id, job_id, new_seeds=new_seeds)
+    if made.is_new:
+        return await _answer(context, made.job, "Submitted again.")
+    return await _answer(context, made.job, f"It was retried before, as {made.job.id}, which is {made.job.status}.")
 
 
 @router.post("/{job_id}/pause", responses=may_answer(401, 403, 404, 409, 422, 503))

@@ -106,10 +106,10 @@ class Bulk:
         for each in ids:
             try:
                 if action is BulkAction.RETRY:
-                    await self._submit.retry(tenant_id, each)
+                    result.changed += (await self._submit.retry_once(tenant_id, each)).is_new
                 else:
                     await self._removing.job(tenant_id, each)
-                result.changed += 1
+                    result.changed += 1
             except PoolUnavailable:
                 raise
             except ComfyRelayError as error:

@@ -6,7 +6,8 @@ lost. When many wait, it looks first what is queued and who could take it, and a
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -37,7 +38,17 @@ class _Poll:
 
 
 class Claimer:
-    def __init__(self, leasing: Leasing, settle: Settle, wakeup: Wakeup, *, tick_seconds: float = TICK_SECONDS) -> None:
+    def __init__(
+        self,
+        leasing: Leasing,
+        settle: Settle,
+        wakeup: Wakeup,
+        *,
+        on_recall: Callable[[], None] = lambda: None,
+        tick_seconds: float = TICK_SECONDS,
+    ) -> None:
+        """`on_recall` is told when a worker was asked to give something back."""
+        self._on_recall = on_recall
         self._leasing = leasing
         self._settle = settle
         self._wakeup = wakeup
@@ -175,18 +186,27 @@ class Claimer:
         self._left_at = {worker: at for worker, at in self._left_at.items() if _now() - at < self._tick_seconds}
 
     async def _place(self) -> None:
-        """Bring what is queued to those who wait, asking for no more of them than are needed."""
-        queued = await self._queued()
+        """Bring what is queued to those who wait; whoever is idle then may have what a busy one only holds."""
+        queued, prefetched = await self._leasing.queued_and_prefetched()
+        if queued := [each for each in queued if each.id not in self._unplaced]:
+            await self._bring(queued)
+        idle = [each.request for each in self._parked if not each.answer.done()]
+        # not all each time: nearly always anybody would do, or nobody
+        some = random.sample(idle, min(len(idle), LOOK_AT))
+        if prefetched and some and await self._leasing.recall(prefetched, some):
+            self._on_recall()
+
+    async def _bring(self, queued: list[Queued]) -> None:
+        """Offer it to those who wait, asking for no more of them than are needed."""
         busy: list[_Poll] = []
-        if queued:
-            async for free, others in self._able(queued):
-                busy += others
-                queued = await self._offer(queued, free, may_prefetch=False)
-                if not queued:
-                    return
-            # Only now is it known that nobody idle is left.
-            queued = await self._offer(queued, busy, may_prefetch=True)
-            self._unplaced.update(each.id for each in queued)
+        async for free, others in self._able(queued):
+            busy += others
+            queued = await self._offer(queued, free, may_prefetch=False)
+            if not queued:
+                return
+        # Only now is it known that nobody idle is left.
+        queued = await self._offer(queued, busy, may_prefetch=True)
+        self._unplaced.update(each.id for each in queued)
 
     async def _queued(self) -> list[Queued]:
         return [each for each in await self._leasing.queued() if each.id not in self._unplaced]

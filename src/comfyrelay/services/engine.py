@@ -128,7 +128,7 @@ class Engine:
         self.handover = Handover(self.databases, self.objects, ttl_seconds=settings.presigned_ttl_seconds)
         self.outputs = Outputs(self.databases, self.handover, self.objects, validation=settings.output_validation)
         self.settle = Settle(self.databases, self.courier, self.wakeup, policy=failover)
-        self.claimer = Claimer(self.leasing, self.settle, self.wakeup)
+        self.claimer = Claimer(self.leasing, self.settle, self.wakeup, on_recall=self.stops.hint)
         self.workers = Workers(
             self.databases,
             self.courier,

@@ -37,7 +37,7 @@ from comfyrelay.store import audit, blocks, claims, demand, dispatches, jobs, le
 from comfyrelay.store.audit import AuditEntry
 from comfyrelay.store.claims import WorkerFacts
 from comfyrelay.store.database import Tx
-from comfyrelay.store.demand import Queued
+from comfyrelay.store.demand import Prefetched, Queued
 from comfyrelay.store.outbox import Letter
 
 log = structlog.get_logger(__name__)
@@ -45,6 +45,8 @@ log = structlog.get_logger(__name__)
 LONGEST_DEFERRAL = timedelta(minutes=5)
 # So many of each kind are looked at; when they are gone, the next ones are.
 QUEUED_AT_ONCE = 32
+# A job that is about to begin where it is would only be moved.
+RECALL_AFTER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +143,42 @@ class Leasing:
         """What could be leased now, the first of each kind. One statement, which locks nothing."""
         async with self._databases.central.read() as tx:
             return await demand.queued(tx, most=QUEUED_AT_ONCE, down_pools=self._databases.down())
+
+    async def queued_and_prefetched(self) -> tuple[list[Queued], list[Prefetched]]:
+        """The same, and what busy workers have held for a while without beginning it."""
+        async with self._databases.central.read() as tx:
+            queued = await demand.queued(tx, most=QUEUED_AT_ONCE, down_pools=self._databases.down())
+            return queued, await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, most=QUEUED_AT_ONCE)
+
+    async def recall(self, prefetched: Sequence[Prefetched], idle: Sequence[LeaseRequest]) -> int:
+        """Ask for prefetched jobs back that those who are idle could run now; returns for how many."""
+        worker_ids = [each.worker_id for each in idle]
+        async with self._databases.central.read() as tx:
+            kinds = {(each.stage, each.workflow_id) for each in prefetched}
+            free = {kind: await demand.able(tx, worker_ids, [kind]) for kind in kinds}
+            blocked = await blocks.standing(tx, worker_ids)
+        left = {each.worker_id: each for each in idle}
+        wanted = []
+        for each in prefetched:
+            slots = free[each.stage, each.workflow_id]
+            taker = next(
+                (
+                    worker_id
+                    for worker_id, request in left.items()
+                    if slots.get(worker_id, 0) > 0
+                    and worker_id != each.worker_id
+                    and each.provider in request.providers
+                    and (worker_id, each.workflow_hash) not in blocked
+                ),
+                None,
+            )
+            if taker is not None:
+                del left[taker]
+                wanted.append(each.id)
+        if not wanted:
+            return 0
+        which = dispatches.numbered(wanted)
+        return len(await self._databases.central.run(Step.RECALL, lambda tx: dispatches.recall_prefetched(tx, which)))
 
     async def able(self, worker_ids: Sequence[str], queued: Sequence[Queued]) -> dict[str, int]:
         """Which of the workers may run some of it, and how many free slots each has. Leases look again, and lock."""

@@ -93,7 +93,7 @@ class JobRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submitted:
-    """A job, and whether it was made just now or by an earlier request with the same key."""
+    """A job, and whether it was made just now or by an earlier request for the same."""
 
     job: Job
     is_new: bool
@@ -172,6 +172,10 @@ class Submit:
 
     async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Job:
         """A failed or canceled job again, as a new job with its own reservation; a job is retried at most once."""
+        return (await self.retry_once(tenant_id, job_id, new_seeds=new_seeds)).job
+
+    async def retry_once(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Submitted:
+        """The same, and whether it was retried just now or before."""
         pool = await self._databases.pool_of(tenant_id)
 
         async def work(tx: Tx) -> tuple[Job, Submission | None]:
@@ -192,7 +196,7 @@ class Submit:
             await self._relay.ensure_dispatch(pool.name, job)
         else:
             await self.enqueue(pool, [job], submission)
-        return job
+        return Submitted(job=job, is_new=submission is not None)
 
     async def target(self, tenant_id: str, *, effect_id: int | None, workflow_slug: str | None) -> Target:
         """The effect's workflow, or a workflow of the tenant's own."""

@@ -170,7 +170,8 @@ class Workers:
 
     async def recall_prefetched(self, worker_id: str) -> int:
         """Ask a worker, by its next heartbeat, to give back what it prefetched and has not begun."""
-        found = await self._databases.central.run(Step.RECALL, lambda tx: dispatches.recall_prefetched(tx, worker_id))
+        which = dispatches.leased_by(worker_id)
+        found = await self._databases.central.run(Step.RECALL, lambda tx: dispatches.recall_prefetched(tx, which))
         return len(found)
 
     def _source_of(self, worker_id: str) -> RegistrationSource:

@@ -40,6 +40,14 @@ def _pair_rows(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
     return [{"worker_id": worker, "workflow_hash": hash_} for worker, hash_ in pairs]
 
 
+async def standing(tx: Tx, worker_ids: Sequence[str]) -> set[Pair]:
+    """The pairs of these workers that are blocked now."""
+    query = select(workflow_blocks.c.worker_id, workflow_blocks.c.workflow_hash).where(
+        workflow_blocks.c.worker_id.in_(worker_ids), workflow_blocks.c.blocked_until > relay_now()
+    )
+    return {(row.worker_id, row.workflow_hash) for row in await tx.execute(query)}
+
+
 async def write(tx: Tx, pair: Pair, block: Block) -> None:
     query = insert_into(tx.dialect, workflow_blocks).values(
         worker_id=pair[0],

@@ -276,6 +276,12 @@ Index(
     sqlite_where=text("status = 'leased'"),
 )
 Index(
+    "ix_ai_job_dispatches_prefetched",
+    ai_job_dispatches.c.id,
+    postgresql_where=text("status = 'leased' AND is_prefetch"),
+    sqlite_where=text("status = 'leased' AND is_prefetch = 1"),
+)
+Index(
     "ix_ai_job_dispatches_waiting_tenant",
     ai_job_dispatches.c.tenant_id,
     ai_job_dispatches.c.priority,

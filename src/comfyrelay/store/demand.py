@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from sqlalchemy import BigInteger, Integer, Text, func, select, text
+from sqlalchemy import BigInteger, Float, Integer, Select, Text, bindparam, func, select, text
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.states import DispatchStatus
@@ -12,7 +13,7 @@ from comfyrelay.store.central import ai_job_dispatches as d
 from comfyrelay.store.central import worker_workflows, workers, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
-from comfyrelay.store.types import word
+from comfyrelay.store.types import relay_now, word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +25,13 @@ class Queued:
     provider: str
     workflow_id: int
     workflow_hash: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefetched(Queued):
+    """A dispatch that a busy worker holds and has not begun."""
+
+    worker_id: str
 
 
 _QUEUED = [d.c[name] for name in Queued.__dataclass_fields__]
@@ -108,6 +116,28 @@ async def queued(tx: Tx, *, most: int, down_pools: Sequence[str]) -> list[Queued
     """Of each stage, provider and workflow, the first dispatches that could be leased now; at most so many."""
     rows = await tx.fetch(_queued, {"most": most, "down_pools": list(down_pools)})
     return [Queued(**row._mapping) for row in rows]
+
+
+async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[Prefetched]:
+    """What busy workers have held for so long without beginning it, and are not asked for yet; the oldest first."""
+    rows = await tx.fetch(prefetched_query, {"for_seconds": -for_seconds, "most": most})
+    return [Prefetched(**row._mapping) for row in rows]
+
+
+@cache
+def prefetched_query(_dialect: str = "") -> Select[Any]:
+    return (
+        select(*_QUEUED, d.c.worker_id)
+        .where(
+            d.c.status == word(DispatchStatus.LEASED),
+            d.c.is_prefetch,
+            d.c.progress.is_(None),
+            d.c.release_requested_at.is_(None),
+            d.c.leased_at <= relay_now(bindparam("for_seconds", type_=Float())),
+        )
+        .order_by(d.c.id)
+        .limit(bindparam("most", type_=Integer()))
+    )
 
 
 async def able(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, int]:

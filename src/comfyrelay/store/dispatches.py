@@ -228,6 +228,10 @@ def among(tenant_id: str, job_ids: Iterable[str]) -> ColumnElement[bool]:
     return and_(d.c.tenant_id == tenant_id, d.c.tenant_job_id.in_(list(job_ids)), ~_ENDED)
 
 
+def numbered(ids: Iterable[int]) -> ColumnElement[bool]:
+    return d.c.id.in_(list(ids))
+
+
 def leased_by(worker_id: str) -> ColumnElement[bool]:
     return and_(d.c.worker_id == worker_id, _LEASED)
 
@@ -319,13 +323,14 @@ async def exhausted(tx: Tx, *, limit: int) -> list[int]:
     return list((await tx.scalars(query.limit(limit))).all())
 
 
-async def recall_prefetched(tx: Tx, worker_id: str) -> list[int]:
-    """Ask a worker to give back what it prefetched and has not begun."""
+async def recall_prefetched(tx: Tx, which: Condition) -> list[int]:
+    """Ask for those of them back that were prefetched and have not begun."""
     query = (
         update(d)
         .values(release_requested_at=relay_now())
         .where(
-            leased_by(worker_id),
+            which,
+            d.c.status == word(DispatchStatus.LEASED),
             d.c.is_prefetch,
             d.c.progress.is_(None),
             d.c.release_requested_at.is_(None),

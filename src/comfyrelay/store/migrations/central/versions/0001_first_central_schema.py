@@ -238,6 +238,14 @@ def upgrade() -> None:
         sqlite_where=sa.text("status = 'leased'"),
     )
     op.create_index(
+        "ix_ai_job_dispatches_prefetched",
+        "ai_job_dispatches",
+        ["id"],
+        unique=False,
+        postgresql_where=sa.text("status = 'leased' AND is_prefetch"),
+        sqlite_where=sa.text("status = 'leased' AND is_prefetch = 1"),
+    )
+    op.create_index(
         "ix_ai_job_dispatches_queued",
         "ai_job_dispatches",
         ["stage", "provider", "workflow_id", sa.literal_column("priority DESC"), "rank", "id"],
