@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-READY := $(VENV)/.ready-dev
+READY := $(VENV)/.ready
+READY_DEV := $(VENV)/.ready-dev
 READY_BENCH := $(VENV)/.ready-bench
 
 .DEFAULT_GOAL := help
@@ -17,7 +18,7 @@ help: ## print this list
 up: $(READY) ## start ComfyRelay on this machine
 	$(BIN)/comfyrelay up $(ARGS)
 
-test: $(READY) ## run the tests (ARGS="-k lease" forwards options to pytest)
+test: $(READY_DEV) ## run the tests (ARGS="-k lease" forwards options to pytest)
 	$(BIN)/pytest -n 2 $(ARGS)
 
 # The benches are checked too, so what they import must be there.
@@ -27,7 +28,7 @@ check: $(READY_BENCH) ## lint, formatting, types, import rules
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-twins: $(READY) ## break each rule on purpose: a test must notice
+twins: $(READY_DEV) ## break each rule on purpose: a test must notice
 	$(BIN)/python -m tests.twins $(ARGS)
 
 bench: $(READY_BENCH) ## measure, next to other queues
@@ -37,16 +38,17 @@ clean: ## remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
 # pip learned --group in 25.1, and the pip that python3 brings is often older.
-$(VENV)/.ready-pip:
-	$(PYTHON) -m venv $(VENV)
+$(READY_DEV): $(READY)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --group dev
 	touch $@
 
-$(READY): pyproject.toml $(VENV)/.ready-pip
-	$(BIN)/python -m pip install --quiet --editable . --group dev
-	touch $@
-
-$(READY_BENCH): $(READY)
+$(READY_BENCH): $(READY_DEV)
 	$(BIN)/python -m pip install --quiet --group bench
 	touch $@
