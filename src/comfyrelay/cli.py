@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
@@ -23,7 +25,7 @@ from comfyrelay.cli_batch_i2v import batch_i2v
 from comfyrelay.cli_jobs import jobs_app
 from comfyrelay.cli_run import DESK, run_app
 from comfyrelay.cli_worker import worker_app
-from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
+from comfyrelay.errors import ComfyError, ComfyRelayError, ConfigurationError, InvalidInput
 
 if TYPE_CHECKING:
     from comfyrelay.services.engine import Engine
@@ -51,6 +53,7 @@ err = Console(stderr=True)
 
 FOUND = 1
 CANNOT = 2
+ANSWER_SECONDS = 3.0
 
 
 def main() -> None:
@@ -88,6 +91,8 @@ def up(
         settings = settings.model_copy(update={"data_dir": data_dir.expanduser().absolute()})
     if comfyui_url:
         desk = DeskSettings(**{**desk.model_dump(exclude_unset=True), "comfyui_url": comfyui_url})
+    _check_addresses(desk.comfyui_url)
+    silent: list[str] = []
 
     def ready(found: Ready) -> None:
         out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]", highlight=False)
@@ -97,11 +102,19 @@ def up(
             out.print("           start ComfyUI and then this again, or name it with --comfyui-url", highlight=False)
         else:
             out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
+        for each in silent:
+            out.print(f"           {each} does not answer yet: jobs wait for it", highlight=False, soft_wrap=True)
         out.print("Press Ctrl-C to stop.", highlight=False)
 
     with Looks(level="warning") as looks:
         made = Desk(settings=settings, desk=desk, script=load_script_table(), on_ready=ready, on_status=looks.status)
-        _run_loop(made.run())
+
+        async def work() -> None:
+            if "comfyui_url" in desk.model_fields_set:
+                silent.extend(await _silent(desk.comfyui_url))
+            await made.run()
+
+        _run_loop(work())
     out.print("Stopped.", highlight=False)
 
 
@@ -264,6 +277,34 @@ def db_status(as_json: Json = False) -> None:
 def version() -> None:
     """Print the version."""
     out.print(__version__, highlight=False)
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    """What cannot be an address would be waited for without end."""
+    for each in addresses:
+        try:
+            host = urlsplit(each if "://" in each else f"http://{each}").hostname or ""
+        except ValueError:
+            host = ""
+        if not re.fullmatch(r"[\w.:-]+", host):
+            # not repeated, for it may hold a password
+            raise ConfigurationError("--comfyui-url is not an address. Write it like http://127.0.0.1:8188.")
+
+
+async def _silent(addresses: Sequence[str]) -> list[str]:
+    """Those at which no ComfyUI answers."""
+    from comfyrelay.comfy.client import ComfyClient
+
+    async def answers(address: str) -> bool:
+        async with ComfyClient(address) as client:
+            try:
+                await asyncio.wait_for(client.check(), ANSWER_SECONDS)
+            except (ComfyError, TimeoutError):
+                return False
+        return True
+
+    found = await asyncio.gather(*map(answers, addresses))
+    return [each for each, is_there in zip(addresses, found, strict=True) if not is_there]
 
 
 @contextmanager

@@ -42,8 +42,8 @@ async def command(url: str, *words: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def start(url: str, *words: str) -> asyncio.subprocess.Process:
-    env = {**os.environ, "COMFYRELAY_URL": url, "COLUMNS": "200"}
+async def start(url: str, *words: str, **more: str) -> asyncio.subprocess.Process:
+    env = {**os.environ, "COMFYRELAY_URL": url, "COLUMNS": "200", **more}
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "comfyrelay", *words), env=env, stdout=PIPE, stderr=PIPE
     )
@@ -258,3 +258,21 @@ async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path) -> N
             out_bytes, _ = await running.communicate()
         assert running.returncode == 0
         assert len(out_bytes.decode().splitlines()) == 3
+
+
+async def test_up_refuses_what_is_no_address_and_says_which_one_it_waits_for(tmp_path: Path) -> None:
+    code, out, err = await command("", "up", "--comfyui-url", "not a url", "--data-dir", str(tmp_path / "desk"))
+    assert (code, out) == (2, "")
+    assert err == "Error: --comfyui-url is not an address. Write it like http://127.0.0.1:8188.\n"
+    assert not (tmp_path / "desk").exists()
+    silent = f"http://127.0.0.1:{free_port()}"
+    async with Sim() as sim:
+        given = ("--comfyui-url", sim.url, "--comfyui-url", silent, "--data-dir", str(tmp_path / "desk"))
+        running = await start("", "up", *given, COMFYRELAY_PORT=str(free_port()))
+        assert running.stdout is not None
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            said = (await running.stdout.readuntil(b"Press Ctrl-C to stop.")).decode()
+            running.kill()
+            await running.wait()
+    assert f"{silent} does not answer yet: jobs wait for it" in said
+    assert f"{sim.url} does not answer" not in said

@@ -62,6 +62,24 @@ async def test_a_desk_that_runs_is_seen_with_what_it_has(machine: Path, monkeypa
     assert "nobody uses it now" in after["data"][1]
 
 
+async def test_of_a_desk_that_runs_the_comfyui_that_it_has_is_looked_at(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been named on the command line of the desk, where no setting tells of it."""
+    async with Sim(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as sim:
+        made = make_desk(machine, comfyui_url=[sim.url])
+        monkeypatch.setenv("COMFYRELAY_PORT", str(made.settings.port))
+        async with made.open():
+            seen = [each async for each in examine()]
+            await sim.close()
+            later = [each async for each in examine()]
+    [here] = [each for each in seen if each.about.startswith("ComfyUI")]
+    assert sim.url in here.about
+    assert "2 models" in here.text
+    [gone] = [each for each in later if each.about.startswith("ComfyUI")]
+    assert (gone.verdict, "stand-in" in gone.text) == (Verdict.BROKEN, False)
+
+
 async def test_a_comfyui_that_was_named_and_does_not_answer_is_broken(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,11 @@ async def examine() -> AsyncIterator[Finding]:
         yield finding
     async for finding in _about_databases(settings):
         yield finding
-    yield await _about_port(settings, holder)
+    finding, in_use = await _about_port(settings, holder)
+    yield finding
+    if in_use:
+        # named on its command line, maybe, where no setting tells of it
+        desk = desk.model_copy(update={"comfyui_url": in_use})
     for url in desk.comfyui_url:
         yield await _about_comfyui(url, desk)
     if script is not None:
@@ -123,19 +127,21 @@ def _may_exist(url: str) -> bool:
     return not scheme.startswith("sqlite") or Path(path).is_file()
 
 
-async def _about_port(settings: Settings, holder: str | None) -> Finding:
+async def _about_port(settings: Settings, holder: str | None) -> tuple[Finding, list[str]]:
+    """Who is there; and of a desk, where its ComfyUIs are, unless it has the stand-in only."""
     about = f"desk {settings.base_url}"
     try:
         async with Client(settings.base_url) as client, asyncio.timeout(ANSWER_SECONDS):
             found = await client.desk()
     except NotFound:
-        return _lacking(about, "A ComfyRelay server is there, and no desk: for `up` set another COMFYRELAY_PORT.")
+        return _lacking(about, "A ComfyRelay server is there, and no desk: for `up` set another COMFYRELAY_PORT."), []
     except ControlPlaneUnreachable:
-        return _about_silence(about, settings, holder)
+        return _about_silence(about, settings, holder), []
     except (ComfyRelayError, TimeoutError):
-        return _broken(about, "Something else answers there. Set COMFYRELAY_PORT to another port.")
-    runs = "the built-in stand-in" if found["is_stand_in"] else ", ".join(found["comfyui"])
-    return _fine(about, f"A desk runs there, version {found['version']}, with {runs}.")
+        return _broken(about, "Something else answers there. Set COMFYRELAY_PORT to another port."), []
+    in_use = [] if found["is_stand_in"] else list(found["comfyui"])
+    runs = ", ".join(in_use) or "the built-in stand-in"
+    return _fine(about, f"A desk runs there, version {found['version']}, with {runs}."), in_use
 
 
 def _about_silence(about: str, settings: Settings, holder: str | None) -> Finding:
