@@ -57,6 +57,19 @@ function told(problem, status) {
 }
 
 export const get = async (path, query = {}) => (await call("GET", path + queryOf(query))).data;
+
+/** All pages of a list. */
+export async function all(path, query = {}) {
+  const found = [];
+  let cursor = null;
+  do {
+    const page = await get(path, { limit: 200, ...query, cursor });
+    found.push(...page.items);
+    cursor = page.next_cursor;
+  } while (cursor);
+  return found;
+}
+
 export const post = (path, body) => call("POST", path, body);
 export const remove = (path) => call("DELETE", path);
 

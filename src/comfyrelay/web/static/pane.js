@@ -3,10 +3,10 @@
 import { get, here } from "./api.js";
 import { $, h, reorder, setText } from "./dom.js";
 import { isSeedKey } from "./fields.js";
-import { asCounted, etaOf, nameOf, nameOfEffect, partOf, unitOf } from "./queue.js";
+import { asCounted, batchUnit, etaOf, jobUnit, knowRetries, nameOf, nameOfEffect, partOf, retriedAs, unitOf } from "./queue.js";
 import { shownArgv } from "./script.js";
 import { verbsOf } from "./verbs.js";
-import { batchStatus, ENDED, label, progressOf, sentence, since, size, span, STATUS, unfold, when } from "./words.js";
+import { ENDED, label, progressOf, sentence, since, size, span, STATUS, unfold, when } from "./words.js";
 
 const EVENTS = [
   "queued", "started", "requeued", "retrying", "completed", "failed", "canceled", "paused", "resumed",
@@ -66,9 +66,11 @@ class Pane {
     setText(this.badge, STATUS[unit.status]);
     this.node.dataset.status = unit.status;
     const verbs = verbsOf(unit);
+    // a button stays the same while its words do; what it does is of now
+    this.acts = new Map(verbs.map(([each, , act]) => [each, act]));
     this.part(this.actions, verbs.map(([each, words]) => [each, words]), () =>
-      verbs.map(([each, words, act, isDangerous]) =>
-        h("button", { type: "button", class: isDangerous ? "danger" : "", dataset: { verb: each }, onclick: act }, words),
+      verbs.map(([each, words, , isDangerous]) =>
+        h("button", { type: "button", class: isDangerous ? "danger" : "", dataset: { verb: each }, onclick: () => this.acts.get(each)() }, words),
       ),
     );
   }
@@ -130,6 +132,7 @@ class JobPane extends Pane {
   async look() {
     const [job, about] = await Promise.all([get(`/api/ai-jobs/${this.id}`), get(`/api/desk/jobs/${this.id}`)]);
     if (this.isClosed) return;
+    knowRetries([job]);
     this.job = job;
     this.about = about;
     this.render();
@@ -163,8 +166,7 @@ class JobPane extends Pane {
 
   render() {
     const { job, about } = this;
-    const hasSeed = about.inputs.some((each) => each.type === "number" && isSeedKey(each.key));
-    this.head(nameOf(job) === "Workflow" ? about.workflow_name : nameOf(job), { id: job.id, kind: "job", status: asCounted("job", job).status, hasSeed });
+    this.head(nameOf(job) === "Workflow" ? about.workflow_name : nameOf(job), { ...jobUnit(job), hasSeed: hasSeed(about) });
     if (job.batch_id) {
       this.back.hidden = false;
       this.back.href = `#batch/${job.batch_id}`;
@@ -176,7 +178,7 @@ class JobPane extends Pane {
     this.part(this.files, about.files, () => this.filesPart());
     this.part(this.inputs, about.inputs.map(({ url, ...rest }) => [rest, Boolean(url)]), () => this.inputsPart());
     this.part(this.attempts, about.attempts, () => this.attemptsPart());
-    this.part(this.facts, [job.started_at, job.completed_at, job.attempts, job.retry_of], () => this.factsPart());
+    this.part(this.facts, [job.started_at, job.completed_at, job.attempts, job.retry_of, retriedAs(job.id)], () => this.factsPart());
   }
 
   renderProgress() {
@@ -251,7 +253,7 @@ class JobPane extends Pane {
         attempts.map((each) =>
           h(
             "li",
-            { value: each.number },
+            {},
             h("strong", {}, each.outcome ?? "running"),
             each.started_at ? ` · ${when(each.started_at)}` : "",
             each.started_at && each.ended_at ? ` · ${span(since(each.started_at, each.ended_at))}` : "",
@@ -277,7 +279,8 @@ class JobPane extends Pane {
       ["Waited", waited],
       ["Ran for", took],
       ["Attempts", job.attempts ? `${job.attempts} of at most ${job.max_attempts}` : ""],
-      ["Retry of", job.retry_of ? h("a", { href: `#job/${job.retry_of}` }, job.retry_of.slice(-8)) : ""],
+      ["Retry of", linkTo(job.retry_of)],
+      ["Retried as", linkTo(retriedAs(job.id))],
       ["Job", job.id],
     ];
     return [h("h3", {}, "About"), h("dl", { class: "facts" }, facts.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))];
@@ -331,6 +334,8 @@ function shownOutput(output) {
   );
 }
 
+const hasSeed = (about) => about.inputs.some((each) => each.type === "number" && isSeedKey(each.key));
+const linkTo = (id) => (id ? h("a", { href: `#job/${id}` }, id.slice(-8)) : "");
 const isMedia = (type) => /^(image|video|audio)\//.test(type);
 const folderOf = (file) => file.path.slice(0, -file.name.length - 1);
 const hasNumber = (value) => value !== null && value !== undefined;
@@ -378,10 +383,20 @@ class BatchPane extends Pane {
     ]);
     if (this.isClosed) return;
     if (first) this.cursor = page.next_cursor;
-    page.items.forEach((each) => this.items.set(each.id, each));
+    this.know(page.items);
     this.batch = batch;
-    await this.refreshActive(page.items);
+    await Promise.all([this.refreshActive(page.items), this.lookForSeed(page.items)]);
     this.render(batch);
+  }
+
+  know(items) {
+    items.forEach((each) => this.items.set(each.id, each));
+    knowRetries(items);
+  }
+
+  /** All items run the same workflow. */
+  async lookForSeed([first]) {
+    if (this.hasSeed === undefined && first) this.hasSeed = hasSeed(await get(`/api/desk/jobs/${first.id}`));
   }
 
   /** Items that are older than the first page and have not ended: those that run are told, the others when they do. */
@@ -389,7 +404,7 @@ class BatchPane extends Pane {
     const known = new Set(inPage.map((each) => each.id));
     const stale = [...this.items.values()].filter((each) => each.status === "processing" && !known.has(each.id));
     const running = await get("/api/ai-jobs", { batch_id: this.id, status: "processing", limit: 50 });
-    running.items.forEach((each) => this.items.set(each.id, each));
+    this.know(running.items);
     const told = new Set(running.items.map((each) => each.id));
     await Promise.all(
       stale.filter((each) => !told.has(each.id)).map(async (each) => this.items.set(each.id, await get(`/api/ai-jobs/${each.id}`))),
@@ -402,15 +417,15 @@ class BatchPane extends Pane {
 
   async readMore() {
     const page = await get("/api/ai-jobs", { batch_id: this.id, limit: 200, cursor: this.cursor });
-    page.items.forEach((each) => this.items.set(each.id, each));
+    this.know(page.items);
     this.cursor = page.next_cursor;
     await this.refresh();
   }
 
   render(found) {
-    const batch = asCounted("batch", found);
-    const unit = { id: batch.id, kind: "batch", status: batchStatus(batch), counts: batch.counts };
-    this.head(batch.label || "Batch", unit);
+    const unit = batchUnit(found);
+    const { batch } = unit;
+    this.head(batch.label || "Batch", { ...unit, hasSeed: this.hasSeed });
     this.bar.value = partOf(batch);
     const counted = Object.entries(batch.counts).filter(([, count]) => count).map(([status, count]) => `${count} ${STATUS[status]}`);
     setText(this.words, [`${batch.done} of ${batch.total}`, ...counted, etaOf(batch)].filter(Boolean).join(" · "));
@@ -439,6 +454,6 @@ function shownItem(job) {
     h("span", { class: "badge" }, percent === null ? STATUS[job.status] : `${percent} %`),
     h("a", { href: `#job/${job.id}`, dataset: { verb: "open" } }, job.label || `Item ${job.item_no + 1}`),
     h("span", { class: "thumb" }, picture ? h("img", { src: here(picture.url), alt: "", loading: "lazy" }) : null),
-    job.error ? h("span", { class: "words is-error", title: job.error }, job.error) : null,
+    job.error ? h("span", { class: job.status === "failed" ? "words is-error" : "words", title: job.error }, job.error) : null,
   ];
 }

@@ -2,7 +2,7 @@
 
 import { get, here } from "./api.js";
 import { $, h, reorder, setText } from "./dom.js";
-import { doVerb, verbsOf } from "./verbs.js";
+import { doVerb, onGone, verbsOf } from "./verbs.js";
 import { ago, batchStatus, beganAt, ENDED, many, progressOf, since, span, STATUS } from "./words.js";
 
 const PAGE = 50;
@@ -25,6 +25,7 @@ const state = {
   selected: null,
 };
 const rows = new Map();
+const retries = new Map(); // of a job that was retried, which job that made
 let loading = null;
 let generation = 0;
 
@@ -33,6 +34,10 @@ export const worker = () => state.now?.worker ?? null;
 export const comfyuiAway = () => state.now?.comfyui_away ?? [];
 export const unitOf = (kind, id) => (kind === "batch" ? state.batches : state.jobs).get(id);
 export const nameOfEffect = (id) => state.effects.get(id) ?? "";
+export const retriedAs = (id) => retries.get(id) ?? null;
+export const knowRetries = (jobs) => jobs.forEach((each) => each.retry_of && retries.set(each.retry_of, each.id));
+// without it, the first one can be retried again
+onGone((id) => retries.forEach((made, old) => made === id && retries.delete(old)));
 export const knowEffects = (effects) => effects.forEach((each) => state.effects.set(each.id, each.name));
 
 /** Show only these. */
@@ -68,7 +73,10 @@ export async function refresh({ force = false } = {}) {
 }
 
 const pathOf = { jobs: "/api/ai-jobs", batches: "/api/batches" };
-const keep = (kind, items) => items.forEach((each) => state[kind].set(each.id, each));
+function keep(kind, items) {
+  items.forEach((each) => state[kind].set(each.id, each));
+  if (kind === "jobs") knowRetries(items);
+}
 const queryFor = (kind, cursor) => ({
   limit: PAGE,
   cursor,
@@ -196,20 +204,21 @@ function fits(batch) {
 export function asCounted(kind, unit) {
   const fetched = (state.now?.fetched ?? []).filter((each) => (kind === "batch" ? each.batch_id : each.id) === unit.id).length;
   if (!fetched) return unit;
-  if (kind === "job") return unit.status === "processing" ? { ...unit, status: "queued" } : unit;
+  if (kind === "job") return unit.status === "processing" ? { ...unit, status: "queued", isFetched: true } : unit;
   const moved = Math.min(fetched, unit.counts.processing);
   const counts = { ...unit.counts, processing: unit.counts.processing - moved, queued: unit.counts.queued + moved };
-  return { ...unit, counts };
+  return { ...unit, counts, fetched: moved };
 }
 
-function jobUnit(found) {
+/** What of a job the verbs ask for. */
+export function jobUnit(found) {
   const job = asCounted("job", found);
-  return { id: job.id, kind: "job", status: job.status, job };
+  return { id: job.id, kind: "job", status: job.status, isFetched: job.isFetched, isRetried: retriedAs(job.id) !== null, job };
 }
 
-function batchUnit(found) {
+export function batchUnit(found) {
   const batch = asCounted("batch", found);
-  return { id: batch.id, kind: "batch", status: batchStatus(batch), counts: batch.counts, batch };
+  return { id: batch.id, kind: "batch", status: batchStatus(batch), counts: batch.counts, fetched: batch.fetched, batch };
 }
 
 function shownUnits() {

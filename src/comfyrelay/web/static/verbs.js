@@ -1,12 +1,14 @@
 // What can be done with a job or a batch, and doing it. Every button and key comes here.
 
-import { post, remove } from "./api.js";
+import { all, post, remove } from "./api.js";
 import { ask, toast } from "./dom.js";
 import { ENDED, many } from "./words.js";
 
+const MOST_IDS = 1000;
 const changed = new EventTarget();
 export const onChange = (listener) => changed.addEventListener("change", listener);
 export const tellChange = () => changed.dispatchEvent(new Event("change"));
+export const onGone = (listener) => changed.addEventListener("gone", (event) => listener(event.detail));
 
 /** Do it, say what came of it, and let the page look again. */
 async function run(work) {
@@ -26,22 +28,22 @@ const job = (id, verb, body) => run(() => post(`/api/ai-jobs/${id}/${verb}`, bod
 const batch = (id, verb, body) => run(() => post(`/api/batches/${id}/${verb}`, body));
 
 /** The verbs that make sense now: [name, words, do, is it dangerous]. */
-export function verbsOf({ id, kind, status, counts, hasSeed = false }) {
-  return kind === "batch" ? ofBatch(id, counts) : ofJob(id, status, hasSeed);
-}
+export const verbsOf = (unit) => (unit.kind === "batch" ? ofBatch(unit) : ofJob(unit));
 
-function ofJob(id, status, hasSeed) {
+function ofJob({ id, status, hasSeed = false, isFetched = false, isRetried = false }) {
   const again = (body) => async () => {
     const made = await job(id, "retry", body);
     if (made) location.hash = `job/${made.id}`;
   };
   const found = [];
   if (status === "queued") {
-    found.push(["pause", "Pause", () => job(id, "pause", { mode: "after" })], ...moves((to) => job(id, "move", { to })));
+    found.push(["pause", "Pause", () => job(id, "pause", { mode: "after" })]);
+    // what the worker has fetched is next already
+    if (!isFetched) found.push(...moves((to) => job(id, "move", { to })));
   }
   if (status === "processing") found.push(["pause-now", "Pause now", () => job(id, "pause", { mode: "now" })]);
   if (status === "paused") found.push(["resume", "Resume", () => job(id, "resume")]);
-  if (status === "failed" || status === "canceled") {
+  if ((status === "failed" || status === "canceled") && !isRetried) {
     found.push(["retry", "Retry", again(undefined)]);
     if (hasSeed) found.push(["retry-seeds", "Retry with a new seed", again({ new_seeds: true })]);
   }
@@ -50,7 +52,7 @@ function ofJob(id, status, hasSeed) {
   return found;
 }
 
-function ofBatch(id, counts) {
+function ofBatch({ id, counts, hasSeed = false, fetched = 0 }) {
   const active = counts.queued + counts.processing + counts.paused;
   const found = [];
   if (counts.queued || counts.processing) {
@@ -58,14 +60,18 @@ function ofBatch(id, counts) {
     if (counts.processing) found.push(["pause-now", "Pause now", () => batch(id, "pause", { mode: "now" })]);
   }
   if (counts.paused) found.push(["resume", "Resume", () => batch(id, "resume")]);
-  if (counts.queued) found.push(...moves((to) => batch(id, "move", { to })));
+  if (counts.queued > fetched) found.push(...moves((to) => batch(id, "move", { to })));
   if (counts.failed) {
     found.push(["retry", `Retry ${counts.failed} failed`, () => batch(id, "retry-failed")]);
-    found.push(["retry-seeds", "Retry failed with new seeds", () => batch(id, "retry-failed", { new_seeds: true })]);
+    if (hasSeed) found.push(["retry-seeds", "Retry failed with new seeds", () => batch(id, "retry-failed", { new_seeds: true })]);
+  }
+  // while others go on, what was canceled was not wanted
+  if (counts.canceled && !active) {
+    found.push([counts.failed ? "retry-canceled" : "retry", `Retry ${counts.canceled} canceled`, () => retryCanceled(id)]);
   }
   if (active) found.push(["cancel", "Cancel", () => cancelBatch(id, active), true]);
   else {
-    found.push(["again", "Run all again with new seeds", () => again(id)]);
+    found.push(["again", hasSeed ? "Run all again with new seeds" : "Run all again", () => again(id, hasSeed)]);
     found.push(["delete", "Delete", () => deleteBatch(id), true]);
   }
   return found;
@@ -77,44 +83,56 @@ const moves = (move) => [
   ["down", "Move down", () => move("down")],
 ];
 
-async function again(id) {
-  const made = await batch(id, "again", { new_seeds: true });
+async function again(id, hasSeed) {
+  const made = await batch(id, "again", { new_seeds: hasSeed });
   if (made) location.hash = `batch/${made.id}`;
 }
 
 async function cancelBatch(id, active) {
-  if (await ask(`Cancel ${many(active, "item")} of this batch that have not ended?`, "Cancel them")) await batch(id, "cancel");
+  if (await ask(`Cancel ${many(active, "item")} of this batch that ${active === 1 ? "has" : "have"} not ended?`, "Cancel them")) await batch(id, "cancel");
 }
 
 async function deleteJob(id) {
   if (!(await ask("Delete this job, its output and its log? This cannot be undone.", "Delete"))) return;
-  if (await run(() => remove(`/api/ai-jobs/${id}`))) location.hash = "";
+  if (!(await run(() => remove(`/api/ai-jobs/${id}`)))) return;
+  changed.dispatchEvent(new CustomEvent("gone", { detail: id }));
+  location.hash = "";
 }
 
 async function deleteBatch(id) {
   if (!(await ask("Delete all items of this batch, their outputs and logs? This cannot be undone.", "Delete"))) return;
-  if (await bulk("delete", { batch_id: id }, "deleted")) location.hash = "";
+  if (await bulk("delete", { filter: { batch_id: id } }, "deleted")) location.hash = "";
 }
 
-function bulk(action, filter, done, mode) {
+/** By ids, which keep the order of the items; a filter begins with the newest. */
+async function retryCanceled(id) {
+  const items = (await run(async () => ({ data: await all("/api/ai-jobs", { batch_id: id, status: "canceled" }) }))) ?? [];
+  const ids = items.map((each) => each.id).reverse();
+  for (let from = 0; from < ids.length; from += MOST_IDS) {
+    await bulk("retry", { ids: ids.slice(from, from + MOST_IDS) }, "submitted again");
+  }
+}
+
+function bulk(action, among, done, mode) {
   return run(async () => {
-    const { data } = await post("/api/ai-jobs/bulk", { action, filter, ...(mode ? { mode } : {}) });
+    const { data } = await post("/api/ai-jobs/bulk", { action, ...among, ...(mode ? { mode } : {}) });
     const refused = data.refused[0] ? ` ${data.refused[0].detail}` : "";
     return { data, message: `${many(data.changed, "job")} ${done}.${refused}` };
   });
 }
 
 export async function pauseAll(mode) {
-  await bulk("pause", { status: "queued" }, "paused", mode);
+  await bulk("pause", { filter: { status: "queued" } }, "paused", mode);
   // after what runs, too: what was fetched to run next is called processing, and is given back
-  await bulk("pause", { status: "processing" }, "asked to pause", mode);
+  await bulk("pause", { filter: { status: "processing" } }, "asked to pause", mode);
 }
 
-export const resumeAll = () => bulk("resume", { status: "paused" }, "resumed");
+export const resumeAll = () => bulk("resume", { filter: { status: "paused" } }, "resumed");
 
 /** By key: the verb of this name, if it makes sense now. */
 export function doVerb(name, unit) {
   const found = verbsOf(unit).find(([each]) => each === name);
   if (found) found[2]();
-  else toast(name === "retry" ? "Only what failed or was canceled can be retried." : "This has ended already.");
+  else if (name !== "retry") toast("This has ended already.");
+  else toast(unit.isRetried ? "This was retried already." : "Only what failed or was canceled can be retried.");
 }

@@ -88,11 +88,10 @@ function parsed(text) {
 }
 
 /** One word for a batch, from its items. */
-export function batchStatus(batch) {
-  const { counts, total } = batch;
+export function batchStatus({ counts }) {
   if (counts.processing) return "processing";
   if (counts.queued) return "queued";
   if (counts.paused) return "paused";
   if (counts.failed) return "failed";
-  return total && counts.canceled === total ? "canceled" : "completed";
+  return counts.canceled ? "canceled" : "completed";
 }
