@@ -1,7 +1,7 @@
 // Adding: choose what to run, fill in its form, and one job or a batch of them is made.
 
-import { get, parse, post, remove, typeOf, upload } from "./api.js";
-import { $, h, setText, toast } from "./dom.js";
+import { all, get, parse, post, remove, typeOf, upload } from "./api.js";
+import { $, ask, h, openDialog, setText, toast } from "./dom.js";
 import { Field } from "./fields.js";
 import { knowEffects } from "./queue.js";
 import { Command, hintsOf } from "./script.js";
@@ -37,24 +37,13 @@ export async function load() {
   return choices;
 }
 
-async function all(path) {
-  const found = [];
-  let cursor = null;
-  do {
-    const page = await get(path, { limit: 200, cursor });
-    found.push(...page.items);
-    cursor = page.next_cursor;
-  } while (cursor);
-  return found;
-}
-
 /** Open the form: with something chosen, with files put in. */
 export async function open({ value = null, files = [] } = {}) {
   if (!$("adding").open) {
     problem(null);
     // first, so that nothing that was typed meanwhile is lost when the form is made
     await Promise.all([load(), loadPresets()]);
-    if (!$("adding").open) $("adding").showModal();
+    openDialog($("adding"));
   }
   choose(value ?? fitting(files) ?? chosen?.value ?? choices[0]?.value);
   if (files.length) put(files);
@@ -171,12 +160,16 @@ function nameIt() {
   name.focus();
 }
 
-const forget = (preset) =>
-  tried(async () => {
+async function forget(preset) {
+  if (!(await ask(`Delete the preset “${preset.name}”? This cannot be undone.`, "Delete"))) return;
+  await tried(async () => {
     await remove(`/api/presets/${preset.id}`);
     await loadPresets();
     showPresets();
   });
+  // the button that was pressed is gone
+  $("adding-preset").querySelector("button").focus();
+}
 
 // ------------------------------------------------------------------------------------------------ making
 
@@ -302,6 +295,7 @@ export async function openGraph(file) {
     const { data, message } = await post("/api/desk/graphs", { graph, name });
     await load();
     choose(`workflow:${data.workflow.slug}`);
+    fields[0]?.focus();
     toast(message === "Made." ? `“${name}” is now one of your workflows.` : message);
   });
 }

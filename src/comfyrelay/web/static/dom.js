@@ -42,13 +42,22 @@ export function toast(text, kind = "info") {
   setTimeout(() => shown.remove(), kind === "error" ? 12000 : 4000);
 }
 
+/** What is outside of an open dialog is behind it and cannot be reached, so messages are in the topmost one. */
+const placeToasts = () => ([...document.querySelectorAll("dialog[open]")].at(-1) ?? document.body).append($("toasts"));
+document.addEventListener("close", placeToasts, true);
+
+export function openDialog(dialog) {
+  if (!dialog.open) dialog.showModal();
+  placeToasts();
+}
+
 /** Ask before something that cannot be undone. */
 export function ask(text, yes) {
   const dialog = $("asking");
   setText($("asking-text"), text);
   setText($("asking-yes"), yes);
   dialog.returnValue = "no";
-  dialog.showModal();
+  openDialog(dialog);
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
   });

@@ -1,0 +1,49 @@
+"""The dialogs of the page: where one begins to type, what is asked first, and messages that are above them."""
+
+import json
+
+from playwright.async_api import expect
+
+from tests.web.looking import PROMPT_GRAPH, Looking
+
+GRAPH = ("portrait.json", "application/json", json.dumps(PROMPT_GRAPH).encode())
+
+
+async def test_one_begins_with_what_to_run_or_with_the_inputs_of_a_graph(looking: Looking) -> None:
+    await looking.page.get_by_role("button", name="Add a job").click()
+    await expect(looking.page.get_by_label("What to run")).to_be_focused()
+    await looking.drop(GRAPH)
+    await expect(looking.page.get_by_label("Prompt", exact=True)).to_be_focused()
+
+
+async def test_messages_are_above_a_dialog_and_outlive_it(looking: Looking) -> None:
+    page = looking.page
+    await page.set_viewport_size({"width": 390, "height": 800})
+    await expect(page.locator("#machine-text")).to_have_text("Ready · stand-in")
+    await page.get_by_role("button", name="Add a job").click()
+    await expect(page.locator("#adding")).to_be_visible()
+    await page.route("**/api/**", lambda route: route.abort())
+    told = page.locator(".toast.error").get_by_role("button", name="Close")
+    # a click finds out whether something else is above it
+    await told.click(trial=True)
+    await page.get_by_role("button", name="Add job").click(trial=True)
+    await page.locator("#adding-close").click()
+    await expect(page.locator("#adding")).to_be_hidden()
+    await told.click()
+    await expect(page.locator(".toast")).to_have_count(0)
+
+
+async def test_a_preset_is_deleted_only_after_a_question(looking: Looking) -> None:
+    await looking.drop(GRAPH)
+    dialog = looking.page.locator("#adding")
+    preset = dialog.get_by_role("button", name="look-dev", exact=True)
+    await expect(preset).to_be_visible()
+    await dialog.get_by_role("button", name="Delete preset look-dev").click()
+    asking = looking.page.locator("#asking")
+    await expect(asking).to_contain_text("Delete the preset “look-dev”?")
+    await asking.get_by_role("button", name="Keep").click()
+    await expect(preset).to_be_visible()
+    await dialog.get_by_role("button", name="Delete preset look-dev").click()
+    await asking.get_by_role("button", name="Delete").click()
+    await expect(preset).to_have_count(0)
+    await expect(dialog).to_be_visible()
