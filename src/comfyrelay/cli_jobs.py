@@ -19,7 +19,7 @@ from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 
 if TYPE_CHECKING:
-    from comfyrelay.client import Client, Done, Found, Job
+    from comfyrelay.client import Batch, Client, Done, Found, Job
 
 __all__ = ["APPRISE", "Json", "Url", "connected", "jobs_app"]
 
@@ -53,7 +53,9 @@ err = Console(stderr=True)
 @jobs_app.command(rich_help_panel=JOBS)
 def jobs(
     status: Annotated[JobStatus | None, typer.Option(help="Only those in this state.")] = None,
-    search: Annotated[str | None, typer.Option(help="Only those with this in their label, error or id.")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Only those with this in their label, that of their batch, error or id.")
+    ] = None,
     batch: Annotated[str | None, typer.Option(help="Only those of this batch.")] = None,
     limit: Annotated[int, typer.Option(help="So many at most.", min=1)] = 20,
     url: Url = None,
@@ -99,7 +101,7 @@ def show(
         found = await _found(client, job)
         if found.kind == "batch":
             batch = await client.batch(found.id)
-            failed, _ = await client.some_jobs(status="failed", batch_id=found.id, limit=FAILED_SHOWN)
+            failed = [] if as_json else await _failed(client, batch)
             _print(batch, words.batch_details(batch, failed), as_json=as_json)
         else:
             one, about = await client.job(found.id), await client.about(found.id)
@@ -110,6 +112,26 @@ def show(
                 typer.echo(line)
 
     connected(url, work)
+
+
+async def _failed(client: Client, batch: Batch) -> list[Job]:
+    """The newest of those that failed, without what was retried since: the counts are without it, too."""
+    wanted = min(batch["counts"].get("failed", 0), FAILED_SHOWN)
+    retried: set[str] = set()
+    found: list[Job] = []
+    if not wanted:
+        return found
+    async for each in client.jobs(batch_id=batch["id"]):
+        # newest first, and what the batch began with is as old as the batch
+        if each["created_at"] <= batch["created_at"]:
+            break
+        retried.add(each["retry_of"])
+    async for each in client.jobs(status="failed", batch_id=batch["id"]):
+        if each["id"] not in retried:
+            found.append(each)
+        if len(found) == wanted:
+            break
+    return found
 
 
 @jobs_app.command(rich_help_panel=JOBS)

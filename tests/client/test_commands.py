@@ -55,6 +55,9 @@ async def test_jobs_can_be_filtered_searched_and_limited(site: Site) -> None:
     assert await listed("--search", "boat", "--limit", "2") == [waiting[2]["id"], waiting[1]["id"]]
     assert len(await listed("--batch", batch["id"][-8:])) == 2
     assert await listed("--search", "nothing like that") == []
+    # by what the table calls them
+    assert len(await listed("--search", "LOOK-d")) == 2
+    assert await listed("--search", "look-dev", "--status", "failed") == []
 
 
 async def test_an_unknown_status_is_refused_with_those_that_there_are(site: Site) -> None:
@@ -93,6 +96,24 @@ async def test_a_batch_is_shown_with_its_counts_and_what_failed(site: Site) -> N
     assert "1 of 3 (33%)" in ran.out
     assert "2 queued, 1 failed" in ran.out
     assert "Too dark." in ran.out
+
+
+async def test_what_was_retried_is_no_longer_among_what_failed(site: Site) -> None:
+    batch = await site.batch(2)
+    for error in ("Too dark.", "Too bright."):
+        await fail(site.api, site.worker, await lease(site.worker), error)
+    await site.user.post(f"/api/batches/{batch['id']}/retry-failed")
+    await complete(site.api, site.worker, await lease(site.worker))
+    await fail(site.api, site.worker, await lease(site.worker), "Out of memory.")
+    ran = await site.command("show", batch["id"])
+    assert "1 completed, 1 failed" in ran.out
+    assert "Out of memory." in ran.out
+    assert "Too" not in ran.out
+    await site.user.post(f"/api/batches/{batch['id']}/retry-failed")
+    await complete(site.api, site.worker, await lease(site.worker))
+    ran = await site.command("show", batch["id"])
+    assert "2 completed" in ran.out
+    assert "Out of memory." not in ran.out
 
 
 # Logs

@@ -42,7 +42,12 @@ async def test_what_fits_none_is_not_found(site: Site, text: str) -> None:
         await find(site.client, text)
 
 
-@pytest.mark.parametrize("text", ["", "abc", "look-dev", "../presets", "%"])
+@pytest.mark.parametrize("text", ["", "zzzzzz", "look-dev", "../presets", "%", "0" * 37])
 async def test_what_is_no_part_of_an_id_is_said_to_be_none(site: Site, text: str) -> None:
-    with pytest.raises(InvalidInput, match="is no id"):
+    with pytest.raises(InvalidInput, match="is no id, and no part of one"):
         await find(site.client, text)
+
+
+async def test_what_is_too_short_is_said_to_be(site: Site) -> None:
+    with pytest.raises(InvalidInput, match="Give 4 characters at least"):
+        await find(site.client, "abc")

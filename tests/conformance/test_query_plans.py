@@ -212,3 +212,11 @@ async def test_the_items_of_a_batch_come_in_order(tenant: asyncpg.Connection) ->
     nodes = await explain(tenant, jobs.list_query("t7", batch_id="b", before_id="0000050000"))
     assert indexes(nodes) == {"ix_ai_jobs_batch"}
     assert "Sort" not in {each["Node Type"] for each in nodes}
+
+
+async def test_a_search_comes_in_order_and_looks_once_for_batches_of_that_name(tenant: asyncpg.Connection) -> None:
+    nodes = await explain(tenant, jobs.list_query("t7", search="boats"), run=True)
+    assert "ix_ai_jobs_tenant_newest" in indexes(nodes)
+    assert "Sort" not in {each["Node Type"] for each in nodes}
+    [looked] = [each for each in nodes if each.get("Relation Name") == "batches"]
+    assert looked["Actual Loops"] <= 1

@@ -19,12 +19,11 @@ async def pool(tmp_path: Path) -> AsyncIterator[Database]:
         yield database
 
 
-async def plan(pool: Database, **filters: Any) -> str:
+async def plan(pool: Database, **filters: Any) -> list[str]:
     query = jobs.list_query("t", **filters, dialect="sqlite")
     statement = str(query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))
     # a colon would be a parameter
-    [step] = await execute(pool, "EXPLAIN QUERY PLAN " + statement.replace(":", "\\:"))
-    return str(step.detail)
+    return [str(step.detail) for step in await execute(pool, "EXPLAIN QUERY PLAN " + statement.replace(":", "\\:"))]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,16 @@ async def plan(pool: Database, **filters: Any) -> str:
 )
 async def test_a_list_comes_in_the_order_of_an_index(pool: Database, filters: dict[str, Any], index: str) -> None:
     # one step: nothing is sorted
-    assert await plan(pool, **filters) == f"SEARCH ai_jobs USING INDEX {index}"
+    assert await plan(pool, **filters) == [f"SEARCH ai_jobs USING INDEX {index}"]
+
+
+async def test_a_search_looks_once_for_batches_of_that_name(pool: Database) -> None:
+    # not correlated: it is not done again for each job
+    assert await plan(pool, search="boats") == [
+        "SEARCH ai_jobs USING INDEX ix_ai_jobs_tenant_newest (tenant_id=?)",
+        "LIST SUBQUERY 1",
+        "SEARCH batches USING INDEX ix_batches_tenant_id_id (tenant_id=?)",
+    ]
 
 
 async def test_jobs_are_counted_in_an_index(pool: Database) -> None:

@@ -194,6 +194,18 @@ async def test_what_is_wrong_with_a_file_is_said_with_the_name_that_was_typed(de
     assert [each async for each in desk.client.jobs()] == []
 
 
+async def test_a_name_that_two_workflows_have_is_refused_with_their_slugs(desk: OpenDesk, tmp_path: Path) -> None:
+    other = {**THREE, "2": {**THREE["2"], "inputs": {"images": ["1", 0], "filename_prefix": "hello"}}}
+    older, newer = [(await desk.client.add_graph(each, name="three"))["workflow"]["slug"] for each in (THREE, other)]
+    code, out, err = await command(desk.ready.url, "run", "three")
+    assert (code, out) == (2, "")
+    assert f"2 workflows are called 'three'. Name the one you mean, newest first: {newer}, {older}." in err
+    code, out, err = await command(desk.ready.url, "run", "no-such")
+    assert f"invert-video, {newer}, {older}." in err
+    code, out, err = await command(desk.ready.url, "run", older, "--out", str(tmp_path / "made"))
+    assert (code, len(out.splitlines())) == (0, 3)
+
+
 async def test_a_folder_that_cannot_be_written_is_said_before_the_job_is_submitted(
     desk: OpenDesk, tmp_path: Path
 ) -> None:

@@ -199,14 +199,14 @@ class Client:
         search: str | None = None,
         page: int = LARGEST_PAGE,
     ) -> AsyncIterator[Job]:
-        """Newest first, asked for as they are needed. `search` is a part of a label, an error or an id."""
+        """Newest first, asked for as they are needed. `search` is a part of a label (also its batch's), error or id."""
         limit = min(page, LARGEST_PAGE)
         query = {"status": status, "batch_id": batch_id, "no_batch": no_batch, "search": search}
         return self._calls.pages(PATHS["job"], **query, limit=limit)
 
-    async def some_jobs(self, *, status: str, limit: int, batch_id: str | None = None) -> tuple[list[Job], bool]:
+    async def some_jobs(self, *, status: str, limit: int) -> tuple[list[Job], bool]:
         """The newest jobs of a status, and whether there are more."""
-        page = await self._calls.get(PATHS["job"], status=status, batch_id=batch_id, limit=limit)
+        page = await self._calls.get(PATHS["job"], status=status, limit=limit)
         return page["items"], page["next_cursor"] is not None
 
     def events(self, job_id: str, *, after: int = 0, patience_seconds: float = 60.0) -> AsyncGenerator[Event, None]:

@@ -18,7 +18,8 @@ __all__ = ["SHORT", "Found", "find"]
 SHORT = 8
 _LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _SOME = 3
-_PART = re.compile(r"[0-9a-f-]{4,36}")
+_LEAST = 4
+_PART = re.compile(r"[0-9a-f-]{1,36}")
 
 Kind = Literal["job", "batch"]
 
@@ -33,7 +34,9 @@ async def find(client: "Client", text: str) -> Found:
     """The one job or batch whose id this is, or begins or ends so."""
     part = text.strip().lower()
     if not _PART.fullmatch(part):
-        raise InvalidInput(f"{text!r} is no id. Give 4 characters at least, of those that `comfyrelay jobs` shows.")
+        raise InvalidInput(f"{text!r} is no id, and no part of one: ids are made of 0 to 9, a to f and hyphens.")
+    if len(part) < _LEAST:
+        raise InvalidInput(f"{text!r} is too short. Give {_LEAST} characters at least of what `comfyrelay jobs` shows.")
     if len(part) == len(_LAST):
         return await _whole(client, part)
     found = await _beginning(client, part) or await _ending(client, part)

@@ -32,7 +32,7 @@ from comfyrelay.domain.states import ACTIVE_JOB, JobStatus
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
-from comfyrelay.store.tenant import ai_jobs, job_attempts, job_events, job_logs
+from comfyrelay.store.tenant import ai_jobs, batches, job_attempts, job_events, job_logs
 from comfyrelay.store.types import json_value, relay_now, word
 
 
@@ -210,7 +210,8 @@ def list_query(
     limit: int = 50,
     dialect: str = "postgresql",
 ) -> Select[Any]:
-    """A tenant's newest jobs first, page by page through `before_id`. `search` is part of a label, error or id."""
+    """A tenant's newest jobs first, page by page through `before_id`. `search` is part of a label, also the batch's, an
+    error or an id."""
     # a batch has an index of its own; SQLite would rather look through all of the tenant's
     tenant = ai_jobs.c.tenant_id if batch_id is None or status is not None else ai_jobs.c.tenant_id.concat("")
     query = select(*_JOB).where(tenant == tenant_id).order_by(ai_jobs.c.id.desc()).limit(limit)
@@ -225,6 +226,9 @@ def list_query(
         # SQLite's LIKE takes capitals for small letters by itself; to change them in every row takes a third longer
         holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
         found = [holds(each, search, autoescape=True) for each in texts]
+        # looked for once, not for every job
+        named = select(batches.c.id).where(batches.c.tenant_id == tenant_id)
+        found.append(ai_jobs.c.batch_id.in_(named.where(holds(batches.c.label, search, autoescape=True))))
         query = query.where(or_(*found, ai_jobs.c.id.contains(search.lower(), autoescape=True)))
     if before_id is not None:
         query = query.where(ai_jobs.c.id < before_id)
