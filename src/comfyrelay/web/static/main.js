@@ -64,10 +64,11 @@ function showMachine(isReached) {
       : worker
         ? (MACHINE[worker.state] ?? [worker.state, "warn"])
         : ["The worker is starting", "warn"];
-  const some = away.length ? ` (${away.join(" ")})` : "";
-  const where = !desk || isDeaf ? "" : desk.is_stand_in ? "stand-in" : `ComfyUI at ${desk.comfyui.map(bare).join(", ")}${some}`;
-  $("machine").dataset.kind = kind;
-  setText($("machine-text"), [words, where].filter(Boolean).join(" · "));
+  const where = !desk || isDeaf ? "" : desk.is_stand_in ? "stand-in" : `ComfyUI at ${desk.comfyui.map(bare).join(", ")}`;
+  // one of several is missed, although the others work
+  const missed = isReached && !isDeaf ? away : [];
+  $("machine").dataset.kind = missed.length && kind !== "bad" ? "warn" : kind;
+  setText($("machine-text"), [words, where, ...missed].filter(Boolean).join(" · "));
 }
 
 // ------------------------------------------------------------------------------------------------ clock
