@@ -70,7 +70,9 @@ def batch_i2v(
 
     async def run() -> int:
         async with ComfyClient(server.partition(",")[0]) as comfy:
-            return await run_batch(comfy, order, say=printer.say, say_briefly=printer.say_briefly)
+            # in a file or a pipe nothing replaces a line
+            briefly = printer.say_briefly if sys.stdout.isatty() else None
+            return await run_batch(comfy, order, say=printer.say, say_briefly=briefly)
 
     try:
         failed, signal_number = asyncio.run(_until_signal(run()))

@@ -270,15 +270,17 @@ async def _preset(client: Client, name: str, target: Target) -> dict[str, Any]:
 
 async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
     """Until the job has ended, with a bar that shows how far it is; Ctrl-C cancels it."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from comfyrelay.client import words
 
     columns = (
-        TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
     )
+    began: str | None = None
     with Progress(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("waiting", total=1.0)
         telling = asyncio.create_task(_tell_why_it_waits(client, job_id, is_quiet=is_quiet))
@@ -286,8 +288,8 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
             async for event in client.events(job_id):
                 if event.type == "progress":
                     telling.cancel()
-                    step = f" {event.data['step']:g}/{event.data['steps']:g}" if event.data.get("steps") else ""
-                    text = f"{event.data.get('node') or event.data.get('stage') or 'running'}{step}"
+                    began = began or words.now().isoformat()
+                    text = words.how_far({"progress": event.data, "started_at": began}, words.now()) or "running"
                     bar.update(task, completed=event.data.get("value", 0.0), description=text)
         except asyncio.CancelledError:
             try:

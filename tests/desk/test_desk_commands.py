@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.client import Client
-from comfyrelay.sim import Sim
+from comfyrelay.sim import Sim, Slow
 from tests.api.processes import free_port
 from tests.api.studio import png
 from tests.desk.conftest import OpenDesk, make_desk
@@ -103,6 +103,7 @@ async def test_what_is_missing_is_said_in_the_words_of_the_command(desk: OpenDes
     for words, said in (
         (("run", "invert-image"), "It works on a file: name one with --input."),
         (("batch", "add", "invert-image"), "It works on a file: name one with --input."),
+        (("run", "image-to-clip", "--set", "frames=-5"), "frames: This must be at least 1."),
         (("run", "no-such"), "There are: invert-image, image-to-clip, invert-video."),
         (("run", str(tmp_path / "none.json")), "cannot be read"),
         (("batch", "add", "invert-image", "--input-subdir", "../up"), "without '..'."),
@@ -288,3 +289,27 @@ async def test_up_refuses_what_is_no_address_and_says_which_one_it_waits_for(tmp
             await running.wait()
     assert f"{silent} does not answer yet: jobs wait for it" in said
     assert f"{sim.url} does not answer" not in said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
+async def test_run_says_how_long_it_takes_where_only_nodes_tell_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    words = ("run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"))
+    ours, theirs = os.openpty()
+    async with Sim() as sim:
+        sim.misbehave(Slow(class_type="SaveImage", seconds=3600.0))
+        async with make_desk(tmp_path / "desk", comfyui_url=[sim.url], finish_seconds=0).open() as (_, ready):
+            env = {**os.environ, "COMFYRELAY_URL": ready.url, "COLUMNS": "200", "TERM": "xterm"}
+            running = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "comfyrelay", *words), env=env, stdout=PIPE, stderr=theirs
+            )
+            os.close(theirs)
+            said = b""
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                while b" left" not in said:
+                    said += await asyncio.to_thread(os.read, ours, 4096)
+            running.kill()
+            await running.wait()
+    os.close(ours)
+    assert b"SaveImage, about " in said
+    assert b"-:--:--" not in said

@@ -6,6 +6,7 @@ What it prints is what `script_reading` understands: `[2/6] cat · try 1 · seed
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -44,6 +45,9 @@ PROFILES = {"look-dev": 0.4, "medium": 0.7, "production": 1.0}
 _STEPS = ("steps", "start_at_step", "end_at_step")
 # After these the next item would fare no better.
 _HOPELESS = (GraphRefused, NotInstalled, RunInterrupted, ServerRefused, ServerUnreachable)
+# How far it is goes into a log when it is so much further, or after so long.
+_MUCH = 0.1
+_LONG_SECONDS = 10.0
 
 Say = Callable[[str], None]
 
@@ -66,8 +70,9 @@ class Order:
     changes: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
 
-async def run_batch(comfy: ComfyClient, order: Order, *, say: Say, say_briefly: Say) -> int:
-    """Run everything; returns how many failed. `say_briefly` is for lines that the next one may replace."""
+async def run_batch(comfy: ComfyClient, order: Order, *, say: Say, say_briefly: Say | None) -> int:
+    """Run everything; returns how many failed. `say_briefly` is for lines that the next one may replace; without it,
+    how far a run is is said now and then."""
     graph = _with_profile(load_graph(order.template), order.profile)
     for (node, name), value in order.changes.items():
         set_input(graph, node, name, value)
@@ -119,7 +124,7 @@ class _Run:
     """One item on its way."""
 
     def __init__(
-        self, comfy: ComfyClient, template: _Template, order: Order, place: str, *, say: Say, say_briefly: Say
+        self, comfy: ComfyClient, template: _Template, order: Order, place: str, *, say: Say, say_briefly: Say | None
     ) -> None:
         self._comfy = comfy
         self._template = template
@@ -128,6 +133,7 @@ class _Run:
         self._say = say
         self._say_briefly = say_briefly
         self._told = ""
+        self._said, self._said_at = 0.0, time.monotonic()
 
     async def go(self, item: Item, number: int) -> None:
         seed = "" if item.seed is None else f" · seed: {item.seed}"
@@ -165,9 +171,16 @@ class _Run:
             text = f"{event.progress:.0%}"
         else:
             return
-        if text != self._told:
+        if text != self._told and (self._say_briefly is not None or self._is_time(event.progress)):
             self._told = text
-            self._say_briefly(f"{self.place} {text}")
+            (self._say_briefly or self._say)(f"{self.place} {text}")
+
+    def _is_time(self, progress: float) -> bool:
+        now = time.monotonic()
+        if progress < self._said + _MUCH and now < self._said_at + _LONG_SECONDS:
+            return False
+        self._said, self._said_at = progress, now
+        return True
 
 
 def _with_profile(graph: Graph, profile: str) -> Graph:

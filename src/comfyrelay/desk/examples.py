@@ -85,6 +85,7 @@ EXAMPLES = (
                 "type": "number",
                 "placeholder": "{{FRAMES}}",
                 "default_value": 24,
+                "minimum": 1,
                 "user_configurable": True,
             },
         ],
