@@ -82,7 +82,7 @@ class ComfyClient:
 
         `headers` go with every request, for a proxy that wants them. Each run saves into a new folder, so that no two
         runs share a file; `keep_prefixes` leaves the names as the graph has them. `forget_history` deletes each run
-        from the server's history once it has been read.
+        that succeeded from the server's history; of one that failed, only the history says what it made.
         """
         self._http = Http(url, headers=headers)
         self._uploader = Uploader(self._http, path="/upload/image", view_path="/view")
@@ -317,11 +317,11 @@ class ComfyClient:
             if watch.was_ignored:
                 # the server may have mixed up its connections
                 await self._board.socket.renew()
+        if (failure := failure_in(entry)) is not None:
+            raise failure
         if self._forget_history:
             with suppress(ComfyError):
                 await self._http.tell("/history", {"delete": [prompt_id]})
-        if (failure := failure_in(entry)) is not None:
-            raise failure
         return result_of(
             entry.get("outputs") or {},
             prompt_id=prompt_id,

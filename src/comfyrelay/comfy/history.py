@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from comfyrelay.comfy.failures import explain_execution_error
 from comfyrelay.errors import ComfyError, NodeFailed, RunInterrupted
 
-__all__ = ["cached_nodes", "failure_in", "position_in", "prompts_in", "run_seconds"]
+__all__ = ["cached_nodes", "failure_in", "position_in", "prompt_of", "prompts_in", "run_seconds"]
 
 
 def failure_in(entry: dict[str, Any]) -> ComfyError | None:
@@ -72,12 +72,18 @@ class Prompt(NamedTuple):
 def prompts_in(queue: dict[str, Any]) -> dict[str, Prompt]:
     """Everything that runs or waits, by prompt id."""
     items = [*_items(queue.get("queue_running")), *_items(queue.get("queue_pending"))]
-    return {str(item[1]): Prompt(*(each if isinstance(each, dict) else {} for each in _sent(item))) for item in items}
+    return {str(item[1]): _prompt(item) for item in items}
 
 
-def _sent(item: list[Any]) -> tuple[Any, Any]:
+def prompt_of(entry: dict[str, Any]) -> Prompt:
+    """What a run in the history was sent as."""
+    item = entry.get("prompt")
+    return _prompt(item if isinstance(item, list) else [])
+
+
+def _prompt(item: list[Any]) -> Prompt:
     graph, extra_data, *_ = [*item[2:], None, None]
-    return graph, extra_data
+    return Prompt(*(each if isinstance(each, dict) else {} for each in (graph, extra_data)))
 
 
 def _items(found: object) -> list[Any]:

@@ -18,6 +18,7 @@ from comfyrelay.worker.inputs import Inputs, asset_folder
 from comfyrelay.worker.job import OutputListener, Tools, Work
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.leaving import leave
+from comfyrelay.worker.leftovers import Leftovers
 from comfyrelay.worker.machine import Machine, machine
 from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.notices import Notice, Notices
@@ -78,6 +79,7 @@ class Agent:
         self._typical = Typical()
         self._group: ScalingGroup | None = None
         self._protection: Protection | None = None
+        self._leftovers: Leftovers | None = None
         self._poller: Poller | None = None
         self._online = asyncio.Event()
         self._slots = 0
@@ -145,6 +147,8 @@ class Agent:
             for task in (told, working, *self._works.values()):
                 task.cancel()
             await asyncio.gather(told, working, *self._works.values(), return_exceptions=True)
+            if self._leftovers is not None:
+                await self._leftovers.close()
             await transfers.close()
             await control.close()
 
@@ -223,6 +227,8 @@ class Agent:
 
         cache = AssetCache(state.assets, max_bytes=self._settings.asset_cache_bytes, on_removed=on_removed)
         folders.keep_assets(cache.names)
+        self._leftovers = Leftovers(state, servers=self._servers, folders=folders)
+        self._leftovers.recall()
         self._metrics.watch(cache=cache, control=control, servers=self._servers, held=lambda: self.held)
         return Tools(
             control=control,
@@ -231,6 +237,7 @@ class Agent:
             transfers=transfers,
             inputs=Inputs(transfers, cache, folder=state.work, asset_folder=assets),
             folders=folders,
+            leftovers=self._leftovers,
             typical=self._typical,
             metrics=self._metrics,
             settings=self._settings,

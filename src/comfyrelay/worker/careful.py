@@ -7,7 +7,8 @@ import structlog
 
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.graph import Graph
-from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.comfy.history import prompt_of
+from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused, ServerUnreachable
 from comfyrelay.worker.state import Held
@@ -49,6 +50,15 @@ class CarefulClient(ComfyClient):
         """The prompt ids of what still runs or waits here for a lease of an earlier process."""
         found = await self.prompts()
         return [each for each, prompt in found.items() if prompt.extra_data.get(MARK) == held.lease.name]
+
+    async def forget(self, prompt_id: str) -> tuple[OutputFile, ...]:
+        """Delete a run of ours that is over from the server's history; returns the files that it made."""
+        entry = (await self._http.object(f"/history/{prompt_id}")).get(prompt_id)
+        if not isinstance(entry, dict) or MARK not in prompt_of(entry).extra_data:
+            # it never began, or is a script's: what that makes is its user's
+            return ()
+        await self._http.tell("/history", {"delete": [prompt_id]})
+        return result_of(entry.get("outputs") or {}, prompt_id=prompt_id).files
 
     async def run(self, graph: Graph, **options: Any) -> RunResult:
         try:

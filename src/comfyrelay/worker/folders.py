@@ -2,12 +2,12 @@
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import structlog
 
-from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.uploads import UPLOAD_FOLDER, safe_name
 from comfyrelay.worker.inputs import job_folder
 from comfyrelay.worker.lease import Lease
@@ -33,13 +33,18 @@ class ComfyFolders:
 
     def remove(self, *, lease: Lease, result: RunResult | None, prompt_ids: Iterable[str]) -> None:
         """Remove the files of a job wherever they are, as far as that is possible; what is not, is only logged."""
-        runs = {*prompt_ids, *([result.prompt_id] if result else ())}
         for base in self._folders:
             _remove(base / "input", Path(UPLOAD_FOLDER, job_folder(lease)), is_folder=True)
+        runs = {*prompt_ids, *([result.prompt_id] if result else ())}
+        self.remove_made(runs, result.files if result else ())
+
+    def remove_made(self, prompt_ids: Collection[str], files: Collection[OutputFile]) -> None:
+        """Remove what runs have saved and previewed."""
+        for base in self._folders:
             for kind in _MADE:
-                for each in filter(_NAME.fullmatch, runs):
+                for each in filter(_NAME.fullmatch, prompt_ids):
                     _remove(base / kind, Path(UPLOAD_FOLDER, each), is_folder=True)
-            for file in result.files if result else ():
+            for file in files:
                 if file.type in _MADE:
                     _remove(base / file.type, Path(file.subfolder, file.filename), is_folder=False)
 

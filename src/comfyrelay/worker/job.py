@@ -38,6 +38,7 @@ from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.folders import ComfyFolders
 from comfyrelay.worker.inputs import Inputs
 from comfyrelay.worker.lease import Lease, Stage, Stop
+from comfyrelay.worker.leftovers import Leftovers
 from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.outputs import Collected, collect, collect_more, others
 from comfyrelay.worker.pulse import Pulse
@@ -75,6 +76,7 @@ class Tools:
     transfers: Transfers
     inputs: Inputs
     folders: ComfyFolders
+    leftovers: Leftovers
     typical: Typical
     metrics: Metrics
     settings: WorkerSettings
@@ -99,6 +101,8 @@ class Work:
         self._tools = tools
         self._pulse = Pulse(tools.control, lease, interval_seconds=tools.settings.heartbeat_interval_seconds)
         self._ran = Ran()
+        # runs that others look after now
+        self._left: set[tuple[str, str]] = set()
         # as it is written down, once there is one
         self._output: Mapping[str, Any] | None = None
         self._is_left_behind = False
@@ -438,7 +442,11 @@ class Work:
 
     def _clean_server(self) -> None:
         # everywhere: its inputs may also be where it was only tried
-        self._tools.folders.remove(lease=self.lease, result=self._ran.result, prompt_ids=self._ran.prompt_ids)
+        result = self._ran.result
+        self._tools.folders.remove(lease=self.lease, result=result, prompt_ids=self._ran.prompt_ids)
+        unfinished = {run for run in self._ran.runs if result is None or run[1] != result.prompt_id}
+        self._tools.leftovers.add(unfinished - self._left)
+        self._left |= unfinished
 
 
 def _recalled(output: Mapping[str, Any] | None) -> Collected | None:

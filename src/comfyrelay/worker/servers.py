@@ -119,6 +119,10 @@ class Servers:
     def cloud(self) -> Sequence[CloudClient]:
         return tuple(self._cloud.values())
 
+    def find(self, client_id: str) -> CarefulClient | None:
+        """One of the ComfyUI servers, by its name here."""
+        return self._own.get(client_id)
+
     @property
     def at_once(self) -> int:
         """How many jobs may run here at once, if all servers are there."""

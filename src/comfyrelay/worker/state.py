@@ -30,6 +30,7 @@ class State:
     token.json          how the control plane knows us
     held/<lease>.json   a lease, where it runs, and its output if there is one
     work/<lease>/       files under way
+    left/<run>.json     a run that may still write files, and on which server
     assets/             effect assets that are kept
     """
 
@@ -38,13 +39,14 @@ class State:
         self.work = folder / "work"
         self.assets = folder / "assets"
         self._held = folder / "held"
+        self._left = folder / "left"
         self._token = folder / "token.json"
         self._lock = FolderLock(folder)
 
     def open(self) -> None:
         """Take the folder; `ConfigurationError` when another process has it."""
         try:
-            for each in (self.work, self.assets, self._held):
+            for each in (self.work, self.assets, self._held, self._left):
                 each.mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)
         except OSError as error:
@@ -53,8 +55,8 @@ class State:
                 "COMFYRELAY_WORKER_DATA_DIR."
             ) from None
         self._lock.take(advice="Give each worker of this machine a WORKER_ID of its own.")
-        for each in self._held.glob("*.part"):
-            each.unlink(missing_ok=True)
+        for part in (*self._held.glob("*.part"), *self._left.glob("*.part")):
+            part.unlink(missing_ok=True)
         for each in self.work.iterdir():
             if not self._entry(each.name).exists():
                 shutil.rmtree(each, ignore_errors=True)
@@ -101,6 +103,23 @@ class State:
                 kept = json.loads(path.read_text())
                 runs = [(str(server), str(prompt_id)) for server, prompt_id in kept["runs"]]
                 found.append(Held(lease=Lease.from_json(kept["job"]), runs=runs, output=kept["output"]))
+            except (OSError, ValueError, KeyError, TypeError):
+                path.unlink(missing_ok=True)
+        return found
+
+    def note_left(self, server: str, prompt_id: str) -> None:
+        """Write down that a run may still write files; its id is fit to be part of a file's name."""
+        _write(self._left / f"{prompt_id}.json", {"server": server})
+
+    def forget_left(self, prompt_id: str) -> None:
+        (self._left / f"{prompt_id}.json").unlink(missing_ok=True)
+
+    def left_runs(self) -> list[tuple[str, str]]:
+        """Those runs, by server and prompt id."""
+        found = []
+        for path in sorted(self._left.glob("*.json")):
+            try:
+                found.append((str(json.loads(path.read_text())["server"]), path.stem))
             except (OSError, ValueError, KeyError, TypeError):
                 path.unlink(missing_ok=True)
         return found

@@ -1,0 +1,83 @@
+"""Runs that were stopped or have failed: ComfyUI may still be writing their files, or is alone to know of them."""
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import structlog
+
+from comfyrelay.comfy.outputs import OutputFile
+from comfyrelay.errors import ComfyError
+from comfyrelay.worker.careful import CarefulClient
+from comfyrelay.worker.folders import ComfyFolders
+from comfyrelay.worker.servers import Servers
+from comfyrelay.worker.state import State
+
+__all__ = ["Leftovers"]
+
+log = structlog.get_logger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 2.0
+# A worker that leaves waits this long for runs to end; its next process does the rest.
+CLOSE_SECONDS = 2.0
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+class Leftovers:
+    """ComfyUI looks up between nodes and steps only, so a saver that is at work when its run is interrupted writes its
+    files after that. They are removed when the run is over; until then it is written down."""
+
+    def __init__(self, state: State, *, servers: Servers, folders: ComfyFolders) -> None:
+        self._state = state
+        self._servers = servers
+        self._folders = folders
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def recall(self) -> None:
+        """Take up what an earlier process has left."""
+        left = self._state.left_runs()
+        self.add(left)
+        for _, prompt_id in left:
+            if prompt_id not in self._tasks:
+                # its server is no longer this worker's
+                self._state.forget_left(prompt_id)
+
+    def add(self, runs: Iterable[tuple[str, str]]) -> None:
+        """Remove the files of these runs, by server and prompt id, as soon as each of them is over."""
+        for client_id, prompt_id in runs:
+            server = self._servers.find(client_id)
+            if server is None or prompt_id in self._tasks or not _NAME.fullmatch(prompt_id):
+                # nothing of Comfy Cloud's is on our disks, and an id that is not ours is no name for a file
+                continue
+            try:
+                self._state.note_left(client_id, prompt_id)
+            except OSError as error:
+                log.warning("worker.not_written_down", prompt_id=prompt_id, why=str(error))
+            self._tasks[prompt_id] = asyncio.create_task(self._sweep(server, prompt_id))
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _sweep(self, server: CarefulClient, prompt_id: str) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while (files := await _left_by(server, prompt_id)) is None:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        self._folders.remove_made([prompt_id], files)
+        self._state.forget_left(prompt_id)
+        del self._tasks[prompt_id]
+
+
+async def _left_by(server: CarefulClient, prompt_id: str) -> Sequence[OutputFile] | None:
+    """What a run has made, as far as only the server knows; `None` while it is not over, or the server is away."""
+    with suppress(ComfyError):
+        if prompt_id not in await server.prompts():
+            return await server.forget(prompt_id)
+    return None

@@ -1,0 +1,107 @@
+"""What ComfyUI writes after a job has ended, or alone knows of, is removed as well."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+
+from comfyrelay.sim import Fail, Stuck
+from tests.comfy.graphs import invert
+from tests.harness import PATIENCE_SECONDS
+from tests.worker.processes import Service
+from tests.worker.system import System
+
+
+async def until_node(system: System, job_id: str, node_id: str) -> None:
+    """Wait until ComfyUI is at work on a node."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while ((await system.job(job_id))["progress"] or {}).get("node_id") != node_id:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def until_idle(system: System) -> None:
+    """Wait until ComfyUI has nothing to do any more, and so has written what it had to."""
+    async with httpx.AsyncClient(base_url=system.sim.url) as http, asyncio.timeout(PATIENCE_SECONDS):
+        while any((await http.get("/queue")).json().values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def until_clean(system: System) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while system.left_on_comfyui(system.sim):  # noqa: ASYNC110  (files tell nobody)
+            await asyncio.sleep(0.02)
+
+
+def notes(system: System) -> list[str]:
+    return [each.name for each in system.folder.rglob("worker/*/left/*")]
+
+
+async def canceled(system: System, job: str, _worker: Service) -> None:
+    await system.user("POST", f"/ai-jobs/{job}/cancel", {})
+    await system.until(job, "canceled")
+
+
+async def paused(system: System, job: str, _worker: Service) -> None:
+    await system.user("POST", f"/ai-jobs/{job}/pause", {"mode": "now"})
+    await system.until(job, "paused")
+
+
+async def killed(system: System, job: str, worker: Service) -> None:
+    await worker.kill()
+    await worker.start()
+    await worker.until_said("worker.job_failed")
+
+
+async def canceled_and_killed(system: System, job: str, worker: Service) -> None:
+    await canceled(system, job, worker)
+    await worker.until_said("worker.job_requeued")
+    await worker.kill()
+    await worker.start()
+    await worker.until_said("worker.registered", count=2)
+
+
+async def told_to_leave(system: System, job: str, worker: Service) -> None:
+    worker.send(signal.SIGTERM)
+    assert await worker.ended() == 0
+    assert len(notes(system)) == 1
+    await worker.start()
+
+
+@pytest.mark.parametrize("stop", [canceled, paused, killed, canceled_and_killed, told_to_leave])
+async def test_what_a_saver_writes_after_its_job_was_stopped_does_not_stay(
+    system: System, stop: Callable[[System, str, Service], Awaitable[None]]
+) -> None:
+    """ComfyUI does not look up before a node is done."""
+    effect = await system.effect()
+    stuck = system.sim.misbehave(Stuck(class_type="SaveImage"))
+    worker = await system.started()
+    job = await system.image(effect)
+    await until_node(system, job, "3")
+    await stop(system, job, worker)
+    stuck.end()
+    if stop in (killed, told_to_leave):
+        await system.completed(job)
+    await until_idle(system)
+    await until_clean(system)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while notes(system):  # noqa: ASYNC110  (files tell nobody)
+            await asyncio.sleep(0.02)
+
+
+async def test_the_previews_of_a_run_that_fails_do_not_stay(system: System) -> None:
+    graph = invert() | {"4": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}}
+    effect = await system.effect("preview", graph, properties=[])
+    failing = system.sim.misbehave(Stuck(class_type="SaveImage"))
+    system.sim.misbehave(Fail(class_type="SaveImage", message="tensor sizes must match"))
+    await system.started()
+    job = await system.submit(effect)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not system.left_on_comfyui(system.sim):  # noqa: ASYNC110  (files tell nobody)
+            await asyncio.sleep(0.02)
+    failing.end()
+    await system.until(job, "failed")
+    await until_clean(system)
+    async with httpx.AsyncClient(base_url=system.sim.url) as http:
+        assert (await http.get("/history")).json() == {}
