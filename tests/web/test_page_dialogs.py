@@ -1,11 +1,16 @@
 """The dialogs of the page: where one begins to type, what is asked first, and messages that are above them."""
 
 import json
+import re
 
 from playwright.async_api import expect
 
 from tests.web.looking import PROMPT_GRAPH, Looking
 
+IS_ABOVE = """each => {
+  const { x, y, width, height } = each.getBoundingClientRect();
+  return each.contains(document.elementFromPoint(x + width / 2, y + height / 2));
+}"""
 GRAPH = ("portrait.json", "application/json", json.dumps(PROMPT_GRAPH).encode())
 
 
@@ -24,13 +29,21 @@ async def test_messages_are_above_a_dialog_and_outlive_it(looking: Looking) -> N
     await expect(page.locator("#adding")).to_be_visible()
     await page.route("**/api/**", lambda route: route.abort())
     told = page.locator(".toast.error").get_by_role("button", name="Close")
-    # a click finds out whether something else is above it
-    await told.click(trial=True)
-    await page.get_by_role("button", name="Add job").click(trial=True)
+    await expect(told).to_be_visible()
+    assert await told.evaluate(IS_ABOVE)
+    assert await page.locator("#adding-submit").evaluate(IS_ABOVE)
     await page.locator("#adding-close").click()
     await expect(page.locator("#adding")).to_be_hidden()
     await told.click()
     await expect(page.locator(".toast")).to_have_count(0)
+
+
+async def test_a_message_does_not_lie_on_the_button_that_comes_next(looking: Looking) -> None:
+    await looking.page.set_viewport_size({"width": 1400, "height": 500})
+    await looking.drop(GRAPH)
+    await expect(looking.page.locator(".toast")).to_have_text(re.compile("is now one of your workflows"))
+    assert await looking.page.locator(".toast").evaluate(IS_ABOVE)
+    assert await looking.page.locator("#adding-submit").evaluate(IS_ABOVE)
 
 
 async def test_a_preset_is_deleted_only_after_a_question(looking: Looking) -> None:
