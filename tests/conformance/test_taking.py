@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.errors import TooLarge
+from comfyrelay.errors import InvalidInput, TooLarge
 from comfyrelay.store.tenants import User
 from tests.harness import World, execute
 
@@ -49,7 +49,9 @@ async def test_one_that_is_too_large_is_refused_before_any_is_copied(world: Worl
 
 async def test_when_one_cannot_be_read_the_others_are_not_left_behind(world: World, user: User, tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(IsADirectoryError):
-        await world.engine.uploads.take(user, [*pictures(tmp_path, 3), tmp_path / "folder.png"])
+    for unreadable in ("folder.png", "gone.png"):
+        with pytest.raises(InvalidInput) as refused:
+            await world.engine.uploads.take(user, [*pictures(tmp_path, 3), tmp_path / unreadable])
+        assert refused.value.errors["file"].startswith(f"{unreadable} cannot be read: ")
     assert await stored(world) == []
     assert await known(world, user) == {}

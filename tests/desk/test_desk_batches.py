@@ -1,15 +1,19 @@
 """Batches of the desk: from folders and lists to jobs, and from jobs to files under readable names."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from comfyrelay.client import Client
 from comfyrelay.comfy.graph import Graph
-from comfyrelay.errors import ComfyRelayError
+from comfyrelay.errors import ComfyRelayError, Conflict
+from comfyrelay.sim import Sim, Stuck
 from tests.api.studio import png
-from tests.desk.conftest import OpenDesk
+from tests.desk.conftest import OpenDesk, make_desk
+from tests.web.looking import PROMPT_GRAPH
 
 SEEDED: Graph = {
     "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 1, "color": 7}},
@@ -18,11 +22,11 @@ SEEDED: Graph = {
 }
 
 
-def pictures(desk: OpenDesk, *names: str) -> None:
-    folder = desk.desk.input_folder / "mine"
-    folder.mkdir(parents=True)
+def pictures(desk: OpenDesk, *names: str, folder: str = "mine") -> None:
+    place = desk.desk.input_folder / folder
+    place.mkdir(parents=True)
     for number, name in enumerate(names):
-        (folder / name).write_bytes(png(f"#{number:02x}2233"))
+        (place / name).write_bytes(png(f"#{number:02x}2233"))
 
 
 async def finished(desk: OpenDesk, batch_id: str) -> list[dict[str, Any]]:
@@ -32,6 +36,12 @@ async def finished(desk: OpenDesk, batch_id: str) -> list[dict[str, Any]]:
         await desk.ended(each["id"])
     found = [dict(each) async for each in desk.client.jobs(batch_id=batch_id)]
     return sorted(found, key=lambda job: job["item_no"])
+
+
+async def files_of(desk: OpenDesk, job: dict[str, Any]) -> list[Path]:
+    about = await desk.client.about(job["id"])
+    assert about is not None
+    return [Path(each["path"]) for each in about["files"]]
 
 
 def outputs(desk: OpenDesk, folder: str) -> list[str]:
@@ -106,6 +116,67 @@ async def test_a_batch_has_the_output_folder_that_was_named(desk: OpenDesk) -> N
     assert outputs(desk, "film/scene 1") == ["0001_a-try-1.png", "0002_a-try-2.png"]
 
 
+async def test_two_batches_in_one_output_folder_keep_all_their_files(desk: OpenDesk) -> None:
+    for name in ("one", "two"):
+        pictures(desk, "a.png", folder=name)
+    (desk.desk.input_folder / "two" / "a.png").write_bytes(png("#556677"))
+    wish = {"effect_slug": "invert-image", "output_folder": "final"}
+    made = [await desk.client.add_batch({**wish, "input_subdir": each}) for each in ("one", "two")]
+    jobs = [job for each in made for job in await finished(desk, each["id"])]
+    places = [(await files_of(desk, each))[0] for each in jobs]
+    assert [each.name for each in places] == ["0001_a.png", f"0001_a {jobs[1]['id'][-8:]}.png"]
+    for job, place in zip(jobs, places, strict=True):
+        [output, *_] = (await desk.client.job(job["id"]))["outputs"]
+        assert hashlib.sha256(place.read_bytes()).hexdigest() == output["content_hash"]
+
+
+async def test_an_output_that_cannot_be_copied_is_told_of_in_the_log(desk: OpenDesk) -> None:
+    pictures(desk, "a.png")
+    (desk.desk.output_folder).mkdir(parents=True, exist_ok=True)
+    (desk.desk.output_folder / "blocked").touch()
+    wish = {"effect_slug": "invert-image", "input_subdir": "mine", "output_folder": "blocked"}
+    [job] = await finished(desk, (await desk.client.add_batch(wish))["id"])
+    assert job["status"] == "completed"
+    lines = [each["line"] async for each in desk.client.logs(job["id"])]
+    assert [each for each in lines if each.startswith("The output could not be copied to the output folder")]
+
+
+@pytest.mark.parametrize("more", [{"input_subdir": "mine"}, {"input_subdir": "mine", "tries": 2, "prompts": ["a"]}])
+async def test_a_batch_that_is_sent_again_with_its_key_is_the_same_batch(desk: OpenDesk, more: dict[str, Any]) -> None:
+    pictures(desk, "a.png", "b.png")
+    made = await desk.client.add_graph(PROMPT_GRAPH, name="prompted") if "prompts" in more else None
+    what = {"workflow_slug": made["workflow"]["slug"]} if made else {"effect_slug": "invert-image"}
+    wish = {**what, **(more if made is None else {"prompts": ["a"], "tries": 2}), "idempotency_key": "once"}
+    first = await desk.client.add_batch(wish)
+    assert (await desk.client.add_batch(wish))["id"] == first["id"]
+    assert len([each async for each in desk.client.jobs()]) == first["total"] == 2
+    with pytest.raises(Conflict):
+        await desk.client.add_batch({**wish, "label": "another"})
+
+
+async def test_a_batch_of_which_nothing_is_left_is_not_run_again(desk: OpenDesk) -> None:
+    pictures(desk, "a.png")
+    batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine"})
+    await finished(desk, batch["id"])
+    async with httpx.AsyncClient(base_url=desk.ready.url) as http:
+        gone = {"filter": {"batch_id": batch["id"]}, "action": "delete"}
+        (await http.post("/api/ai-jobs/bulk", json=gone)).raise_for_status()
+        for verb, body in {"again": {}, "move": {"to": "top"}}.items():
+            answer = await http.post(f"/api/batches/{batch['id']}/{verb}", json=body)
+            assert (answer.status_code, answer.json()["detail"][:21]) == (409, "Nothing of this batch")
+
+
+async def test_a_seed_of_a_preset_is_that_of_all_items(desk: OpenDesk) -> None:
+    made = await desk.client.add_graph(PROMPT_GRAPH, name="prompted")
+    await desk.client.create_preset("the one", {"seed": 42})
+    wish = {"workflow_slug": made["workflow"]["slug"], "prompts": ["a", "b"], "preset": "the one"}
+    batch = await desk.client.add_batch(wish)
+    jobs = [each async for each in desk.client.jobs(batch_id=batch["id"])]
+    found = [await desk.client.about(each["id"]) for each in jobs]
+    seeds = [{one["key"]: one["value"] for one in each["inputs"]}["seed"] for each in found if each is not None]
+    assert seeds == [42, 42]
+
+
 @pytest.mark.parametrize("wish", [{"output_folder": each} for each in ("../up", "/etc", "~/x", "C:\\x", "a/../../b")])
 async def test_an_output_folder_elsewhere_is_refused(desk: OpenDesk, wish: dict[str, str]) -> None:
     pictures(desk, "a.png")
@@ -126,13 +197,19 @@ async def test_a_folder_without_media_says_so(desk: OpenDesk) -> None:
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "empty"})
 
 
-async def test_an_input_that_is_changed_later_runs_as_it_was(desk: OpenDesk, tmp_path: Path) -> None:
-    pictures(desk, "a.png")
-    await desk.client.pause("batch", (await _blocker(desk))["id"])
-    batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine"})
-    (desk.desk.input_folder / "mine" / "a.png").write_bytes(b"no picture any more")
-    [job] = await finished(desk, batch["id"])
-    assert job["status"] == "completed"
+async def test_an_input_that_is_changed_later_runs_as_it_was(tmp_path: Path) -> None:
+    async with Sim() as sim:
+        held = sim.misbehave(Stuck(class_type="ImageInvert"))
+        made = make_desk(tmp_path / "desk", comfyui_url=[sim.url], prefetch=0)
+        async with made.open() as (_worker, ready), Client(ready.url) as client:
+            desk = OpenDesk(client=client, ready=ready, desk=made)
+            pictures(desk, "a.png")
+            await client.add_batch({"effect_slug": "invert-image", "input_subdir": "examples"})
+            batch = await client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine"})
+            (made.input_folder / "mine" / "a.png").write_bytes(b"no picture any more")
+            held.end()
+            [job] = await finished(desk, batch["id"])
+            assert job["status"] == "completed"
 
 
 async def test_a_preset_gives_values_to_all_items_and_a_value_of_their_own_beats_it(desk: OpenDesk) -> None:
@@ -154,9 +231,3 @@ async def test_a_preset_gives_values_to_all_items_and_a_value_of_their_own_beats
 async def test_an_unknown_preset_is_said_to_be(desk: OpenDesk) -> None:
     with pytest.raises(ComfyRelayError, match="no preset 'none'"):
         await desk.client.add_batch({"effect_slug": "invert-image", "preset": "none"})
-
-
-async def _blocker(desk: OpenDesk) -> dict[str, Any]:
-    pictures_folder = desk.desk.input_folder / "examples"
-    assert pictures_folder.is_dir()
-    return dict(await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "examples"}))

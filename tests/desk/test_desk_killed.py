@@ -55,6 +55,12 @@ class DeskProcess:
                     return {name: count for name, count in batch["counts"].items() if count}
                 await asyncio.sleep(0.1)
 
+    async def until_in_step(self, batch_id: str, *, of: int) -> None:
+        """Wait until an item runs in a node of so many steps."""
+        async with asyncio.timeout(60):
+            while not any((each["progress"] or {}).get("steps") == of for each in await self.jobs(batch_id)):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
     async def jobs(self, batch_id: str) -> list[Any]:
         found = [each async for each in self.client.jobs(batch_id=batch_id)]
         return sorted(found, key=lambda job: job["item_no"])
@@ -79,7 +85,8 @@ async def desk_process(
 
 async def thirty(desk: DeskProcess) -> str:
     made = await desk.client.add_graph(invert(), name="mine")
-    items = [{"input_payload": {}, "label": f"item {number}"} for number in range(ITEMS)]
+    # each another one, or ComfyUI would have the most of it in its cache
+    items = [{"input_payload": {"empty_image_color": number}, "label": f"item {number}"} for number in range(ITEMS)]
     batch = await desk.client.submit_batch(items, workflow_slug=made["workflow"]["slug"], label="thirty")
     return str(batch["id"])
 

@@ -13,13 +13,19 @@ KILLS = 4
 async def test_what_was_interrupted_is_failed_and_one_retry_finishes_the_batch(tmp_path: Path) -> None:
     moments = random.Random(11)
     async with Sim() as sim:
-        sim.misbehave(Slow(class_type="ImageInvert", seconds=0.1, steps=2))
+        quick = sim.misbehave(Slow(class_type="ImageInvert", seconds=0.1, steps=2))
         async with desk_process(tmp_path, sim) as desk:
             batch_id = await thirty(desk)
-            for _ in range(KILLS):
+            for _ in range(KILLS - 1):
                 await asyncio.sleep(moments.uniform(0.0, 1.5))
                 await desk.service.kill()
                 await desk.start()
+            quick.end()
+            endless = sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
+            await desk.until_in_step(batch_id, of=6000)
+            await desk.service.kill()
+            endless.end()
+            await desk.start()
             counts = await desk.all_ended(batch_id)
             assert sum(counts.values()) == ITEMS
             assert counts.keys() <= {"completed", "failed"}
@@ -28,9 +34,10 @@ async def test_what_was_interrupted_is_failed_and_one_retry_finishes_the_batch(t
             for each in await desk.jobs(batch_id):
                 assert (each["error"] is None) == (each["status"] == "completed")
                 assert "killed" in (each["error"] or "killed")
-            if counts.get("failed"):
-                again = await desk.client.retry("batch", batch_id)
-                assert f"{counts['failed']} job" in again.message
+            # the last kill came while one ran
+            assert counts.get("failed", 0) >= 1
+            again = await desk.client.retry("batch", batch_id)
+            assert f"{counts['failed']} job" in again.message
             assert await desk.all_ended(batch_id) == {"completed": ITEMS}
             done = [each["item_no"] for each in await desk.jobs(batch_id) if each["status"] == "completed"]
             assert done == list(range(ITEMS))

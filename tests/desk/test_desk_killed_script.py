@@ -118,3 +118,25 @@ async def test_the_prompt_that_it_left_in_comfyui_does_not_run_beside_the_next(
                 job_id = (await desk.client.retry("job", job_id)).data["id"]
             assert await ended(desk, job_id) == "completed"
             await desk.agrees()
+
+
+async def test_a_script_job_that_was_only_fetched_does_not_count_as_run(tmp_path: Path) -> None:
+    async with Sim() as sim:
+        sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
+        async with desk_with_script(tmp_path, sim) as desk:
+            # the same words, so a prompt that the first has left could be the second's
+            payload = {"positive": "a cat in the rain", "input_subdir": "examples"}
+            first, second = [
+                (await desk.client.submit(workflow_slug="script", input_payload=payload))["id"] for _ in range(2)
+            ]
+            folder = desk.folder / "data" / "worker" / "desk" / "held"
+            async with asyncio.timeout(60):
+                async for each in desk.client.logs(first, is_followed=True):
+                    if each["line"].startswith("queued "):
+                        break
+                while len(list(folder.glob("*.json"))) < 2:  # noqa: ASYNC110  (files tell nobody)
+                    await asyncio.sleep(0.05)
+            await desk.service.kill()
+            await desk.start()
+            assert await ended(desk, first) == "failed"
+            assert await ended(desk, second) == "completed"
