@@ -309,7 +309,11 @@ class System:
         """Files under way, leases held, and halves of downloads: none of them after the work."""
         root = self.folder / "worker"
         found = [each for each in root.rglob("*") if each.is_file()]
-        return [each for each in found if {"work", "held"} & set(each.parts) or each.suffix in (".part", ".tmp")]
+        return [
+            each
+            for each in found
+            if {"work", "held"} & set(each.parts) or each.suffix in (".part", ".tmp") or each.name.startswith(".")
+        ]
 
     def left_on_comfyui(self, sim: Sim) -> list[Path]:
         """What is in ComfyUI's folders, but for files of effects."""

@@ -60,13 +60,20 @@ async def test_a_fault_of_one_worker_is_made_good_by_another(system: System) -> 
 @pytest.mark.parametrize("sims", [2])
 async def test_a_fault_of_one_gpu_is_made_good_by_the_other_of_the_same_worker(system: System) -> None:
     effect = await system.plain_effect()
+    # held before the node that fails, until it is known who has the job, and the other one is well
+    stuck = [each.misbehave(Stuck(class_type="EmptyImage")) for each in system.sims]
     for each in system.sims:
         each.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
     await system.started()
     job = await system.plain(effect)
-    await system.until_running(system.sims[0])
-    system.sims[1].behave()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (given := [each.log.prompts_queued for each in system.sims]).count(1):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    first = given.index(1)
+    system.sims[1 - first].behave()
+    stuck[first].end()
     await system.completed(job)
+    assert [each.log.prompts_queued for each in system.sims] == [1, 1]
     assert (await system.job(job))["attempts"] == 1
 
 
