@@ -85,3 +85,13 @@ def test_a_broken_entry_does_not_keep_a_worker_from_starting(state: State) -> No
     (state.folder / "held" / "7-abc.json").write_text("{")
     assert state.left_behind() == []
     assert list((state.folder / "held").iterdir()) == []
+
+
+def test_runs_that_may_still_write_files_are_found_again_until_they_are_forgotten(state: State) -> None:
+    state.note_left("comfyui-1", "p1")
+    state.note_left("comfyui-2", "p2")
+    (state.folder / "left" / "p3.json").write_text("{")
+    state.forget_left("p1")
+    state.forget_left("p1")
+    assert again(state).left_runs() == [("comfyui-2", "p2")]
+    assert [each.name for each in (state.folder / "left").iterdir()] == ["p2.json"]
