@@ -31,8 +31,11 @@ CUT_OFF_SECONDS = 5.0
 
 
 class Enlisting:
-    def __init__(self, settings: WorkerSettings, control: Control, state: State) -> None:
+    def __init__(
+        self, settings: WorkerSettings, control: Control, state: State, *, later_seconds: float = LATER_SECONDS
+    ) -> None:
         self._settings = settings
+        self._later_seconds = later_seconds
         self._control = control
         self._state = state
 
@@ -88,7 +91,7 @@ class Enlisting:
                 if error.detail != told:
                     log.warning("worker.not_let_in", why=explain(error, self._settings, self._control))
                 told = error.detail
-            await asyncio.sleep(LATER_SECONDS)
+            await asyncio.sleep(self._later_seconds)
 
     async def _registered(self, body: Mapping[str, Any]) -> Registered:
         """One call, which is not cut off: without the token in its answer this name could not be used again."""

@@ -1,0 +1,58 @@
+"""A worker that is not let in: it waits where somebody else may make room, and is let in then."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.worker.control import Control
+from comfyrelay.worker.enlisting import Enlisting
+from comfyrelay.worker.settings import WorkerSettings
+from comfyrelay.worker.state import State
+from tests.api.harness import FLEET_SECRET
+from tests.worker.system import FLEET, System
+
+REGISTER = "POST /api/worker/register"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        pytest.param({"MAX_FLEET_WORKERS": "1"}, "gpu-2", id="a full fleet"),
+        pytest.param({}, "gpu-1", id="a name that is taken"),
+    ],
+)
+async def test_who_is_not_let_in_asks_again_until_there_is_room(system: System, tmp_path: Path, name: str) -> None:
+    await system.plain_effect()
+    first = await system.started("gpu-1")
+    state = State(tmp_path / "second")
+    state.open()
+    control = Control(system.api.url, worker_id=name)
+    own = WorkerSettings(api_base_url=system.api.url, fleet_secret=FLEET_SECRET, fleet_slug=FLEET)
+    waiting = asyncio.create_task(Enlisting(own, control, state, later_seconds=0.1).enlist({"max_concurrency": 1}))
+    try:
+        # one by the other worker; twice it was refused
+        await system.api.until_asked(REGISTER, 1 + 3)
+        assert not waiting.done()
+        first.send(signal.SIGTERM)
+        assert await first.ended() == 0
+        assert await waiting
+        assert state.kept_token() == control.token != ""
+        assert [each["worker_id"] for each in (await system.admin("GET", "/workers"))["items"]] == [name]
+    finally:
+        waiting.cancel()
+        await control.close()
+        state.close()
+
+
+@pytest.mark.parametrize("settings", [{"MAX_FLEET_WORKERS": "1"}])
+async def test_a_worker_of_a_full_fleet_says_so_and_can_be_stopped(system: System) -> None:
+    await system.plain_effect()
+    await system.started("gpu-1")
+    second = system.worker("gpu-2")
+    await second.start()
+    await second.until_said("worker.not_let_in")
+    assert "Raise its limit, or wait until a worker leaves." in second.said("worker.not_let_in")[0]["why"]
+    second.send(signal.SIGTERM)
+    assert await second.ended() == 0

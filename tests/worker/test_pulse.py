@@ -1,0 +1,109 @@
+"""The heartbeats of one lease, as a control plane sees them come."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from comfyrelay.worker.control import Control
+from comfyrelay.worker.lease import Lease, Stage, Stop
+from comfyrelay.worker.pulse import NEWS_SECONDS, Pulse
+from tests.harness import PATIENCE_SECONDS
+from tests.worker.leases import make_lease
+
+
+@dataclass
+class Plane:
+    """Answers heartbeats, with `stop` once that is set; one that may wait for it waits."""
+
+    lease: Lease
+    news: list[dict[str, Any]] = field(default_factory=list)
+    stop: str | None = None
+    has_news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    must_stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if body["progress"] is not None or body["logs"]:
+            async with self.has_news:
+                self.news.append(body)
+                self.has_news.notify_all()
+        elif body["wait_seconds"]:
+            await self.must_stop.wait()
+        return web.json_response({"data": {"stop": self.stop, "urls": None}})
+
+    def say(self, stop: str) -> None:
+        self.stop = stop
+        self.must_stop.set()
+
+    async def until_news(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS), self.has_news:
+            await self.has_news.wait_for(lambda: len(self.news) >= count)
+
+
+@asynccontextmanager
+async def pulsing(stage: Stage = Stage.RUNNING) -> AsyncIterator[tuple[Plane, Pulse]]:
+    plane = Plane(make_lease(stage=stage))
+    app = web.Application()
+    app.router.add_post("/api/worker/heartbeat", plane.answer)
+    async with TestServer(app) as server:
+        control = Control(str(server.make_url("")).rstrip("/"), worker_id="gpu-1")
+        control.token = "token"
+        pulse = Pulse(control, plane.lease, interval_seconds=30)
+        pulse.start()
+        try:
+            yield plane, pulse
+        finally:
+            await pulse.close()
+            plane.must_stop.set()
+            await control.close()
+
+
+async def test_progress_that_moves_fast_is_told_once_a_second() -> None:
+    async with pulsing() as (plane, pulse):
+        loop = asyncio.get_running_loop()
+        began_at, steps = loop.time(), 0
+        waiting = asyncio.create_task(plane.until_news(3))
+        while not waiting.done():
+            steps += 1
+            pulse.progress(steps / 100_000, step=steps)
+            await asyncio.sleep(0.005)
+        await waiting
+        # the first at once, and then one a second: however slow this machine is, it is never earlier
+        assert loop.time() - began_at >= 2 * NEWS_SECONDS
+        told = [each["progress"]["step"] for each in plane.news]
+        assert told == sorted(told)
+        assert told[-1] > len(told), "what came in between is left out"
+
+
+@pytest.mark.parametrize("stage", [Stage.FETCHING, Stage.WAITING])
+async def test_a_job_that_has_not_begun_is_given_back_when_it_is_asked_for(stage: Stage) -> None:
+    async with pulsing(stage) as (plane, _):
+        plane.say("release")
+        await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
+        assert plane.lease.stop is Stop.RELEASE
+
+
+@pytest.mark.parametrize("stage", [Stage.RUNNING, Stage.STORING, Stage.SETTLING])
+async def test_a_job_that_has_begun_goes_on_when_it_is_asked_for(stage: Stage) -> None:
+    async with pulsing(stage) as (plane, pulse):
+        plane.say("release")
+        for number in (1, 2):
+            pulse.log("a line")
+            await plane.until_news(number)
+        assert plane.lease.stop is None
+        plane.say("cancel")
+        await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
+        assert plane.lease.stop is Stop.CANCEL
+
+
+async def test_a_stop_is_heard_by_the_heartbeat_that_waits_for_it() -> None:
+    async with pulsing() as (plane, _):
+        plane.say("cancel")
+        await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
+        assert plane.news == []
