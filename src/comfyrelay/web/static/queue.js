@@ -186,7 +186,7 @@ function shownHistory() {
   const inLine = new Set(isPlain() ? [...(state.now?.running ?? []), ...(state.now?.waiting ?? [])].map((each) => each.id) : []);
   const jobs = state.listed.jobs
     .map((id) => state.jobs.get(id))
-    .filter((each) => each && (state.search || each.batch_id === null) && (!state.status || each.status === state.status));
+    .filter((each) => each && (state.search ? isFound(each) : each.batch_id === null) && (!state.status || each.status === state.status));
   const batches = state.listed.batches.map((id) => state.batches.get(id)).filter((each) => each && fits(each));
   return [...jobs.map(jobUnit), ...batches.map(batchUnit)]
     .filter((each) => each.id >= end && !inLine.has(each.id))
@@ -198,6 +198,14 @@ const isPlain = () => !state.status && !state.search;
 function fits(batch) {
   if (!batch.total || (state.status && !batch.counts[state.status])) return false;
   return !state.search || (batch.label ?? "").toLowerCase().includes(state.search.toLowerCase());
+}
+
+/** An item that is found only by the label of its batch is shown with that one. */
+function isFound(job) {
+  const batch = state.batches.get(job.batch_id);
+  if (!batch || !fits(batch)) return true;
+  const search = state.search.toLowerCase();
+  return [job.label, job.error, job.id].some((each) => each?.toLowerCase().includes(search));
 }
 
 /** As people count: what is only fetched, to run next, waits. */
