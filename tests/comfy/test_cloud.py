@@ -1,8 +1,10 @@
 """Comfy Cloud has the same face, keeps its key to itself, and is clear about money."""
 
 import asyncio
+import hashlib
 import io
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,47 @@ async def test_a_busy_service_is_asked_again(sim: Sim, cloud: CloudClient, statu
     assert (await cloud.run(invert())).files
     assert busy.happened == 2
     assert sim.log.prompts_queued == 1
+
+
+class TestSharedFiles:
+    """A file of many runs is uploaded once, also by processes that know nothing of each other but a file."""
+
+    LOGO = Attachment(
+        source=PNG, placeholder="{{LOGO}}", name="a.png", content_hash=hashlib.sha256(PNG).hexdigest(), shared=True
+    )
+
+    async def run(self, sim: Sim, kept: Path, logo: Attachment = LOGO) -> int:
+        """Run a graph as a new process does; returns how many uploads there have been."""
+        async with CloudClient("secret-key", url=sim.url, poll_seconds=0.02, uploads=kept) as cloud:
+            for _ in range(2):
+                await cloud.run(invert_file("{{LOGO}}"), attachments=[logo])
+        return sim.log.count("POST", "/api/upload/image")
+
+    async def test_a_later_process_does_not_upload_it_again(self, sim: Sim, tmp_path: Path) -> None:
+        assert [await self.run(sim, tmp_path / "kept.json") for _ in range(3)] == [1, 1, 1]
+        # asked for once by each of the later ones
+        assert sim.log.count("GET", "/api/view") == 2
+        assert [each.name for each in tmp_path.iterdir()] == ["kept.json"]
+
+    async def test_what_is_not_there_any_more_is_uploaded_again(self, sim: Sim, tmp_path: Path) -> None:
+        assert await self.run(sim, tmp_path / "kept.json") == 1
+        for each in (sim.folder / "input").iterdir():
+            each.unlink()
+        assert await self.run(sim, tmp_path / "kept.json") == 2
+
+    @pytest.mark.parametrize("said", ["", "[]", '{"x": 1', "{}"])
+    async def test_a_file_that_says_nothing_only_costs_an_upload(self, sim: Sim, tmp_path: Path, said: str) -> None:
+        kept = tmp_path / "kept.json"
+        kept.write_text(said)
+        assert [await self.run(sim, kept) for _ in range(2)] == [1, 1]
+
+    async def test_where_nothing_can_be_written_runs_go_on(self, sim: Sim, tmp_path: Path) -> None:
+        assert [await self.run(sim, tmp_path / "none" / "kept.json") for _ in range(2)] == [1, 2]
+
+    async def test_a_file_of_one_run_is_not_written_down(self, sim: Sim, tmp_path: Path) -> None:
+        own = replace(self.LOGO, shared=False, folder="job-1")
+        assert await self.run(sim, tmp_path / "kept.json", own) == 2
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("path", ["/api/upload/image", "/api/job", "/api/history_v2"])

@@ -157,6 +157,23 @@ async def test_a_job_for_comfy_cloud_runs_there(system: System) -> None:
     assert system.sim.log.prompts_queued == 0
 
 
+async def test_a_file_of_an_effect_is_uploaded_to_comfy_cloud_once(system: System) -> None:
+    """Not with each job, and not after a restart of the worker either."""
+    logo = {**LOGO, "default_value": await system.asset(png("#445566"))}
+    effect = await system.effect("logo", invert_file("{{LOGO}}"), properties=[logo], provider="cloud")
+    async with Sim(cloud=True, api_key="the-key") as cloud:
+        worker = await system.started(
+            sims=[], comfy_providers="cloud", comfy_cloud_api_key="the-key", comfy_cloud_base_url=cloud.url
+        )
+        for _ in range(2):
+            await system.completed(await system.submit(effect))
+        await worker.kill()
+        await worker.start()
+        assert colour_of(await system.completed(await system.submit(effect))) == (0xBB, 0xAA, 0x99)
+        assert cloud.log.count("POST", "/api/upload/image") == 1
+        assert cloud.log.leaked_credentials == []
+
+
 async def test_one_worker_serves_both_providers(system: System) -> None:
     here = await system.effect("here")
     there = await system.effect("there", provider="cloud")

@@ -12,6 +12,7 @@ import httpx
 
 from comfyrelay.comfy.cloud_http import CloudHttp, is_busy
 from comfyrelay.comfy.cloud_status import Phase, failure_of_job, phase_of
+from comfyrelay.comfy.cloud_uploads import CloudUploader
 from comfyrelay.comfy.events import Finished, RunEvent
 from comfyrelay.comfy.explain import explain_refusal
 from comfyrelay.comfy.graph import Graph, check_graph
@@ -27,7 +28,7 @@ from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.streams import safely, stream_of
 from comfyrelay.comfy.submit import refused_outputs
 from comfyrelay.comfy.timeouts import RunTimeouts
-from comfyrelay.comfy.uploads import Attachment, Uploaded, Uploader
+from comfyrelay.comfy.uploads import Attachment, Uploaded
 from comfyrelay.errors import (
     ComfyError,
     Fault,
@@ -59,12 +60,16 @@ class CloudClient:
         poll_seconds: float = 2.0,
         retries: int = 4,
         first_pause_seconds: float = 1.0,
+        uploads: Path | None = None,
     ) -> None:
-        """`slots` is how many runs the plan allows at once. A busy service is asked again `retries` times."""
+        """`slots` is how many runs the plan allows at once. A busy service is asked again `retries` times.
+
+        `uploads` is a file in which the names of shared files are kept, so that no later process uploads them again.
+        """
         self._http = CloudHttp(url, api_key=api_key, retries=retries, first_pause_seconds=first_pause_seconds)
         # downloads are redirected to signed addresses, which must not see the key
         self._storage = Http(url)
-        self._uploader = Uploader(self._http, path="/api/upload/image")
+        self._uploader = CloudUploader(self._http, path="/api/upload/image", kept=uploads)
         self._timeouts = timeouts or RunTimeouts()
         self._poll_seconds = poll_seconds
         self._object_info: dict[str, Any] = {}

@@ -97,6 +97,7 @@ class Servers:
                 url=settings.comfy_cloud_base_url,
                 slots=settings.comfy_cloud_concurrency,
                 timeouts=timeouts,
+                uploads=settings.data_dir / "comfy-cloud.json",
             )
         timings = MemberTimings(health_interval_seconds=10.0, last_backoff_seconds=5.0)
         members: dict[str, dict[str, ComfyServer]] = {"self_hosted": {**self._own}, "cloud": {**self._cloud}}

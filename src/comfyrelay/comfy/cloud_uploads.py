@@ -1,0 +1,75 @@
+"""Files on their way to Comfy Cloud, which names them itself: what it called them is written down for later."""
+
+import json
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from comfyrelay.comfy.http import Http
+from comfyrelay.comfy.uploads import MOST_KNOWN, Uploaded, Uploader, safe_name
+
+__all__ = ["CloudUploader"]
+
+
+class CloudUploader(Uploader):
+    """`kept` is a file with the names that shared files have there, so that another process, or this one after a
+    restart, need not upload them again. What is not there any more, or belongs to another account, is uploaded."""
+
+    def __init__(self, http: Http, *, path: str, kept: Path | None = None) -> None:
+        super().__init__(http, path=path)
+        self._kept = kept
+        # by our own name; these were uploaded or asked for by this process
+        self._there: dict[str, Uploaded] = {}
+
+    async def upload(
+        self,
+        source: Path | bytes,
+        *,
+        name: str | None = None,
+        content_hash: str | None = None,
+        folder: str | None = None,
+        shared: bool = False,
+    ) -> Uploaded:
+        send = partial(super().upload, source, name=name, content_hash=content_hash, folder=folder, shared=shared)
+        if self._kept is None or not shared or content_hash is None:
+            return await send()
+        ours = safe_name(content_hash, name or (source.name if isinstance(source, Path) else ""))
+        if ours not in self._there:
+            theirs = _read(self._kept).get(ours)
+            if isinstance(theirs, str) and await self._is_there(theirs):
+                self._there[ours] = Uploaded(name=theirs)
+            else:
+                self._there[ours] = await send()
+                _write(self._kept, ours, self._there[ours].reference)
+        return self._there[ours]
+
+    def forget(self) -> None:
+        super().forget()
+        self._there.clear()
+
+    async def _is_there(self, name: str) -> bool:
+        """A file that is there is sent from another place; the way there is enough to know it."""
+        response = await self._http.send("GET", "/api/view", params={"filename": name, "type": "input"})
+        return response.has_redirect_location or response.is_success
+
+
+def _read(kept: Path) -> dict[str, object]:
+    try:
+        found = json.loads(kept.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(kept: Path, ours: str, theirs: str) -> None:
+    """All or nothing. What cannot be written, or is overwritten by another process, only costs another upload."""
+    names = {**_read(kept), ours: theirs}
+    newest = dict(list(names.items())[-MOST_KNOWN:])
+    part = kept.with_name(f".{kept.name}.{uuid4().hex}.part")
+    with suppress(OSError):
+        try:
+            part.write_text(json.dumps(newest), "utf-8")
+            part.replace(kept)
+        finally:
+            part.unlink(missing_ok=True)
