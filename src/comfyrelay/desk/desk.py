@@ -112,6 +112,8 @@ class Desk:
             self._add_desk(app, ready, names, telling, agent)
             async with serving(app, listener), telling.running():
                 working = asyncio.create_task(agent.run())
+                # it hears signals from its first step on, and whoever is told that it is up may send one
+                await asyncio.sleep(0)
                 self.on_ready(ready)
                 try:
                     yield working, ready
