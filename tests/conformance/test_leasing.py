@@ -350,6 +350,11 @@ class TestPrefetch:
         assert again is not None
         assert (again.dispatch_id, again.dispatch.attempts) == (ahead.dispatch_id, 1)
 
+    async def test_it_is_recalled_from_a_worker_that_is_drained(self, world: World, desk: Desk) -> None:
+        ahead = await self.held_for(world, desk, seconds=1)
+        await world.engine.workers.set_draining(desk.worker, is_draining=True)
+        assert await stop_word(world, ahead) == "release"
+
     async def test_it_is_not_recalled_when_it_has_just_come(self, world: World, desk: Desk) -> None:
         await self.held_for(world, desk, seconds=1)
         assert await self.recalled(world, await world.worker(desk.fleet)) == 0

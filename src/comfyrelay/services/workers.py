@@ -121,8 +121,12 @@ class Workers:
         )
 
     async def set_draining(self, worker_id: str, *, is_draining: bool, by: str | None = None) -> Worker:
-        """`by` is the user who asks for it, for the audit."""
-        return await self._change(worker_id, "drain" if is_draining else "undrain", by=by, is_draining=is_draining)
+        """What it runs, it finishes; what it has only fetched, it is asked to give back. `by` is the user who asks for
+        it, for the audit."""
+        worker = await self._change(worker_id, "drain" if is_draining else "undrain", by=by, is_draining=is_draining)
+        if is_draining:
+            await self.recall_prefetched(worker_id)
+        return worker
 
     async def set_approved(self, worker_id: str, *, is_approved: bool, by: str | None = None) -> Worker:
         """Revoking takes the worker's leases away too: whoever is not trusted does not speak for a job."""
