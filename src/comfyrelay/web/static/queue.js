@@ -26,6 +26,7 @@ const state = {
 };
 const rows = new Map();
 const retries = new Map(); // of a job that was retried, which job that made
+const gone = new Set(); // jobs that were deleted here
 let loading = null;
 let generation = 0;
 
@@ -35,9 +36,14 @@ export const comfyuiAway = () => state.now?.comfyui_away ?? [];
 export const unitOf = (kind, id) => (kind === "batch" ? state.batches : state.jobs).get(id);
 export const nameOfEffect = (id) => state.effects.get(id) ?? "";
 export const retriedAs = (id) => retries.get(id) ?? null;
-export const knowRetries = (jobs) => jobs.forEach((each) => each.retry_of && retries.set(each.retry_of, each.id));
-// without it, the first one can be retried again
-onGone((id) => retries.forEach((made, old) => made === id && retries.delete(old)));
+export const knowRetries = (jobs) =>
+  jobs.forEach((each) => each.retry_of && !gone.has(each.id) && retries.set(each.retry_of, each.id));
+onGone((id) => {
+  // an answer that was under way may still tell of it
+  gone.add(id);
+  // without it, the first one can be retried again
+  retries.forEach((made, old) => made === id && retries.delete(old));
+});
 export const knowEffects = (effects) => effects.forEach((each) => state.effects.set(each.id, each.name));
 
 /** Show only these. */
