@@ -382,7 +382,7 @@ class TestPrefetch:
         return ahead
 
     async def recalled(self, world: World, *idle: str, providers: Sequence[str] = ("self_hosted",)) -> int:
-        _, prefetched = await world.engine.leasing.queued_and_prefetched()
+        prefetched = await world.engine.leasing.prefetched()
         asked = [LeaseRequest(worker_id=each, providers=providers) for each in idle]
         return await world.engine.leasing.recall(prefetched, asked)
 

@@ -65,6 +65,7 @@ class Claimer:
         self._look = asyncio.Event()
         self._hinted = False
         self._tick_at = self._again_at = 0.0
+        self._may_recall = False
         self._stopping = False
 
     @property
@@ -182,14 +183,20 @@ class Claimer:
             self._again_at = _now() + AGAIN_TICKS * self._tick_seconds
             new += self._again
             self._again = []
+            self._may_recall = True
         self._unplaced.clear()
         self._left_at = {worker: at for worker, at in self._left_at.items() if _now() - at < self._tick_seconds}
 
     async def _place(self) -> None:
         """Bring what is queued to those who wait; whoever is idle then may have what a busy one only holds."""
-        queued, prefetched = await self._leasing.queued_and_prefetched()
-        if queued := [each for each in queued if each.id not in self._unplaced]:
+        if queued := await self._queued():
             await self._bring(queued)
+        if self._may_recall:
+            self._may_recall = False
+            await self._recall()
+
+    async def _recall(self) -> None:
+        prefetched = await self._leasing.prefetched()
         idle = [each.request for each in self._parked if not each.answer.done()]
         # not all each time: nearly always anybody would do, or nobody
         some = random.sample(idle, min(len(idle), LOOK_AT))

@@ -144,11 +144,10 @@ class Leasing:
         async with self._databases.central.read() as tx:
             return await demand.queued(tx, most=QUEUED_AT_ONCE, down_pools=self._databases.down())
 
-    async def queued_and_prefetched(self) -> tuple[list[Queued], list[Prefetched]]:
-        """The same, and what busy workers have held for a while without beginning it."""
+    async def prefetched(self) -> list[Prefetched]:
+        """What busy workers have held for a while without beginning it."""
         async with self._databases.central.read() as tx:
-            queued = await demand.queued(tx, most=QUEUED_AT_ONCE, down_pools=self._databases.down())
-            return queued, await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, most=QUEUED_AT_ONCE)
+            return await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, most=QUEUED_AT_ONCE)
 
     async def recall(self, prefetched: Sequence[Prefetched], idle: Sequence[LeaseRequest]) -> int:
         """Ask for prefetched jobs back that those who are idle could run now; returns for how many."""
