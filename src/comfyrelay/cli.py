@@ -25,7 +25,7 @@ from comfyrelay.cli_batch_i2v import batch_i2v
 from comfyrelay.cli_jobs import jobs_app
 from comfyrelay.cli_run import DESK, run_app
 from comfyrelay.cli_worker import worker_app
-from comfyrelay.errors import ComfyError, ComfyRelayError, ConfigurationError, InvalidInput
+from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
 
 if TYPE_CHECKING:
     from comfyrelay.services.engine import Engine
@@ -53,7 +53,6 @@ err = Console(stderr=True)
 
 FOUND = 1
 CANNOT = 2
-ANSWER_SECONDS = 3.0
 
 
 def main() -> None:
@@ -80,7 +79,7 @@ def up(
 ) -> None:
     """Run ComfyRelay here for yourself: the queue, its page, and a worker for this machine's ComfyUI, until Ctrl-C."""
     with _many_imports():
-        from comfyrelay.desk.desk import Desk, Ready
+        from comfyrelay.desk.desk import Desk, Ready, answers
         from comfyrelay.desk.script_config import load_script_table
         from comfyrelay.desk.settings import DeskSettings, load_desk_settings
         from comfyrelay.settings import load_settings
@@ -111,7 +110,8 @@ def up(
 
         async def work() -> None:
             if "comfyui_url" in desk.model_fields_set:
-                silent.extend(await _silent(desk.comfyui_url))
+                found = await asyncio.gather(*map(answers, desk.comfyui_url))
+                silent.extend(each for each, is_there in zip(desk.comfyui_url, found, strict=True) if not is_there)
             await made.run()
 
         _run_loop(work())
@@ -289,22 +289,6 @@ def _check_addresses(addresses: Sequence[str]) -> None:
         if not re.fullmatch(r"[\w.:-]+", host):
             # not repeated, for it may hold a password
             raise ConfigurationError("--comfyui-url is not an address. Write it like http://127.0.0.1:8188.")
-
-
-async def _silent(addresses: Sequence[str]) -> list[str]:
-    """Those at which no ComfyUI answers."""
-    from comfyrelay.comfy.client import ComfyClient
-
-    async def answers(address: str) -> bool:
-        async with ComfyClient(address) as client:
-            try:
-                await asyncio.wait_for(client.check(), ANSWER_SECONDS)
-            except (ComfyError, TimeoutError):
-                return False
-        return True
-
-    found = await asyncio.gather(*map(answers, addresses))
-    return [each for each, is_there in zip(addresses, found, strict=True) if not is_there]
 
 
 @contextmanager

@@ -2,12 +2,11 @@
 
 import json
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 from comfyrelay.comfy.http import Http
-from comfyrelay.comfy.uploads import MOST_KNOWN, Uploaded, Uploader, safe_name
+from comfyrelay.comfy.uploads import MOST_KNOWN, Uploaded, Uploader
 
 __all__ = ["CloudUploader"]
 
@@ -19,34 +18,16 @@ class CloudUploader(Uploader):
     def __init__(self, http: Http, *, path: str, kept: Path | None = None) -> None:
         super().__init__(http, path=path)
         self._kept = kept
-        # by our own name; these were uploaded or asked for by this process
-        self._there: dict[str, Uploaded] = {}
 
-    async def upload(
-        self,
-        source: Path | bytes,
-        *,
-        name: str | None = None,
-        content_hash: str | None = None,
-        folder: str | None = None,
-        shared: bool = False,
-    ) -> Uploaded:
-        send = partial(super().upload, source, name=name, content_hash=content_hash, folder=folder, shared=shared)
-        if self._kept is None or not shared or content_hash is None:
-            return await send()
-        ours = safe_name(content_hash, name or (source.name if isinstance(source, Path) else ""))
-        if ours not in self._there:
-            theirs = _read(self._kept).get(ours)
-            if isinstance(theirs, str) and await self._is_there(theirs):
-                self._there[ours] = Uploaded(name=theirs)
-            else:
-                self._there[ours] = await send()
-                _write(self._kept, ours, self._there[ours].reference)
-        return self._there[ours]
-
-    def forget(self) -> None:
-        super().forget()
-        self._there.clear()
+    async def _share(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
+        if self._kept is None:
+            return await super()._share(source, wanted)
+        theirs = _read(self._kept).get(wanted.name)
+        if isinstance(theirs, str) and await self._is_there(theirs):
+            return Uploaded(name=theirs)
+        uploaded = await self._send(source, wanted)
+        _write(self._kept, wanted.name, uploaded.reference)
+        return uploaded
 
     async def _is_there(self, name: str) -> bool:
         """A file that is there is sent from another place; the way there is enough to know it."""

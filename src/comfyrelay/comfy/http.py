@@ -15,7 +15,7 @@ import httpx
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, ServerRefused, ServerUnreachable
 
-__all__ = ["Http", "PortClosed", "is_loopback", "save"]
+__all__ = ["Http", "PortClosed", "http_client", "is_loopback", "save"]
 
 # Reading is patient: a server that loads a model may not answer for a while.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=30.0, write=120.0, pool=None)
@@ -42,10 +42,7 @@ class Http:
         self.headers = {**_basic(parts), **(headers or {})}
         # a proxy is for other machines
         self.use_proxy = not is_loopback(parts.hostname or "")
-        try:
-            self._client = httpx.AsyncClient(headers=self.headers, timeout=_TIMEOUT, trust_env=self.use_proxy)
-        except (ImportError, ValueError, httpx.InvalidURL) as error:
-            raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
+        self._client = http_client(headers=self.headers, timeout=_TIMEOUT, trust_env=self.use_proxy)
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def close(self) -> None:
@@ -146,6 +143,14 @@ def object_in(response: httpx.Response) -> dict[str, Any]:
 async def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
     async for piece in response.aiter_bytes(_PIECE):
         yield piece
+
+
+def http_client(**options: Any) -> httpx.AsyncClient:
+    """A client of httpx, which looks for proxies in the environment; `ConfigurationError` for one that is wrong."""
+    try:
+        return httpx.AsyncClient(**options)
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
 
 
 def _parsed(url: str) -> SplitResult:

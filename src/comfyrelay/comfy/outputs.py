@@ -8,8 +8,6 @@ from comfyrelay.media_types import guess_media_type
 
 __all__ = ["OutputFile", "RunResult", "files_of", "result_of", "texts_of"]
 
-# Not in every system's table of types, and made by ComfyUI's own savers.
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputFile:

@@ -90,8 +90,7 @@ class Uploader:
             try:
                 if (known := self._known.get(wanted.reference)) is not None:
                     return known
-                is_there = shared and await self._has(wanted, size=await asyncio.to_thread(_size, source))
-                uploaded = wanted if is_there else await self._send(source, wanted)
+                uploaded = await (self._share(source, wanted) if shared else self._send(source, wanted))
                 if folder is None or shared:
                     self._note(wanted.reference, uploaded)
                 return uploaded
@@ -136,6 +135,11 @@ class Uploader:
         if len(self._known) > MOST_KNOWN:
             # the oldest: it is uploaded again if it is needed again
             del self._known[next(iter(self._known))]
+
+    async def _share(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
+        """Send a file that others use, too, unless it is there."""
+        is_there = await self._has(wanted, size=await asyncio.to_thread(_size, source))
+        return wanted if is_there else await self._send(source, wanted)
 
     async def _has(self, wanted: Uploaded, *, size: int) -> bool:
         """Whether the server has this file, and all of it: its name stands for the content, its size for the whole."""

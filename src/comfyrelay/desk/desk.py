@@ -36,7 +36,7 @@ from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.servers import ClientMaker
 from comfyrelay.worker.settings import WorkerSettings
 
-__all__ = ["Desk", "Ready"]
+__all__ = ["Desk", "Ready", "answers"]
 
 FLEET = "desk"
 WORKER = "desk"
@@ -227,7 +227,7 @@ async def _furnish(engine: Engine, settings: Settings) -> tuple[User, bool]:
 @asynccontextmanager
 async def _comfyui(desk: DeskSettings, data_dir: Path) -> AsyncIterator[tuple[list[str], list[Path], bool]]:
     """The servers that were named; or the one at the usual place, if it is there; or the stand-in."""
-    if "comfyui_url" in desk.model_fields_set or await _answers(desk.comfyui_url[0]):
+    if "comfyui_url" in desk.model_fields_set or await answers(desk.comfyui_url[0]):
         yield desk.comfyui_url, desk.comfyui_folders, False
         return
     # with a ComfyUI it is not needed, nor is the HTTP library that it comes with
@@ -239,7 +239,8 @@ async def _comfyui(desk: DeskSettings, data_dir: Path) -> AsyncIterator[tuple[li
         yield [sim.url], [folder], True
 
 
-async def _answers(url: str) -> bool:
+async def answers(url: str) -> bool:
+    """Whether there is a ComfyUI."""
     async with ComfyClient(url) as client:
         try:
             async with asyncio.timeout(3.0):

@@ -78,11 +78,12 @@ class Batches:
         check_texts(idempotency_key=request.idempotency_key, label=request.label, webhook_url=request.webhook_url)
         pool = await self._databases.pool_of(request.tenant_id)
         request_digest = request.request_digest or _digest(request)
-        async with pool.read() as tx:
-            batch = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
-        is_new = False
-        if batch is None:
-            batch, is_new = await self._create(pool, request, request_digest)
+        known = await self.known(
+            request.tenant_id, idempotency_key=request.idempotency_key, request_digest=request_digest
+        )
+        if known is not None:
+            return known, False
+        batch, is_new = await self._create(pool, request, request_digest)
         if batch.request_digest != request_digest:
             raise IdempotencyConflict
         return await self.state(request.tenant_id, batch.id), is_new

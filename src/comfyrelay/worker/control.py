@@ -9,15 +9,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from comfyrelay.comfy.http import is_loopback, object_in
-from comfyrelay.errors import (
-    ComfyRelayError,
-    ConfigurationError,
-    ControlPlaneUnreachable,
-    Fault,
-    TooManyRequests,
-    Unauthorized,
-)
+from comfyrelay.comfy.http import http_client, is_loopback, object_in
+from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Fault, TooManyRequests, Unauthorized
 from comfyrelay.refusals import refusal_in
 from comfyrelay.worker.lease import Lease, Stop, Urls
 
@@ -56,15 +49,12 @@ class Control:
         self.token = ""
         # whether the last call was answered
         self.is_up = True
-        try:
-            self._http = httpx.AsyncClient(
-                base_url=url,
-                # each lease has a call parked
-                limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
-                trust_env=not is_loopback(urlsplit(url).hostname or ""),
-            )
-        except (ImportError, ValueError, httpx.InvalidURL) as error:
-            raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
+        self._http = http_client(
+            base_url=url,
+            # each lease has a call parked
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+            trust_env=not is_loopback(urlsplit(url).hostname or ""),
+        )
 
     async def close(self) -> None:
         await self._http.aclose()

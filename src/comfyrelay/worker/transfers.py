@@ -11,8 +11,8 @@ from typing import TypeVar
 import httpx
 import structlog
 
-from comfyrelay.comfy.http import is_loopback, save
-from comfyrelay.errors import ConfigurationError, Fault, TransferFailed
+from comfyrelay.comfy.http import http_client, is_loopback, save
+from comfyrelay.errors import Fault, TransferFailed
 from comfyrelay.worker.lease import Urls
 
 __all__ = ["Transfers"]
@@ -66,10 +66,7 @@ class Transfers:
         self._patience_seconds = patience_seconds
         self._upload_patience_seconds = upload_patience_seconds
         self._on_bytes = on_bytes or (lambda _direction, _count: None)
-        try:
-            self._client = httpx.AsyncClient(timeout=_TIMEOUT)
-        except (ImportError, ValueError, httpx.InvalidURL) as error:
-            raise ConfigurationError(f"The proxy in the environment cannot be used: {error}") from None
+        self._client = http_client(timeout=_TIMEOUT)
         # a proxy is for other machines
         self._here = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
 
