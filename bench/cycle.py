@@ -12,8 +12,8 @@ import uvloop
 
 from bench.engine import Filled, count_rows, engine_on, fill, postgres_urls, vacuum
 from bench.postgres import Server, postgres_server
-from comfyrelay.services.leasing import LeasedJob, LeaseRequest
-from comfyrelay.services.settle import Output, Report, Verb
+from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.settle import Output, Report, Verb
 
 OUTPUT = Output(size=1, mime_type="video/mp4", extension="mp4")
 PROVIDERS = ("self_hosted",)

@@ -24,8 +24,8 @@ from bench.figure import Figure
 from bench.worker import picture
 from comfyrelay.client import Client
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.leasing import LeaseRequest
-from comfyrelay.services.settle import Output, Report, Verb
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.settings import Settings
 from comfyrelay.sim import Sim, Slow
 from tests.api.processes import free_port

@@ -23,9 +23,9 @@ import procrastinate
 from bench.engine import engine_on, postgres_urls
 from bench.figure import Figure
 from bench.postgres import Server
-from comfyrelay.services.accounts import hash_of
+from comfyrelay.services.accounts.accounts import hash_of
 from comfyrelay.services.engine import Engine
-from comfyrelay.store.tenants import User
+from comfyrelay.store.central.tenants import User
 
 GRAPH = {"1": {"class_type": "SaveVideo", "inputs": {"text": "a cat"}}}
 FIRST_PORT = 8471

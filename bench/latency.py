@@ -13,8 +13,8 @@ import uvloop
 from bench.engine import GRAPH, engine_on, fill, postgres_urls, vacuum
 from bench.postgres import Server, postgres_server
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.heartbeats import Heartbeat
-from comfyrelay.services.leasing import LeaseRequest
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.leasing import LeaseRequest
 
 PROVIDERS = ("self_hosted",)
 

@@ -16,20 +16,23 @@ from sqlalchemy import text
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.messages import Message
 from comfyrelay.domain.states import Provider, Stage
-from comfyrelay.services.batches import BatchRequest, BatchState
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.leasing import LeasedJob, LeaseRequest
-from comfyrelay.services.settle import Output
-from comfyrelay.services.submit import Item, JobRequest
-from comfyrelay.services.wakeup import LocalWakeup
+from comfyrelay.services.jobs.batches import BatchRequest, BatchState
+from comfyrelay.services.jobs.submit import Item, JobRequest
+from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.settle import Output
 from comfyrelay.settings import Settings
-from comfyrelay.store import audit, central, dispatches, history, jobs, ledger, media, outbox
-from comfyrelay.store.catalogue import Effect, Workflow
+from comfyrelay.store import outbox
+from comfyrelay.store.central import audit, dispatches
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.central.catalogue import Effect, Workflow
+from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary, Database, Tx
-from comfyrelay.store.history import Seen
-from comfyrelay.store.jobs import Job
-from comfyrelay.store.tenants import User
+from comfyrelay.store.tenant import history, jobs, ledger, media
+from comfyrelay.store.tenant.history import Seen
+from comfyrelay.store.tenant.jobs import Job
+from comfyrelay.store.wakeup import LocalWakeup
 
 # How long a test waits for what must come: far longer than a busy machine takes. Only a failure waits to the end.
 PATIENCE_SECONDS = 120.0

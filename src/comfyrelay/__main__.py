@@ -1,5 +1,5 @@
 """`python -m comfyrelay` is the `comfyrelay` command."""
 
-from comfyrelay.cli import main
+from comfyrelay.cli.main import main
 
 main()

@@ -2,7 +2,6 @@
 
 import httpx
 
-from comfyrelay.comfy.http import object_in
 from comfyrelay.errors import (
     ComfyRelayError,
     Conflict,
@@ -14,6 +13,7 @@ from comfyrelay.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from comfyrelay.net import object_in
 
 __all__ = ["refusal_in"]
 

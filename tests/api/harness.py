@@ -14,12 +14,12 @@ from pwdlib import PasswordHash
 from starlette.routing import BaseRoute, Route
 
 from comfyrelay.server.app import create_app
-from comfyrelay.server.context import Context
-from comfyrelay.server.secrets import Secrets
+from comfyrelay.server.base.context import Context
+from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.wakeup import LocalWakeup
 from comfyrelay.settings import Settings
-from comfyrelay.store.tenants import User
+from comfyrelay.store.central.tenants import User
+from comfyrelay.store.wakeup import LocalWakeup
 from tests.harness import GRAPH, PROMPT, Backend, Clock
 
 FLEET_SECRET = "fleet-secret-of-production"

@@ -11,9 +11,10 @@ from sqlalchemy import select
 
 from comfyrelay.server.app import create_app
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.submit import JobRequest
+from comfyrelay.services.jobs.submit import JobRequest
 from comfyrelay.settings import Settings
-from comfyrelay.store import central, tenant
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.tenant import tables as tenant
 from tests.api.harness import SECRETS, Api, Caller, open_api
 from tests.harness import SqliteBackend
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.states import Stage
-from comfyrelay.services.batches import BatchRequest
-from comfyrelay.services.submit import Item
+from comfyrelay.services.jobs.batches import BatchRequest
+from comfyrelay.services.jobs.submit import Item
 from comfyrelay.store import paging
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.store import jobs
+from comfyrelay.store.tenant import jobs
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate
 from tests.harness import GRAPH

@@ -8,7 +8,7 @@ import pytest
 
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import NotFound
-from comfyrelay.store import jobs
+from comfyrelay.store.tenant import jobs
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate
 from tests.api.studio import png

@@ -7,10 +7,8 @@ import pytest
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from comfyrelay.server import admin_api, user_webhook, worker_api
-from comfyrelay.server.app import USER_ROUTERS
+from comfyrelay.server.app import ROUTERS
 
-ROUTERS = (worker_api.router, user_webhook.router, *USER_ROUTERS, *admin_api.ROUTERS)
 BODIES = {
     f"{method} {route.path}": route.body_field.field_info.annotation
     for router in ROUTERS

@@ -11,10 +11,10 @@ from comfyrelay.errors import StorageUnavailable
 from comfyrelay.server.app import create_app
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.readiness import Readiness
-from comfyrelay.services.wakeup import LocalWakeup
+from comfyrelay.services.operations.readiness import Readiness
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Database
+from comfyrelay.store.wakeup import LocalWakeup
 from tests.api.harness import SECRETS, Api, problem_of
 from tests.harness import PostgresBackend, SqliteBackend, execute
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from comfyrelay.services.steps import Step
-from comfyrelay.store import payments
+from comfyrelay.store.central import payments
 from comfyrelay.store.database import Boundary
 from tests.api.harness import Api, data_of, open_api, problem_of
 from tests.harness import Crash, PostgresBackend, SqliteBackend

@@ -14,8 +14,8 @@ import pytest
 
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from comfyrelay.store import jobs
-from comfyrelay.store.tenants import User
+from comfyrelay.store.central.tenants import User
+from comfyrelay.store.tenant import jobs
 from tests.api.harness import FLEET_SECRET, PASSWORD, SECRETS
 from tests.api.processes import ServerProcess, server_process
 from tests.harness import GRAPH, PROMPT, PostgresBackend

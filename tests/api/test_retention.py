@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.ids import output_path
-from comfyrelay.services.leasing import LeasedJob, LeaseRequest
-from comfyrelay.services.retention import GRACE_SECONDS, Retained
+from comfyrelay.services.jobs.submit import Item, JobRequest
+from comfyrelay.services.operations.retention import GRACE_SECONDS, Retained
+from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
 from comfyrelay.services.steps import Step
-from comfyrelay.services.submit import Item, JobRequest
+from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary, Database
-from comfyrelay.store.jobs import Job
-from comfyrelay.store.tenants import User
+from comfyrelay.store.tenant.jobs import Job
 from tests.api.harness import Api, Caller, open_api
 from tests.harness import GRAPH, OUTPUT, PROMPT, Crash, PostgresBackend, SqliteBackend, execute
 
@@ -228,7 +228,7 @@ class TestOldVideos:
             assert await attic.tidy() == Retained()
 
     async def test_many_are_done_in_portions(self, attic: Attic, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("comfyrelay.services.retention.AT_ONCE", 2)
+        monkeypatch.setattr("comfyrelay.services.operations.retention.AT_ONCE", 2)
         for number in range(5):
             await attic.video(f"{number}.mp4")
         live = await attic.video("live.mp4")

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from fastapi.routing import APIRoute
 
-from comfyrelay.server import files
-from comfyrelay.server.app import USER_ROUTERS
+from comfyrelay.server import user
+from comfyrelay.server.operation import files
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "api-user.md").read_text("utf-8")
 ROUTES = [
     (method, route.path)
-    for router in (*USER_ROUTERS, files.router)
+    for router in (*user.ROUTERS, files.router)
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods or ())

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.server import user_events
-from comfyrelay.store import history
+from comfyrelay.server.user import events
+from comfyrelay.store.tenant import history
 from tests.api.harness import Api, Caller, problem_of
 from tests.api.studio import complete, fail, follow, lease, lease_of, run, submit
 
@@ -126,7 +126,7 @@ async def test_many_followers_cost_one_statement(
 
 
 async def test_a_quiet_stream_is_kept_open(user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_events, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")

@@ -14,11 +14,11 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from comfyrelay.domain.webhooks import WAITS_SECONDS, is_public, new_secret, url_problem
-from comfyrelay.services.deliveries import LEASE_SECONDS, Deliveries
-from comfyrelay.services.leasing import LeaseRequest
+from comfyrelay.services.jobs.submit import JobRequest
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
-from comfyrelay.services.submit import JobRequest
-from comfyrelay.services.webhook_sender import NOT_PUBLIC, WebhookSender
+from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS, Deliveries
+from comfyrelay.services.webhooks.sender import NOT_PUBLIC, WebhookSender
 from comfyrelay.store.database import Boundary
 from tests.api.harness import Api, Caller, data_of, open_api, problem_of
 from tests.api.receiver import Receiver, receiving
@@ -350,7 +350,7 @@ class TestWhereTo:
             address = next(addresses[host]) if host in addresses else host
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-        monkeypatch.setattr("comfyrelay.services.webhook_sender.is_public", lambda each: each == "127.0.0.1")
+        monkeypatch.setattr("comfyrelay.services.webhooks.endpoints.sender.is_public", lambda each: each == "127.0.0.1")
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         sender = WebhookSender(allow_private=False)
         assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).is_ok

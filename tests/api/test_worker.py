@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.services.handover import Handover
+from comfyrelay.services.jobs.submit import JobRequest
+from comfyrelay.services.queue.handover import Handover
 from comfyrelay.services.steps import Step
-from comfyrelay.services.submit import JobRequest
-from comfyrelay.store import workers
+from comfyrelay.store.central import workers
+from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.tenants import User
 from tests.api.harness import FLEET_SECRET, Api, Caller, data_of, problem_of
 from tests.harness import GRAPH, PROMPT
 

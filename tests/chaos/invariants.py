@@ -22,8 +22,9 @@ from comfyrelay.domain.states import (
     Outcome,
     TransactionType,
 )
-from comfyrelay.store import central, tenant
+from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Database
+from comfyrelay.store.tenant import tables as tenant
 from tests.harness import World
 
 # Leases that ended in one of these gave their attempt back.

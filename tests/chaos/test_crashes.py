@@ -16,13 +16,14 @@ from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.payments import Payment
 from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
-from comfyrelay.services.deliveries import LEASE_SECONDS
-from comfyrelay.services.heartbeats import Heartbeat
-from comfyrelay.services.settle import Report, Verb
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.services.steps import Step
-from comfyrelay.store import catalogue, central, tenants
+from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS
+from comfyrelay.store.central import catalogue, tenants
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.tenants import User
 from tests.chaos.faults import die_on, drain
 from tests.chaos.invariants import (
     Facts,

@@ -23,7 +23,7 @@ from comfyrelay.errors import (
     Unauthorized,
 )
 from comfyrelay.server.main import listen
-from comfyrelay.store import jobs as store_jobs
+from comfyrelay.store.tenant import jobs as store_jobs
 from tests.api.receiver import receiving
 from tests.api.studio import complete, fail, lease, lease_of, png, run
 from tests.client.conftest import Site

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from comfyrelay.comfy import Attachment, CloudClient, ComfyServer, Finished, Queued, Started
-from comfyrelay.comfy.cloud_status import Phase, phase_of
-from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.cloud.status import Phase, phase_of
+from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import (
     ComfyError,
     Fault,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.comfy import ComfyClient
-from comfyrelay.comfy.foreign import foreign_files
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.foreign import foreign_files
+from comfyrelay.comfy.graphs.graph import Graph
 from tests.comfy.graphs import invert, invert_file, invert_video
 
 OWN = ("__IMG__", "__IMG2__", "{{clip}}")

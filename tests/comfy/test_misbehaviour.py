@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from comfyrelay.comfy import Attachment, ComfyClient, NodeStarted, RunTimeouts, Step
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.errors import (
     ComfyError,
     DeviceFault,

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.events import NodeStarted, Output, Queued, RunEvent, Started, Step
-from comfyrelay.comfy.frames import PreviewFrame, parse_frame
-from comfyrelay.comfy.graph import Graph
-from comfyrelay.comfy.history import cached_nodes, failure_in, position_in, run_seconds
-from comfyrelay.comfy.progress import RunProgress
-from comfyrelay.comfy.socket import parse
-from comfyrelay.comfy.timeouts import loading_factor
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.runs.events import NodeStarted, Output, Queued, RunEvent, Started, Step
+from comfyrelay.comfy.runs.frames import PreviewFrame, parse_frame
+from comfyrelay.comfy.runs.history import cached_nodes, failure_in, position_in, run_seconds
+from comfyrelay.comfy.runs.progress import RunProgress
+from comfyrelay.comfy.runs.socket import parse
+from comfyrelay.comfy.runs.timeouts import loading_factor
 from comfyrelay.errors import NodeFailed, RunInterrupted
 
 GRAPH: Graph = {

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfy.events import RunEvent
-from comfyrelay.comfy.explain import explain_refusal
-from comfyrelay.comfy.history import failure_in
+from comfyrelay.comfy.graphs.explain import explain_refusal
 from comfyrelay.comfy.outputs import result_of
-from comfyrelay.comfy.progress import RunProgress
+from comfyrelay.comfy.runs.events import RunEvent
+from comfyrelay.comfy.runs.history import failure_in
+from comfyrelay.comfy.runs.progress import RunProgress
 from comfyrelay.errors import ComfyError
 from tests.sim_files import RECORDINGS
 

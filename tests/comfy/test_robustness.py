@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from comfyrelay.comfy import ComfyClient, RunTimeouts, Step
-from comfyrelay.comfy.http import NotConnected, PortClosed
 from comfyrelay.errors import Conflict, GraphError, InvalidInput, RunInterrupted, ServerRefused, ServerUnreachable
+from comfyrelay.net import NotConnected, PortClosed
 from comfyrelay.sim import DropSocket, Refuse, Sim, Slow, SlowHttp
 from tests.comfy.graphs import PNG, invert
 from tests.comfy.listening import Listener

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.comfy import Attachment, CloudClient, ComfyClient
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.errors import InvalidInput
 from comfyrelay.sim import Sim
 from tests.comfy.graphs import PNG, invert, invert_file, words

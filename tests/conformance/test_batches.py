@@ -18,12 +18,13 @@ from comfyrelay.errors import (
     NotFound,
     TooManyActiveJobs,
 )
-from comfyrelay.services.batches import BatchState
+from comfyrelay.services.jobs.batches import BatchState
+from comfyrelay.services.jobs.submit import Item
 from comfyrelay.services.steps import Step
-from comfyrelay.services.submit import Item
-from comfyrelay.store import central, jobs
+from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.jobs import Job
+from comfyrelay.store.tenant import jobs
+from comfyrelay.store.tenant.jobs import Job
 from tests.harness import Crash, Desk, World, submit_batch
 
 MANY = 5_000

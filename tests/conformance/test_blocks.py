@@ -8,7 +8,7 @@ import pytest
 
 from comfyrelay.domain.failover import BLOCKED_EVENT, UNBLOCKED_EVENT
 from comfyrelay.errors import Fault
-from comfyrelay.store import audit, blocks
+from comfyrelay.store.central import audit, blocks
 from tests.harness import START, Desk, PostgresBackend, SqliteBackend, World, graph_of, open_world
 
 

@@ -8,14 +8,14 @@ from comfyrelay.domain.messages import Message
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus, PauseMode, Said
 from comfyrelay.errors import Conflict, Fault, InsufficientTokens, LeaseLost, NotFound, TooManyActiveJobs
-from comfyrelay.services.heartbeats import Heartbeat
-from comfyrelay.services.leasing import LeasedJob
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.leasing import LeasedJob
 from comfyrelay.services.steps import Step
-from comfyrelay.store import jobs
+from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.jobs import Job
 from comfyrelay.store.outbox import Letter
-from comfyrelay.store.tenants import User
+from comfyrelay.store.tenant import jobs
+from comfyrelay.store.tenant.jobs import Job
 from tests.harness import Crash, Desk, World, submit_batch
 
 REFUNDED = {"JOB_RESERVE": -10, "JOB_REFUND": 10}

@@ -7,12 +7,13 @@ import pytest
 from comfyrelay.domain.waiting import Reason
 from comfyrelay.errors import ConfigurationError, Fault
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.settle import Report, Verb
+from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.settings import Settings
-from comfyrelay.store import audit, history
-from comfyrelay.store.audit import AuditEntry
+from comfyrelay.store.central import audit
+from comfyrelay.store.central.audit import AuditEntry
 from comfyrelay.store.database import Tx
-from comfyrelay.store.history import Seen
+from comfyrelay.store.tenant import history
+from comfyrelay.store.tenant.history import Seen
 from tests.harness import OUTPUT, World
 
 

@@ -11,10 +11,10 @@ import pytest
 from comfyrelay.domain.failover import Block
 from comfyrelay.domain.states import PauseMode, Provider, Stage
 from comfyrelay.errors import ComfyRelayError, Forbidden
-from comfyrelay.services.heartbeats import Heartbeat
-from comfyrelay.services.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
 from comfyrelay.services.steps import Step
-from comfyrelay.store import blocks
+from comfyrelay.store.central import blocks
 from tests.harness import (
     START,
     Desk,

@@ -8,8 +8,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.errors import InsufficientTokens, InvalidInput, NotFound
+from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Database
-from comfyrelay.store.tenants import User
 from tests.harness import World, execute
 
 

@@ -10,12 +10,12 @@ import pytest
 from comfyrelay.domain.failover import Block
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Unauthorized
-from comfyrelay.services.accounts import hash_of
-from comfyrelay.services.claimer import FEW, Claimer
-from comfyrelay.services.leasing import LeasedJob, LeaseRequest
-from comfyrelay.services.wakeup import LocalWakeup
-from comfyrelay.store import blocks
+from comfyrelay.services.accounts.accounts import hash_of
+from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.polls import FEW, Claimer
+from comfyrelay.store.central import blocks
 from comfyrelay.store.database import Boundary, Tx
+from comfyrelay.store.wakeup import LocalWakeup
 from tests.harness import PATIENCE_SECONDS, Desk, World, graph_of
 
 LONG = PATIENCE_SECONDS

@@ -10,9 +10,10 @@ import pytest
 from comfyrelay.errors import InvalidInput, PoolUnavailable, SchemaOutOfDate
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.wakeup import LocalWakeup
-from comfyrelay.store import migrate, tenants
+from comfyrelay.store import migrate
+from comfyrelay.store.central import tenants
 from comfyrelay.store.database import Database
+from comfyrelay.store.wakeup import LocalWakeup
 from tests.harness import World, execute
 
 Empty = tuple[str, str]

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Select, TextualSelect
 from sqlalchemy.engine import make_url
 
-from comfyrelay.store import claims, demand, dispatches, jobs
+from comfyrelay.store.central import claims, demand, dispatches
+from comfyrelay.store.tenant import jobs
 from tests.harness import PostgresBackend
 
 ROWS = 100_000

@@ -13,14 +13,15 @@ from comfyrelay.domain.ids import output_id
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import Fault, LeaseLost, PoolUnavailable
-from comfyrelay.services.heartbeats import Heartbeat
-from comfyrelay.services.leasing import LeasedJob
-from comfyrelay.services.settle import Output, Report, Settlement, Verb
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.leasing import LeasedJob
+from comfyrelay.services.queue.settle import Output, Report, Settlement, Verb
 from comfyrelay.services.steps import Step
-from comfyrelay.store import catalogue, outbox
+from comfyrelay.store import outbox
+from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.jobs import Job
 from comfyrelay.store.outbox import Letter
+from comfyrelay.store.tenant.jobs import Job
 from tests.harness import OUTPUT, START, Desk, World, execute, pool_down, submit_many
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import sqlite
 
-from comfyrelay.store import jobs, migrate
+from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
+from comfyrelay.store.tenant import jobs
 from tests.harness import execute
 
 

@@ -16,13 +16,15 @@ from comfyrelay.errors import (
     PoolUnavailable,
     TooManyActiveJobs,
 )
-from comfyrelay.services.leasing import LeasedJob
+from comfyrelay.services.jobs.submit import Item, JobRequest
+from comfyrelay.services.queue.leasing import LeasedJob
 from comfyrelay.services.steps import Step
-from comfyrelay.services.submit import Item, JobRequest
-from comfyrelay.store import catalogue, central, tenant
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.jobs import Job
-from comfyrelay.store.tenants import User
+from comfyrelay.store.tenant import tables as tenant
+from comfyrelay.store.tenant.jobs import Job
 from tests.harness import PROMPT, Crash, Desk, World, submit_batch
 
 VIDEO = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.errors import InvalidInput, TooLarge
-from comfyrelay.store.tenants import User
+from comfyrelay.store.central.tenants import User
 from tests.harness import World, execute
 
 

@@ -8,7 +8,7 @@ import pytest
 from comfyrelay.domain.states import PauseMode, Stage
 from comfyrelay.domain.waiting import Reason, Waiting
 from comfyrelay.errors import Fault, NotFound, PoolUnavailable
-from comfyrelay.store.jobs import Job
+from comfyrelay.store.tenant.jobs import Job
 from tests.harness import Desk, World, submit_batch
 
 

@@ -10,12 +10,12 @@ import asyncpg
 import pytest
 
 from comfyrelay.errors import Forbidden
-from comfyrelay.services.claimer import Claimer
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.polls import Claimer
 from comfyrelay.services.steps import Step
-from comfyrelay.services.wakeup import CHANNEL, LocalWakeup, PostgresWakeup
 from comfyrelay.store.database import Boundary
+from comfyrelay.store.wakeup import CHANNEL, LocalWakeup, PostgresWakeup
 from tests.harness import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
 
 # Longer than any wait in these tests should take; only a test that fails waits this long.

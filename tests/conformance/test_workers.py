@@ -6,9 +6,9 @@ import pytest
 
 from comfyrelay.domain.states import Stage, WorkflowKind
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, LeaseLost, NotFound
-from comfyrelay.services.leasing import LeaseRequest
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
-from comfyrelay.store import audit, workers
+from comfyrelay.store.central import audit, workers
 from comfyrelay.store.database import Boundary
 from tests.harness import Desk, World, execute, submit_many
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.desk.script import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
+from comfyrelay.desk.scripts.script import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
 
 WAIT_SECONDS = 30.0
 

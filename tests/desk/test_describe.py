@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfy.graph import Graph, replace_placeholders
-from comfyrelay.desk.describe import MOST_PROPERTIES, Described, describe
+from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
+from comfyrelay.desk.graphs.describe import MOST_PROPERTIES, Described, describe
 from comfyrelay.domain.properties import ASSET_TYPES, Property
 from comfyrelay.errors import GraphError
-from comfyrelay.server.user_models import NewWorkflowBody
-from comfyrelay.services.catalogue import read_properties
-from comfyrelay.services.own_workflows import NewWorkflow
-from comfyrelay.services.submit import Item, JobRequest
+from comfyrelay.server.user.models import NewWorkflowBody
+from comfyrelay.services.catalogue.catalogue import read_properties
+from comfyrelay.services.catalogue.own_workflows import NewWorkflow
+from comfyrelay.services.jobs.submit import Item, JobRequest
 from comfyrelay.sim import Sim
 from tests.comfy import graphs as small
 from tests.desk.graphs import (

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from comfyrelay.client import Client
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.errors import ComfyRelayError, Conflict
 from comfyrelay.sim import Sim, Stuck
 from tests.api.studio import png

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from comfyrelay.desk.desk import FLEET
-from comfyrelay.server.secrets import load_secrets
+from comfyrelay.server.base.secrets import load_secrets
 from comfyrelay.sim import Sim
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.settings import WorkerSettings

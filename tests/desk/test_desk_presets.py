@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from comfyrelay.cli import app
+from comfyrelay.cli.main import app
 from comfyrelay.client import Client
 from comfyrelay.domain.presets import apply_preset
 from comfyrelay.domain.properties import Property, PropertyType

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from comfyrelay.client import Client
-from comfyrelay.desk.script_config import load_script_table
+from comfyrelay.desk.scripts.config import load_script_table
 from comfyrelay.desk.settings import load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError
 from comfyrelay.sim import Sim, Slow

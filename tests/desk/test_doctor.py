@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from comfyrelay.cli import app
+from comfyrelay.cli.main import app
 from comfyrelay.desk.doctor import examine
 from comfyrelay.sim import Sim
 from comfyrelay.worker.check import Finding, Verdict

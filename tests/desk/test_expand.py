@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.desk.expand import LARGEST_SEED, MOST_ITEMS, Item, Mode, SeedMode, SeedPlan, expand
+from comfyrelay.desk.batches.expand import LARGEST_SEED, MOST_ITEMS, Item, Mode, SeedMode, SeedPlan, expand
 from comfyrelay.errors import InvalidInput
-from comfyrelay.services import batches
+from comfyrelay.services.jobs import batches
 
 names = st.lists(st.text(min_size=1, max_size=5), max_size=4)
 some_tries = st.integers(1, 4)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.desk.folders import MOST_PROMPT_BYTES, inputs_in, kind_of, natural, prompts_from, readable_name
+from comfyrelay.desk.batches.folders import MOST_PROMPT_BYTES, inputs_in, kind_of, natural, prompts_from, readable_name
 from comfyrelay.errors import InvalidInput
 
 

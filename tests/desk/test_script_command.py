@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from comfyrelay.desk.script_command import ScriptSettings, check_settings, command_of, shown, templates
+from comfyrelay.desk.scripts.command import ScriptSettings, check_settings, command_of, shown, templates
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from tests.desk.scripts import job, settings_in
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.desk.script_log import LONGEST_LINE, BoundedLog, Line, Lines
+from comfyrelay.desk.scripts.log import LONGEST_LINE, BoundedLog, Line, Lines
 
 
 def lines_of(*pieces: bytes) -> list[Line]:

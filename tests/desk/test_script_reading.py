@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.desk.script_errors import error_sentence
-from comfyrelay.desk.script_reading import TAIL_LETTERS, Progress, Reading, saved_files
+from comfyrelay.desk.scripts.errors import error_sentence
+from comfyrelay.desk.scripts.reading import TAIL_LETTERS, Progress, Reading, saved_files
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.desk.script import Progress
+from comfyrelay.desk.scripts.script import Progress
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.sim import Sim
 from tests.desk.scripts import Heard, is_alive, job, pids_in, settings_in, until

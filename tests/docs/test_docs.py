@@ -12,14 +12,16 @@ import pytest
 import typer.main
 from sqlalchemy.schema import CreateTable
 
-from comfyrelay import cli, errors
-from comfyrelay.desk.script_command import ScriptSettings
+from comfyrelay import errors
+from comfyrelay.cli.main import app
+from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.domain.agreement import Kind
 from comfyrelay.pool.events import EVENT_CLASSES
 from comfyrelay.settings import ENV_PREFIX, Settings
 from comfyrelay.sim import misbehaviour
-from comfyrelay.store import central, tenant
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.worker.settings import PLAIN_NAMES, WorkerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +47,7 @@ def section(text: str, heading: str) -> str:
 
 def commands() -> Iterator[tuple[str, list[str]]]:
     """Every command by its full name, with its options."""
-    pending: list[tuple[str, Any]] = [("comfyrelay", typer.main.get_command(cli.app))]
+    pending: list[tuple[str, Any]] = [("comfyrelay", typer.main.get_command(app))]
     while pending:
         name, command = pending.pop()
         yield name, [word for each in command.params for word in each.opts]

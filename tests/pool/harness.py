@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.pool import EventStream, Lane, MemberTimings, PoolEvent, Ticket, WorkflowPool
 from comfyrelay.sim import Sim
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from comfyrelay.comfy.events import Queued, Started
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult
+from comfyrelay.comfy.runs.events import Queued, Started
+from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.server import ComfyServer, EventListener
-from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment, Uploaded
 from comfyrelay.pool import WorkflowPool
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, InvalidInput, OutOfMemory
 from comfyrelay.pool import JobStatus, Lane, Leftover, Outcome, SqliteQueue

@@ -3,7 +3,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from comfyrelay.comfy.hash import workflow_hash
+from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import GraphError, InvalidInput
 from comfyrelay.pool.ticket import JobOptions, Ticket, make_ticket

@@ -30,7 +30,7 @@ TWINS = (
     ),
     Twin(
         name="no fence: any token extends a lease",
-        file="store/dispatches.py",
+        file="store/central/dispatches.py",
         old="d.c.lease_token == r.c.lease_token, ",
         new="",
         tests=f"{CHAOS}/test_state_machine.py",
@@ -62,7 +62,7 @@ TWINS = (
     ),
     Twin(
         name="a refund is not idempotent",
-        file="store/ledger.py",
+        file="store/tenant/ledger.py",
         old="    for tenant_id, amount in written:\n        sums",
         new="    for tenant_id, amount in [(each.tenant_id, each.amount) for each in entries]:\n        sums",
         tests=f"{CONFORMANCE}/test_ledger.py",
@@ -70,7 +70,7 @@ TWINS = (
     ),
     Twin(
         name="the workflow filter is dropped (SQLite)",
-        file="store/claims.py",
+        file="store/central/claims.py",
         old="       AND q.workflow_id IN (SELECT value FROM json_each(:workflow_ids))\n",
         new="       AND (SELECT count(*) FROM json_each(:workflow_ids)) >= 0\n",
         tests=f"{CONFORMANCE}/test_leasing.py",
@@ -78,7 +78,7 @@ TWINS = (
     ),
     Twin(
         name="the workflow filter is dropped (PostgreSQL)",
-        file="store/claims.py",
+        file="store/central/claims.py",
         old="                   AND q.workflow_id = CAST(workflow.id AS bigint)\n",
         new="",
         tests=f"{CONFORMANCE}/test_leasing.py",
@@ -86,7 +86,7 @@ TWINS = (
     ),
     Twin(
         name="tokens are reserved without the wallet's lock",
-        file="store/ledger.py",
+        file="store/tenant/ledger.py",
         old="return select(token_wallets.c.balance).where(own).with_for_update()",
         new="return select(token_wallets.c.balance).where(own)",
         tests=f"{CONFORMANCE}/test_ledger.py",
@@ -102,7 +102,7 @@ TWINS = (
     ),
     Twin(
         name="a verdict leaves no letter in the outbox",
-        file="services/verdicts.py",
+        file="services/queue/decisions.py",
         old="    return await outbox.post(tx, messages)\n",
         new="    return [outbox.Letter(id=0, db_pool=pool, messages=said) for pool, said in messages.items()]\n",
         tests=f"{CHAOS}/test_crashes.py",
@@ -110,7 +110,7 @@ TWINS = (
     ),
     Twin(
         name="a submission leaves nothing in the outbox",
-        file="services/submit.py",
+        file="services/jobs/submit.py",
         old="return made, await outbox.submit(tx, [each.id for each in new])",
         new="return made, Submission(id=0, job_ids=[each.id for each in new])",
         tests=f"{CHAOS}/test_crashes.py",
@@ -149,7 +149,7 @@ TWINS = (
     ),
     Twin(
         name="the idempotency key is not looked up again under the lock",
-        file="services/submit.py",
+        file="services/jobs/submit.py",
         old="""\
             if known is not None:
                 return known, None
@@ -163,7 +163,7 @@ TWINS = (
     ),
     Twin(
         name="a letter is forgotten although it could not be applied",
-        file="services/courier.py",
+        file="services/outbox/delivery.py",
         old="if all(message.version <= versions.get(message.job_id, message.version) for message in letter.messages)",
         new="if letter.messages",
         tests=f"{CONFORMANCE}/test_settle.py",
@@ -171,7 +171,7 @@ TWINS = (
     ),
     Twin(
         name="the reconciler takes any letter for an explanation",
-        file="services/reconcile.py",
+        file="services/operations/reconcile.py",
         old="has_letter=(job.id, job.dispatch_version + 1) in told,",
         new="has_letter=any(job.id == told_of for told_of, _ in told),",
         tests=f"{CHAOS}/test_reconcile.py",

@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "not_needed"),
     [
-        ("comfyrelay.cli", {"pydantic", "httpx", "fastapi", "sqlalchemy"}),
+        ("comfyrelay.cli.main", {"pydantic", "httpx", "fastapi", "sqlalchemy"}),
         ("comfyrelay.client", {"fastapi", "sqlalchemy", "aiohttp"}),
         ("comfyrelay.desk.desk", {"alembic", "av", "aiohttp", "apprise", "boto3"}),
     ],

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.sim import Sim
 from tests.api.harness import FLEET_SECRET, PASSWORD, SECRETS
 from tests.api.processes import free_port

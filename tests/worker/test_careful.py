@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import DeviceFault, OutOfMemory, ServerRefused
 from comfyrelay.sim import Fail, Sim
 from comfyrelay.sim import OutOfMemory as NoMemory

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from comfyrelay.comfy import Attachment, ComfyClient, OutputFile, RunResult
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.sim import Sim
 from comfyrelay.worker.folders import ComfyFolders
 from comfyrelay.worker.inputs import job_folder

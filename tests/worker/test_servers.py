@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from comfyrelay.comfy.graph import Graph
-from comfyrelay.comfy.hash import workflow_hash
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.errors import ComfyError, NotInstalled
 from comfyrelay.sim import Fail, Sim, Stuck
 from comfyrelay.worker.capabilities import Capabilities, gather

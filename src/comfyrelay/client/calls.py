@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from comfyrelay.comfy.http import is_loopback, object_in
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
+from comfyrelay.net import is_loopback, object_in
 from comfyrelay.refusals import refusal_in
 
 __all__ = ["DEFAULT_URL", "Calls", "Done"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 
 from comfyrelay.client.bodies import Output
-from comfyrelay.comfy.http import is_loopback, save
 from comfyrelay.errors import InvalidInput, TransferFailed
 from comfyrelay.media_types import guess_media_type
+from comfyrelay.net import is_loopback, save
 
 __all__ = ["Files", "LinkExpired", "media_type", "safe_name"]
 

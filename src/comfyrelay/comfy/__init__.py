@@ -8,14 +8,14 @@ Usable on its own:
 """
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfy.cloud import CloudClient
-from comfyrelay.comfy.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Said, Started, Step
-from comfyrelay.comfy.graph import Graph, check_graph, load_graph, placeholders_in, replace_placeholders
-from comfyrelay.comfy.hash import workflow_hash
-from comfyrelay.comfy.nodes import NamedFile, files_in, find_node, models_in, output_nodes, set_input, title_of
+from comfyrelay.comfy.cloud.client import CloudClient
+from comfyrelay.comfy.graphs.graph import Graph, check_graph, load_graph, placeholders_in, replace_placeholders
+from comfyrelay.comfy.graphs.hash import workflow_hash
+from comfyrelay.comfy.graphs.nodes import NamedFile, files_in, find_node, models_in, output_nodes, set_input, title_of
 from comfyrelay.comfy.outputs import OutputFile, RunResult
+from comfyrelay.comfy.runs.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Said, Started, Step
+from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.server import ComfyServer
-from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment, Uploaded
 
 __all__ = [

@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
-from comfyrelay.comfy.events import Finished, RunEvent
-from comfyrelay.comfy.graph import Graph, check_graph
-from comfyrelay.comfy.hash import workflow_hash
-from comfyrelay.comfy.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
-from comfyrelay.comfy.http import Http, PortClosed, body_of, save
-from comfyrelay.comfy.nodes import find_node, with_prefix
+from comfyrelay.comfy.graphs.graph import Graph, check_graph
+from comfyrelay.comfy.graphs.hash import workflow_hash
+from comfyrelay.comfy.graphs.nodes import find_node, with_prefix
+from comfyrelay.comfy.graphs.preflight import file_query, graph_problems, uploaded_files
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
-from comfyrelay.comfy.preflight import file_query, graph_problems, uploaded_files
-from comfyrelay.comfy.runs import Runs
+from comfyrelay.comfy.runs.events import Finished, RunEvent
+from comfyrelay.comfy.runs.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
+from comfyrelay.comfy.runs.runs import Runs
+from comfyrelay.comfy.runs.streams import safely, stream_of
+from comfyrelay.comfy.runs.submit import NotTaken, knows, post_graph, refused_outputs
+from comfyrelay.comfy.runs.switchboard import Switchboard
+from comfyrelay.comfy.runs.timeouts import RunTimeouts, loading_factor
 from comfyrelay.comfy.server import EventListener
-from comfyrelay.comfy.streams import safely, stream_of
-from comfyrelay.comfy.submit import NotTaken, knows, post_graph, refused_outputs
-from comfyrelay.comfy.switchboard import Switchboard
-from comfyrelay.comfy.timeouts import RunTimeouts, loading_factor
 from comfyrelay.comfy.uploads import Attachment, Uploaded, Uploader
 from comfyrelay.errors import (
     ComfyError,
@@ -37,6 +36,7 @@ from comfyrelay.errors import (
     RunTimedOut,
     ServerRefused,
 )
+from comfyrelay.net import Http, PortClosed, body_of, save
 
 __all__ = ["ComfyClient"]
 

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from comfyrelay.comfy.events import RunEvent
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.runs.events import RunEvent
+from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment, Uploaded
 
 __all__ = ["ComfyServer", "EventListener"]

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from comfyrelay.comfy.graph import Graph, placeholders_in, replace_placeholders
-from comfyrelay.comfy.http import Http
-from comfyrelay.comfy.nodes import find_node
+from comfyrelay.comfy.graphs.graph import Graph, placeholders_in, replace_placeholders
+from comfyrelay.comfy.graphs.nodes import find_node
 from comfyrelay.errors import InvalidInput, ServerRefused
+from comfyrelay.net import Http
 
 __all__ = ["Attachment", "Uploaded", "Uploader", "content_hash", "safe_name"]
 

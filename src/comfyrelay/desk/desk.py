@@ -10,27 +10,28 @@ from typing import Any
 from fastapi import FastAPI
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.desk.copies import Copies
+from comfyrelay.desk.batches.copies import Copies
 from comfyrelay.desk.examples import EXAMPLES, write_sample
 from comfyrelay.desk.guard import LocalOnly, own_names
-from comfyrelay.desk.notify import Notifier, Occasion, without_secrets
+from comfyrelay.desk.notifications.notify import Notifier, Occasion, without_secrets
+from comfyrelay.desk.notifications.telling import Telling
 from comfyrelay.desk.place import take_folder
 from comfyrelay.desk.presets import PRESETS
-from comfyrelay.desk.routes import DeskState, add_desk_routes
-from comfyrelay.desk.script_client import ScriptClient
-from comfyrelay.desk.script_command import ScriptSettings
-from comfyrelay.desk.script_config import script_settings
-from comfyrelay.desk.script_workflow import CLASS_TYPE, furnish_script
+from comfyrelay.desk.routes.desk import add_desk_routes
+from comfyrelay.desk.scripts.client import ScriptClient
+from comfyrelay.desk.scripts.command import ScriptSettings
+from comfyrelay.desk.scripts.config import script_settings
+from comfyrelay.desk.scripts.workflow import CLASS_TYPE, furnish_script
 from comfyrelay.desk.settings import DeskSettings
-from comfyrelay.desk.telling import Telling
+from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import ComfyError, Conflict
 from comfyrelay.server.app import create_app
+from comfyrelay.server.base.secrets import load_secrets
 from comfyrelay.server.main import listen, serving
-from comfyrelay.server.secrets import load_secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from comfyrelay.store.tenants import User
+from comfyrelay.store.central.tenants import User
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.servers import ClientMaker

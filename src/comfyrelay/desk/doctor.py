@@ -13,9 +13,9 @@ from typing import Any
 from comfyrelay import __version__
 from comfyrelay.client import Client
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.desk.notify import why_unusable, without_secrets
+from comfyrelay.desk.notifications.notify import why_unusable, without_secrets
 from comfyrelay.desk.place import check_place, try_sqlite
-from comfyrelay.desk.script_config import load_script_table, script_settings
+from comfyrelay.desk.scripts.config import load_script_table, script_settings
 from comfyrelay.desk.settings import ENV_PREFIX as DESK_PREFIX
 from comfyrelay.desk.settings import DeskSettings, load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 
 __all__ = ["EXAMPLES", "SAMPLE_NAME", "Example", "sample_picture", "write_sample"]
 

@@ -5,9 +5,9 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from comfyrelay.comfy.http import is_loopback
 from comfyrelay.errors import ConfigurationError, Forbidden
-from comfyrelay.server.problems import problem_response
+from comfyrelay.net import is_loopback
+from comfyrelay.server.base.problems import problem_response
 from comfyrelay.settings import Settings
 
 __all__ = ["LocalOnly", "own_names"]

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import ComfyError, Fault, InvalidInput
 from comfyrelay.pool.queue import JobStatus, Outcome

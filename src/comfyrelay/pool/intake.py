@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.errors import Conflict, InvalidInput, RunLost
 from comfyrelay.pool.endings import Endings
 from comfyrelay.pool.events import JobQueued

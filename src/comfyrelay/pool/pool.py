@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import Conflict

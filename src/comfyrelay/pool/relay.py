@@ -3,8 +3,19 @@
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from comfyrelay.comfy.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Said, Started, Step, Told
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.runs.events import (
+    Finished,
+    NodeStarted,
+    Output,
+    Preview,
+    Queued,
+    RunEvent,
+    Said,
+    Started,
+    Step,
+    Told,
+)
 from comfyrelay.pool.events import (
     JobAccepted,
     JobEvent,

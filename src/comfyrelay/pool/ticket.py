@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import orjson
 
-from comfyrelay.comfy.graph import Graph, check_graph, dump_json
-from comfyrelay.comfy.hash import workflow_hash
-from comfyrelay.comfy.nodes import find_node
-from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.graphs.graph import Graph, check_graph, dump_json
+from comfyrelay.comfy.graphs.hash import workflow_hash
+from comfyrelay.comfy.graphs.nodes import find_node
+from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import InvalidInput
 

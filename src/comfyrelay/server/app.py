@@ -6,42 +6,20 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from comfyrelay import __version__
-from comfyrelay.server import (
-    admin_api,
-    files,
-    health,
-    metrics,
-    payments,
-    user_accounts,
-    user_batches,
-    user_effects,
-    user_events,
-    user_jobs,
-    user_presets,
-    user_videos,
-    user_webhook,
-    worker_api,
-)
-from comfyrelay.server.context import Context
-from comfyrelay.server.measuring import Latencies
-from comfyrelay.server.middleware import BodyLimit, RequestLog, SecurityHeaders
-from comfyrelay.server.problems import Problem, add_problem_handlers
-from comfyrelay.server.secrets import Secrets
+from comfyrelay.server import admin, user, worker
+from comfyrelay.server.base.context import Context
+from comfyrelay.server.base.middleware import BodyLimit, RequestLog, SecurityHeaders
+from comfyrelay.server.base.problems import Problem, add_problem_handlers
+from comfyrelay.server.base.secrets import Secrets
+from comfyrelay.server.operation import files, health, metrics, payments
+from comfyrelay.server.operation.measuring import Latencies
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import LocalObjects
 
 __all__ = ["create_app"]
 
-USER_ROUTERS = (
-    user_accounts.router,
-    user_effects.router,
-    user_videos.router,
-    user_jobs.router,
-    user_events.router,
-    user_batches.router,
-    user_presets.router,
-)
+ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, health.router, metrics.router)
 
 
 def create_app(engine: Engine, secrets: Secrets) -> FastAPI:
@@ -66,10 +44,8 @@ def create_app(engine: Engine, secrets: Secrets) -> FastAPI:
     add_problem_handlers(app)
     _add_middleware(app, engine.settings)
     app.add_middleware(Latencies, metrics=context.metrics)
-    for each in (worker_api.router, user_webhook.router, payments.router, health.router, metrics.router):
-        app.include_router(each)
-    for each in (*USER_ROUTERS, *admin_api.ROUTERS):
-        app.include_router(each)
+    for router in ROUTERS:
+        app.include_router(router)
     if isinstance(engine.objects, LocalObjects):
         app.include_router(files.router)
     return app

@@ -13,8 +13,8 @@ from fastapi import FastAPI
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.logs import log_as_json
 from comfyrelay.server.app import create_app
-from comfyrelay.server.context import Context
-from comfyrelay.server.secrets import Secrets
+from comfyrelay.server.base.context import Context
+from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 

@@ -9,7 +9,8 @@ import structlog
 
 from comfyrelay.errors import ConfigurationError, NotFound, PoolUnavailable, SchemaOutOfDate
 from comfyrelay.settings import Settings
-from comfyrelay.store import migrate, tenants
+from comfyrelay.store import migrate
+from comfyrelay.store.central import tenants
 from comfyrelay.store.database import Database, system_clock
 from comfyrelay.store.migrate import Schema
 

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from comfyrelay.sim.cache import Cache
-from comfyrelay.sim.definitions import Listing, Listings
-from comfyrelay.sim.executor import PromptRun, Workshop
 from comfyrelay.sim.folders import Folders
 from comfyrelay.sim.log import Log
 from comfyrelay.sim.misbehaviour import DropSocket, Restart, SilentSocket
 from comfyrelay.sim.mischief import Mischief
+from comfyrelay.sim.nodes.definitions import Listing, Listings
 from comfyrelay.sim.options import Options
-from comfyrelay.sim.queue import PromptQueue
+from comfyrelay.sim.running.cache import Cache
+from comfyrelay.sim.running.executor import PromptRun, Workshop
+from comfyrelay.sim.running.queue import PromptQueue
+from comfyrelay.sim.running.validation import Surroundings
 from comfyrelay.sim.sockets import Sockets
-from comfyrelay.sim.validation import Surroundings
 
 _IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 _VIDEOS = frozenset({".mp4", ".webm", ".mov", ".mkv", ".avi"})

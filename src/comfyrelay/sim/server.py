@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from comfyrelay.sim.cloud import CloudFace
-from comfyrelay.sim.control import ControlRoutes, check_origin, misbehaving
+from comfyrelay.sim.cloud.api import CloudFace
 from comfyrelay.sim.engine import Engine
 from comfyrelay.sim.folders import Folders
 from comfyrelay.sim.log import Log
@@ -20,10 +19,11 @@ from comfyrelay.sim.misbehaviour import Misbehaviour
 from comfyrelay.sim.mischief import Handle, Mischief
 from comfyrelay.sim.options import Options
 from comfyrelay.sim.ports import Port
-from comfyrelay.sim.routes_files import FileRoutes
-from comfyrelay.sim.routes_info import InfoRoutes
-from comfyrelay.sim.routes_jobs import JobRoutes
-from comfyrelay.sim.routes_prompts import PromptRoutes
+from comfyrelay.sim.routes.control import ControlRoutes, check_origin, misbehaving
+from comfyrelay.sim.routes.files import FileRoutes
+from comfyrelay.sim.routes.info import InfoRoutes
+from comfyrelay.sim.routes.jobs import JobRoutes
+from comfyrelay.sim.routes.prompts import PromptRoutes
 
 Kind = TypeVar("Kind", bound=Misbehaviour)
 _logger = logging.getLogger("comfyrelay.sim")

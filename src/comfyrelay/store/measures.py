@@ -7,10 +7,11 @@ from sqlalchemy.sql.expression import ColumnElement
 
 from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.domain.webhooks import DeliveryStatus
-from comfyrelay.store import central, tenant
-from comfyrelay.store.central import ai_job_dispatches as d
-from comfyrelay.store.central import workflow_blocks, workflows
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import workflow_blocks, workflows
 from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.store.types import relay_now, word
 
 # Workflows of one tenant's own count as one: their names are the tenant's, and there may be any number of them.

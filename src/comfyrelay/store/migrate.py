@@ -10,8 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, MetaData, inspect, text
 
-from comfyrelay.store import central, tenant
+from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.tenant import tables as tenant
 
 _FOLDER = Path(__file__).parent / "migrations"
 

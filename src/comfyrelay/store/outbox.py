@@ -8,9 +8,10 @@ from sqlalchemy import Table, delete, func, insert, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.messages import Message
-from comfyrelay.store import central, tenant
+from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.store.types import relay_now
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfy.preflight import installed_models
+from comfyrelay.comfy.graphs.preflight import installed_models
 from comfyrelay.errors import ComfyError
 from comfyrelay.worker.servers import Servers
 

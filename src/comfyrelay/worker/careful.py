@@ -6,10 +6,10 @@ from typing import Any
 import structlog
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfy.graph import Graph
-from comfyrelay.comfy.history import prompt_of
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
-from comfyrelay.comfy.timeouts import RunTimeouts
+from comfyrelay.comfy.runs.history import prompt_of
+from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused, ServerUnreachable
 from comfyrelay.worker.state import Held
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfy.cloud import CloudClient
-from comfyrelay.comfy.preflight import installed_models
+from comfyrelay.comfy.cloud.client import CloudClient
+from comfyrelay.comfy.graphs.preflight import installed_models
 from comfyrelay.comfy.uploads import UPLOAD_FOLDER
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.lock import FolderLock

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from comfyrelay.comfy.http import http_client, is_loopback, object_in
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Fault, TooManyRequests, Unauthorized
+from comfyrelay.net import http_client, is_loopback, object_in
 from comfyrelay.refusals import refusal_in
 from comfyrelay.worker.lease import Lease, Stop, Urls
 

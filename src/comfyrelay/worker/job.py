@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.comfy.foreign import foreign_files
-from comfyrelay.comfy.graph import Graph, check_graph
-from comfyrelay.comfy.nodes import title_of
+from comfyrelay.comfy.graphs.foreign import foreign_files
+from comfyrelay.comfy.graphs.graph import Graph, check_graph
+from comfyrelay.comfy.graphs.nodes import title_of
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import (

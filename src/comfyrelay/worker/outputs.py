@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from comfyrelay.comfy.http import save
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import NoOutput, ServerUnreachable
+from comfyrelay.net import save
 from comfyrelay.worker.lease import Lease
 
 __all__ = ["Collected", "collect", "collect_more", "others", "pick"]

@@ -10,11 +10,11 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.comfy.cloud import CloudClient
-from comfyrelay.comfy.graph import Graph
+from comfyrelay.comfy.cloud.client import CloudClient
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.server import ComfyServer
-from comfyrelay.comfy.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import ComfyError, Fault, RunInterrupted
 from comfyrelay.pool import (

@@ -11,8 +11,8 @@ from typing import TypeVar
 import httpx
 import structlog
 
-from comfyrelay.comfy.http import http_client, is_loopback, save
 from comfyrelay.errors import Fault, TransferFailed
+from comfyrelay.net import http_client, is_loopback, save
 from comfyrelay.worker.lease import Urls
 
 __all__ = ["Transfers"]

@@ -1,0 +1,141 @@
+"""`comfyrelay batch-i2v`: the script contract, for any ComfyUI."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from comfyrelay.errors import ComfyRelayError, InvalidInput
+
+__all__ = ["batch_i2v"]
+
+FAILED = 1
+CANNOT = 2
+
+
+def batch_i2v(
+    template_api: Annotated[Path, typer.Option(help="The graph, in ComfyUI's API format.")],
+    input_subdir: Annotated[str, typer.Option(help="The folder with the inputs, in the input root.")],
+    positive: Annotated[str, typer.Option(help="The prompt.")],
+    negative: Annotated[str | None, typer.Option(help="The negative prompt; else that of the template.")] = None,
+    profile: Annotated[
+        str, typer.Option(help="look-dev, medium or production: how many of the template's steps are taken.")
+    ] = "production",
+    tries: Annotated[int, typer.Option(help="Runs of each input.", min=1, max=1000)] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="The first seed; else that of the template.", min=0, max=2**64 - 1)
+    ] = None,
+    randomize_seed: Annotated[bool, typer.Option("--randomize-seed", help="A new seed for each run.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for each run and save its files; else only queue.")
+    ] = False,
+    input_root: Annotated[Path, typer.Option(help="The folder that --input-subdir is in.")] = Path(),
+    out: Annotated[Path, typer.Option(help="Where files are saved.")] = Path("output"),
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="NODE.INPUT=VALUE, by id or title. Repeat for more.")
+    ] = None,
+    server: Annotated[
+        str, typer.Option(envvar="COMFYUI_BASE_URL", help="The address of ComfyUI; of several, the first.")
+    ] = "http://127.0.0.1:8188",
+) -> None:
+    """Run a graph on every image or video of a folder, on any ComfyUI; exit code 1 if some of it failed."""
+    from comfyrelay.comfy import ComfyClient
+    from comfyrelay.desk.scripts.batch_i2v import Order, run_batch
+
+    order = Order(
+        template=template_api,
+        input_root=input_root,
+        input_subdir=input_subdir,
+        positive=positive,
+        negative=negative,
+        profile=profile,
+        tries=tries,
+        seed=seed,
+        randomize_seed=randomize_seed,
+        wait=wait,
+        out=out,
+        changes=dict(_change(each) for each in change or ()),
+    )
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # a prompt may hold what the terminal cannot show
+        sys.stdout.reconfigure(errors="replace")
+    printer = _Printer()
+
+    async def run() -> int:
+        async with ComfyClient(server.partition(",")[0]) as comfy:
+            # in a file or a pipe nothing replaces a line
+            briefly = printer.say_briefly if sys.stdout.isatty() else None
+            return await run_batch(comfy, order, say=printer.say, say_briefly=briefly)
+
+    try:
+        failed, signal_number = asyncio.run(_until_signal(run()))
+    except ComfyRelayError as error:
+        # to where everything else is said, so that the order is kept
+        printer.say(f"Error: {error}")
+        raise typer.Exit(CANNOT) from None
+    finally:
+        printer.finish()
+    if signal_number is not None:
+        raise typer.Exit(128 + signal_number)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+async def _until_signal(work: Any) -> tuple[int, int | None]:
+    """Run to the end or to Ctrl-C or SIGTERM, after which the run is stopped on the server, too."""
+    task = asyncio.ensure_future(work)
+    received: list[int] = []
+
+    def stop(number: int) -> None:
+        received.append(number)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if sys.platform != "win32":
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+    try:
+        return await task, None
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return 0, received[0]
+
+
+class _Printer:
+    """Lines, and lines that the next one replaces, as a progress bar does."""
+
+    def __init__(self) -> None:
+        self._is_open = False
+
+    def say(self, text: str) -> None:
+        self.finish()
+        print(text, flush=True)
+
+    def say_briefly(self, text: str) -> None:
+        # \x1b[K: clear what is left of a longer line
+        print(f"\r{text}\x1b[K", end="", flush=True)
+        self._is_open = True
+
+    def finish(self) -> None:
+        if self._is_open:
+            print(flush=True)
+        self._is_open = False
+
+
+def _change(text: str) -> tuple[tuple[str, str], Any]:
+    """`NODE.INPUT=VALUE`, where a value that reads as JSON is taken as such: 20 is a number."""
+    place, equals, value = text.partition("=")
+    node, _, name = place.rpartition(".")
+    if not (equals and node and name):
+        raise InvalidInput(f"Write NODE.INPUT=VALUE, not {text!r}.")
+    try:
+        return (node, name), json.loads(value)
+    except ValueError:
+        return (node, name), value

@@ -1,0 +1,387 @@
+"""The commands about jobs: they speak HTTP to a ComfyRelay that runs, here or elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+
+from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.states import JobStatus
+from comfyrelay.errors import ComfyRelayError, InvalidInput
+
+if TYPE_CHECKING:
+    from comfyrelay.client import Batch, Client, Done, Found, Job
+
+__all__ = ["APPRISE", "Json", "Url", "connected", "jobs_app"]
+
+T = TypeVar("T")
+FOUND = 1
+CANNOT = 2
+FAILED_SHOWN = 10
+JOBS = "Jobs, here or elsewhere"
+
+jobs_app = typer.Typer()
+presets_app = typer.Typer(invoke_without_command=True, help="Named sets of values: list them, add one, remove one.")
+jobs_app.add_typer(presets_app, name="presets", rich_help_panel=JOBS)
+notify_app = typer.Typer(no_args_is_help=True, help="Notifications when jobs end.")
+jobs_app.add_typer(notify_app, name="notify", rich_help_panel=JOBS)
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", envvar="COMFYRELAY_URL", show_envvar=True, help="Where ComfyRelay runs, if not here."),
+]
+APPRISE = "an address as apprise writes them, such as ntfy://TOPIC or tgram://TOKEN/CHAT."
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Id = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job, or a part of it: its beginning or end.")]
+Ids = Annotated[
+    list[str],
+    typer.Argument(metavar="JOB", help="Ids of jobs or batches, or parts of them: beginnings or ends."),
+]
+out = Console()
+err = Console(stderr=True)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def jobs(
+    status: Annotated[JobStatus | None, typer.Option(help="Only those in this state.")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Only those with this in their label, that of their batch, error or id.")
+    ] = None,
+    batch: Annotated[str | None, typer.Option(help="Only those of this batch.")] = None,
+    limit: Annotated[int, typer.Option(help="So many at most.", min=1)] = 20,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    from comfyrelay.client import words
+    from comfyrelay.client.labels import Labels
+
+    async def work(client: Client) -> tuple[list[Job], dict[str, str]]:
+        labels = Labels(client)
+        batch_id = (await _found(client, batch, kind="batch")).id if batch else None
+        found: list[Job] = []
+        async for each in client.jobs(status=status, batch_id=batch_id, search=search, page=limit):
+            found.append(each)
+            if len(found) == limit:
+                break
+        return found, {} if as_json else await labels.of(found)
+
+    found, labels = connected(url, work)
+    if as_json:
+        out.print_json(data=found)
+    elif found:
+        out.print(words.job_table(found, labels, words.now()))
+    else:
+        out.print("No jobs.", highlight=False)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def show(
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="The id of a job or a batch, or a part of it: its beginning or end.")
+    ],
+    whole: Annotated[bool, typer.Option("--all", help="Every input, also those that nobody changed.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Show a job, or a batch: how far it is, what it waits for, what went wrong, and where its files are."""
+    from comfyrelay.client import words
+    from comfyrelay.client.labels import Labels
+
+    async def work(client: Client) -> None:
+        found = await _found(client, job)
+        if found.kind == "batch":
+            batch = await client.batch(found.id)
+            failed = [] if as_json else await _failed(client, batch)
+            _print(batch, words.batch_details(batch, failed), as_json=as_json)
+        else:
+            one, about = await client.job(found.id), await client.about(found.id)
+            label = (await Labels(client).of([one]))[found.id]
+            details = words.job_details(one, label, about, words.now(), is_whole=whole)
+            _print({**one, "about": about}, details, as_json=as_json)
+            for line in [] if as_json else words.output_lines(one, about):
+                typer.echo(line)
+
+    connected(url, work)
+
+
+async def _failed(client: Client, batch: Batch) -> list[Job]:
+    """The newest of those that failed, without what was retried since: the counts are without it, too."""
+    wanted = min(batch["counts"].get("failed", 0), FAILED_SHOWN)
+    retried: set[str] = set()
+    found: list[Job] = []
+    if not wanted:
+        return found
+    async for each in client.jobs(batch_id=batch["id"]):
+        # newest first, and what the batch began with is as old as the batch
+        if each["created_at"] <= batch["created_at"]:
+            break
+        retried.add(each["retry_of"])
+    async for each in client.jobs(status="failed", batch_id=batch["id"]):
+        if each["id"] not in retried:
+            found.append(each)
+        if len(found) == wanted:
+            break
+    return found
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def logs(
+    job: Id,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Print what the workers printed; with -f until the job ends, and exit code 1 if it did not complete."""
+    from comfyrelay.client.words import clean
+
+    async def work(client: Client) -> str:
+        found = await _found(client, job, kind="job")
+        async for each in client.logs(found.id, is_followed=follow):
+            typer.echo(json.dumps(each) if as_json else clean(each["line"]))
+        return str((await client.job(found.id))["status"])
+
+    status = connected(url, work)
+    if follow and status != JobStatus.COMPLETED:
+        err.print(f"The job is {status}.", highlight=False)
+        raise typer.Exit(FOUND)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def cancel(job: Ids, url: Url = None, as_json: Json = False) -> None:
+    """Cancel jobs or batches. What runs is asked to stop."""
+    _each(job, url, lambda client, it: client.cancel(it.kind, it.id), as_json=as_json)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def pause(
+    job: Ids,
+    now: Annotated[bool, typer.Option("--now", help="Interrupt what runs and put it back; else it finishes.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Pause jobs or batches until they are resumed."""
+    _each(job, url, lambda client, it: client.pause(it.kind, it.id, now=now), as_json=as_json)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def resume(job: Ids, url: Url = None, as_json: Json = False) -> None:
+    """Let paused jobs or batches run."""
+    _each(job, url, lambda client, it: client.resume(it.kind, it.id), as_json=as_json)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def retry(
+    job: Ids,
+    new_seed: Annotated[bool, typer.Option("--new-seed", help="With other seeds than the last time.")] = False,
+    whole: Annotated[bool, typer.Option("--all", help="All items of a batch, as a new batch.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Run failed or canceled jobs again, as new ones; of a batch, the items that failed."""
+
+    async def again(client: Client, it: Found) -> Done[Any]:
+        if not whole:
+            return await client.retry(it.kind, it.id, new_seeds=new_seed)
+        if it.kind == "job":
+            raise InvalidInput("--all is for batches.")
+        return await client.again(it.id, new_seeds=new_seed)
+
+    _each(job, url, again, as_json=as_json)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def move(
+    job: Ids,
+    to: Annotated[MoveTo, typer.Option(help="Before all others, or one place up or down.")],
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Move waiting jobs or batches in the queue."""
+    # each goes before those that went to the top before it, and must not go past those that go down with it
+    ordered = job if to is MoveTo.UP else job[::-1]
+    _each(ordered, url, lambda client, it: client.move(it.kind, it.id, to), as_json=as_json)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def top(
+    once: Annotated[bool, typer.Option("--once", help="Show it once and leave.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Watch queue, workers, progress and the last outcomes in the terminal, until q or Ctrl-C."""
+    from comfyrelay.client import words
+    from comfyrelay.client.labels import Labels
+    from comfyrelay.client.top import look, shown, watch
+
+    async def work(client: Client) -> None:
+        if once or as_json or not out.is_terminal:
+            seen = await look(client, Labels(client))
+            _print(asdict(seen), shown(seen, words.now()), as_json=as_json)
+        else:
+            await watch(client, out, every_seconds=every)
+
+    try:
+        connected(url, work)
+    except KeyboardInterrupt:
+        # that is how one leaves
+        return
+
+
+@presets_app.callback()
+def presets(context: typer.Context, url: Url = None, as_json: Json = False) -> None:
+    """List the presets: named sets of values to submit jobs with. Subcommands add and remove them."""
+    if context.invoked_subcommand is not None:
+        return
+    from comfyrelay.client.words import preset_table
+
+    found = connected(url, lambda client: client.presets())
+    _print(found, preset_table(found) if found else "No presets.", as_json=as_json)
+
+
+@presets_app.command("add")
+def presets_add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that no other preset has.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A value. Repeat for more.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="A file with values as a JSON object.")] = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Keep values under a name."""
+    values = {**(_values_in(file) if file else {}), **dict(_value(each) for each in set_ or ())}
+    if not values:
+        raise InvalidInput("A preset needs values: give them with --set or --file.")
+    made = connected(url, lambda client: client.create_preset(name, values))
+    _print(made, f"Kept {name} with {len(values)} values.", as_json=as_json)
+
+
+@presets_app.command("remove")
+def presets_remove(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the preset.")],
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Forget a preset."""
+
+    async def work(client: Client) -> str:
+        preset = await client.preset(name)
+        await client.remove_preset(preset["id"])
+        return str(preset["id"])
+
+    id_ = connected(url, work)
+    _print({"id": id_, "name": name}, f"Removed {name}.", as_json=as_json)
+
+
+@notify_app.command("test")
+def notify_test(
+    url: Annotated[list[str], typer.Argument(metavar="URL", help=f"Where to: {APPRISE}")],
+    as_json: Json = False,
+) -> None:
+    """Send a notification to each URL and say what went wrong; exit code 1 if anything did."""
+    from comfyrelay.desk.notifications.notify import Notifier, without_secrets
+
+    sending = Notifier().send("ComfyRelay", "If you can read this, notifications arrive here.", url)
+    failures = asyncio.run(sending)
+    if as_json:
+        data = {"sent": len(url) - len(failures), "failures": [{"url": each.url, "why": each.why} for each in failures]}
+        out.print_json(data=data)
+    else:
+        why = {each.url_given: each.why for each in failures}
+        for each in url:
+            verdict = f"failed: {why[each]}" if each in why else "sent"
+            out.print(f"{without_secrets(each)}  {verdict}", highlight=False, markup=False, soft_wrap=True)
+    if failures:
+        raise typer.Exit(FOUND)
+
+
+def connected(url: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
+    """Do something with a client of the ComfyRelay that is meant: the one named, else the one configured here."""
+    from comfyrelay.client import Client
+    from comfyrelay.settings import load_settings
+
+    async def run() -> T:
+        address = url or load_settings().base_url.replace("//0.0.0.0:", "//127.0.0.1:")
+        async with Client(address, token=os.environ.get("COMFYRELAY_TOKEN")) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def _each(
+    ids: list[str], url: str | None, verb: Callable[[Client, Found], Awaitable[Done[Any]]], *, as_json: bool
+) -> None:
+    """The verb for each; one that is refused does not keep the others from theirs."""
+
+    async def work(client: Client) -> tuple[list[Any], int]:
+        done, refused = [], 0
+        # all are looked for first: a slip of the pen changes nothing
+        for it in [await _found(client, each) for each in ids]:
+            try:
+                answer = await verb(client, it)
+            except ComfyRelayError as error:
+                refused += 1
+                err.print(
+                    f"{it.kind} {it.id[-8:]}: {error}", style="red", highlight=False, markup=False, soft_wrap=True
+                )
+                continue
+            done.append(answer.data)
+            if not as_json:
+                out.print(f"{it.kind} {answer.data['id']}: {answer.message}", highlight=False, soft_wrap=True)
+        return done, refused
+
+    done, refused = connected(url, work)
+    if as_json:
+        out.print_json(data=done)
+    if refused:
+        raise typer.Exit(CANNOT)
+
+
+async def _found(client: Client, text: str, *, kind: str | None = None) -> Found:
+    from comfyrelay.client import find
+
+    found = await find(client, text)
+    if kind not in (None, found.kind):
+        raise InvalidInput(f"{text!r} is a {found.kind}, not a {kind}.")
+    return found
+
+
+def _print(data: Any, shown: Any, *, as_json: bool) -> None:
+    if as_json:
+        out.print_json(data=data)
+    else:
+        out.print(shown, highlight=False, soft_wrap=isinstance(shown, str))
+
+
+def _value(text: str) -> tuple[str, Any]:
+    """`steps=20` is a number, `prompt=a cat` a text: what is JSON counts as that."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidInput(f"Write KEY=VALUE, not {text!r}.")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _values_in(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise InvalidInput(f"{file} does not hold a JSON object.")
+    return values

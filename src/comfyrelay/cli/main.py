@@ -1,0 +1,359 @@
+"""The `comfyrelay` command."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import re
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from comfyrelay import __version__
+from comfyrelay.cli.batch_i2v import batch_i2v
+from comfyrelay.cli.jobs import jobs_app
+from comfyrelay.cli.run import DESK, run_app
+from comfyrelay.cli.worker import worker_app
+from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
+
+if TYPE_CHECKING:
+    from comfyrelay.services.engine import Engine
+    from comfyrelay.services.operations.reconcile import Report
+
+T = TypeVar("T")
+SERVERS = "Servers and workers"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="One queue for all your ComfyUI GPUs, from the card under the desk to a Spot fleet in the cloud.",
+)
+db_app = typer.Typer(no_args_is_help=True, help="The databases: their schemas and how they are brought up.")
+app.add_typer(db_app, name="db", rich_help_panel=SERVERS)
+admin_app = typer.Typer(no_args_is_help=True, help="Administrators of the server.")
+app.add_typer(admin_app, name="admin", rich_help_panel=SERVERS)
+app.add_typer(worker_app, name="worker", rich_help_panel=SERVERS)
+app.add_typer(run_app)
+app.add_typer(jobs_app)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+out = Console()
+err = Console(stderr=True)
+
+FOUND = 1
+CANNOT = 2
+
+
+def main() -> None:
+    """The entry point: an error that we know is one sentence and exit code 2."""
+    try:
+        app()
+    except ComfyRelayError as error:
+        err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(CANNOT)
+
+
+@app.command(rich_help_panel=DESK)
+def up(
+    comfyui_url: Annotated[
+        list[str] | None, typer.Option(help="Where ComfyUI is, if not at http://127.0.0.1:8188. Repeat for more GPUs.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder for everything: queue, files, outputs; if not given, that of COMFYRELAY_DATA_DIR, or "
+            "~/.local/share/comfyrelay."
+        ),
+    ] = None,
+) -> None:
+    """Run ComfyRelay here for yourself: the queue, its page, and a worker for this machine's ComfyUI, until Ctrl-C."""
+    with _many_imports():
+        from comfyrelay.desk.desk import Desk, Ready, answers
+        from comfyrelay.desk.scripts.config import load_script_table
+        from comfyrelay.desk.settings import DeskSettings, load_desk_settings
+        from comfyrelay.settings import load_settings
+        from comfyrelay.worker.looks import Looks
+
+    settings, desk = load_settings(), load_desk_settings()
+    if data_dir is not None:
+        settings = settings.model_copy(update={"data_dir": data_dir.expanduser().absolute()})
+    if comfyui_url:
+        desk = DeskSettings(**{**desk.model_dump(exclude_unset=True), "comfyui_url": comfyui_url})
+    _check_addresses(desk.comfyui_url)
+    silent: list[str] = []
+
+    def ready(found: Ready) -> None:
+        out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]", highlight=False)
+        out.print(f"  data     {found.data_dir}", highlight=False)
+        if found.is_stand_in:
+            out.print("  ComfyUI  none at http://127.0.0.1:8188: the built-in stand-in runs the jobs", highlight=False)
+            out.print("           start ComfyUI and then this again, or name it with --comfyui-url", highlight=False)
+        else:
+            out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
+        for each in silent:
+            out.print(f"           {each} does not answer yet: jobs wait for it", highlight=False, soft_wrap=True)
+        out.print("Press Ctrl-C to stop.", highlight=False)
+
+    with Looks(level="warning") as looks:
+        made = Desk(settings=settings, desk=desk, script=load_script_table(), on_ready=ready, on_status=looks.status)
+
+        async def work() -> None:
+            if "comfyui_url" in desk.model_fields_set:
+                found = await asyncio.gather(*map(answers, desk.comfyui_url))
+                silent.extend(each for each, is_there in zip(desk.comfyui_url, found, strict=True) if not is_there)
+            await made.run()
+
+        _run_loop(work())
+    out.print("Stopped.", highlight=False)
+
+
+@app.command(rich_help_panel=DESK)
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
+    """Say what is right and wrong on this machine for `up`; exit code 1 if something is broken."""
+    from comfyrelay.cli.findings import print_findings
+    from comfyrelay.desk.doctor import examine
+
+    if not print_findings(examine(), out, as_json=as_json):
+        raise typer.Exit(FOUND)
+
+
+app.command(rich_help_panel=DESK)(batch_i2v)
+
+
+@app.command(rich_help_panel=SERVERS)
+def server(
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve the user, worker and admin API until Ctrl-C. Run as many as you like over one PostgreSQL."""
+    with _many_imports():
+        from comfyrelay.server.base.secrets import load_secrets
+        from comfyrelay.server.main import serve
+        from comfyrelay.settings import load_settings
+
+    settings = load_settings()
+    secrets = load_secrets(settings)
+    err.print(f"ComfyRelay {__version__} serves at {settings.base_url}", highlight=False)
+    if secrets.made_at is not None:
+        what = "" if settings.fleet_secrets else "; workers register with those"
+        err.print(f"  made new secrets in {secrets.made_at}{what}", highlight=False)
+    _run_loop(serve(settings, secrets, log_level=log_level))
+
+
+@admin_app.command("create")
+def admin_create(
+    email: Annotated[str, typer.Option(help="The administrator's email address.")],
+    password: Annotated[
+        str, typer.Option(help="The password.", prompt=True, hide_input=True, confirmation_prompt=True)
+    ],
+) -> None:
+    """Make an administrator, and print an API token, once."""
+
+    async def work(engine: Engine) -> str:
+        await engine.databases.upgrade()
+        user = await engine.accounts.register(email=email, password=password, is_admin=True)
+        return (await engine.accounts.issue(user, name="made with the account")).secret
+
+    out.print(_run(work), highlight=False, soft_wrap=True)
+
+
+@app.command(rich_help_panel=SERVERS)
+def reconcile(
+    repair: Annotated[bool, typer.Option("--repair", help="Mend what is found.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare queue, jobs and ledger; exit code 1 if anything does not agree."""
+
+    async def work(engine: Engine) -> Report:
+        await engine.databases.require_current()
+        return await engine.reconciler.run(repair=repair)
+
+    report = _run(work)
+    if as_json:
+        out.print_json(json.dumps(_as_json(report)))
+    else:
+        _print_report(report, repaired=repair)
+    if not report.is_clean:
+        raise typer.Exit(FOUND)
+
+
+@app.command(rich_help_panel=SERVERS)
+def sim(
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8188,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    folder: Annotated[
+        Path | None, typer.Option(help="Where input, output and temp files go; else a temporary folder.")
+    ] = None,
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(help="The name of a checkpoint that it claims to have. Repeat for more.")
+    ] = None,
+    slow: Annotated[
+        list[str] | None, typer.Option(help="CLASS=SECONDS: nodes of this class take this long. Repeat for more.")
+    ] = None,
+    misbehave: Annotated[
+        list[str] | None,
+        typer.Option(help='JSON, such as {"name": "OutOfMemory", "class_type": "ImageScale"}. Repeat for more.'),
+    ] = None,
+    cloud: Annotated[bool, typer.Option("--cloud", help="Serve Comfy Cloud's routes instead of ComfyUI's.")] = False,
+    api_key: Annotated[str, typer.Option(help="The key that Comfy Cloud's routes ask for.")] = "stand-in-key",
+) -> None:
+    """Run a stand-in for ComfyUI, which needs no GPU and no models, until Ctrl-C."""
+    from comfyrelay.sim import Sim, read_misbehaviour, serve, slow_from_text
+
+    def ready(server: Sim) -> None:
+        what = "Comfy Cloud" if cloud else "ComfyUI"
+        out.print(f"A stand-in for {what} listens at {server.url}", highlight=False)
+        out.print(f"  files  {server.folder}", highlight=False)
+        if cloud:
+            out.print(f"  key    {api_key}", highlight=False)
+        out.print("Press Ctrl-C to stop.", highlight=False)
+
+    serving = serve(
+        host=host,
+        port=port,
+        folder=folder,
+        checkpoints=checkpoint or ("stand-in.safetensors",),
+        cloud=cloud,
+        api_key=api_key,
+        misbehaviour=[
+            *(slow_from_text(each) for each in slow or ()),
+            *(read_misbehaviour(_json_object(each)) for each in misbehave or ()),
+        ],
+        on_ready=ready,
+    )
+    try:
+        asyncio.run(serving)
+    except OSError as error:
+        if error.errno not in (EADDRINUSE, EADDRNOTAVAIL, EACCES):
+            raise
+        raise ConfigurationError(f"Cannot listen at {host}:{port}. Is it taken? Choose another with --port.") from None
+
+
+@db_app.command("upgrade")
+def db_upgrade() -> None:
+    """Bring the central database and every tenant pool to the newest schema."""
+
+    async def work(engine: Engine) -> dict[str, tuple[str | None, str]]:
+        return await engine.databases.upgrade()
+
+    for name, (before, after) in _run(work).items():
+        change = "up to date" if before == after else f"{before or 'empty'} → {after}"
+        out.print(f"{name}: {change}", highlight=False)
+
+
+@db_app.command("status")
+def db_status(as_json: Json = False) -> None:
+    """Show which schema each database has; exit code 1 if one is not the newest."""
+
+    async def work(engine: Engine) -> dict[str, tuple[str | None, str]]:
+        return await engine.databases.revisions()
+
+    found = _run(work)
+    behind = [name for name, (has, newest) in found.items() if has != newest]
+    if as_json:
+        rows = {name: {"revision": has, "newest": newest} for name, (has, newest) in found.items()}
+        out.print_json(json.dumps(rows))
+    else:
+        table = Table("database", "revision", "newest", "state")
+        for name, (has, newest) in found.items():
+            state = "up to date" if has == newest else "run: comfyrelay db upgrade"
+            table.add_row(name, has or "empty", newest, state)
+        out.print(table)
+    if behind:
+        raise typer.Exit(FOUND)
+
+
+@app.command(rich_help_panel=SERVERS)
+def version() -> None:
+    """Print the version."""
+    out.print(__version__, highlight=False)
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    """What cannot be an address would be waited for without end."""
+    for each in addresses:
+        try:
+            host = urlsplit(each if "://" in each else f"http://{each}").hostname or ""
+        except ValueError:
+            host = ""
+        if not re.fullmatch(r"[\w.:-]+", host):
+            # not repeated, for it may hold a password
+            raise ConfigurationError("--comfyui-url is not an address. Write it like http://127.0.0.1:8188.")
+
+
+@contextmanager
+def _many_imports() -> Iterator[None]:
+    """What is imported stays. To look through it for garbage, again and again while it grows, takes a sixth of the time
+    that the imports take."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _run(work: Callable[[Engine], Awaitable[T]]) -> T:
+    from comfyrelay.services.engine import Engine
+    from comfyrelay.settings import load_settings
+
+    async def run() -> T:
+        async with Engine(load_settings()) as engine:
+            return await work(engine)
+
+    return asyncio.run(run())
+
+
+def _run_loop(work: Coroutine[Any, Any, None]) -> None:
+    """On uvloop where it is installed: it comes with the server, but not on Windows."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+def _json_object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidInput(f"Write a JSON object, not {text!r}.")
+    return value
+
+
+def _as_json(report: Report) -> dict[str, object]:
+    return {
+        "clean": report.is_clean,
+        "jobs": report.jobs,
+        "findings": [asdict(each) for each in report.findings],
+        "repaired": len(report.repaired),
+        "pools_down": report.pools_down,
+    }
+
+
+def _print_report(report: Report, *, repaired: bool) -> None:
+    for pool in report.pools_down:
+        err.print(f"The tenant pool {pool!r} cannot be reached; its jobs were not looked at.", highlight=False)
+    if report.findings:
+        table = Table("kind", "pool", "tenant", "job", "what")
+        for each in report.findings:
+            table.add_row(each.kind, each.pool, each.tenant_id or "", each.job_id or "", each.text)
+        out.print(table)
+        mended = len(report.repaired)
+        advice = f"{mended} mended." if repaired else "Mend them with: comfyrelay reconcile --repair"
+        out.print(f"{len(report.findings)} disagreements. {advice}", highlight=False)
+    elif not report.pools_down:
+        out.print(f"Queue, jobs and ledger agree ({report.jobs} jobs).", highlight=False)

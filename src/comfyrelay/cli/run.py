@@ -1,0 +1,314 @@
+"""`comfyrelay run` and `comfyrelay batch add`: work for the desk, which is started when it is not running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from comfyrelay.cli.jobs import APPRISE, Json, Url, connected
+from comfyrelay.cli.values import Target, find_target, is_graph, send_files, told_as_typed
+from comfyrelay.desk.batches.expand import SeedMode
+from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
+
+if TYPE_CHECKING:
+    from comfyrelay.client import Batch, Client, Done, Job
+
+__all__ = ["DESK", "run_app"]
+
+DESK = "On your own machine"
+
+run_app = typer.Typer()
+batch_app = typer.Typer(no_args_is_help=True, help="Many jobs at once: a folder of inputs, a list of prompts.")
+run_app.add_typer(batch_app, name="batch", rich_help_panel=DESK)
+out = Console()
+err = Console(stderr=True)
+
+FAILED = 1
+WAITING_SECONDS = 3.0
+What = Annotated[str, typer.Argument(metavar="GRAPH", help="A graph (API format, .json), an effect, or a workflow.")]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="NODE.INPUT=VALUE of a graph (node by id or title), or PROPERTY=VALUE; for a further image, video or "
+        "sound the VALUE is its path. Repeat for more.",
+    ),
+]
+
+
+@run_app.command("run", rich_help_panel=DESK)
+def run(
+    what: What,
+    values: Values = None,
+    input_: Annotated[Path | None, typer.Option("--input", help="The image, video or sound that it works on.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A preset whose values it has; --set beats them.")] = None,
+    to: Annotated[Path, typer.Option("--out", help="The folder for the outputs.")] = Path(),
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Run a graph, an effect or a workflow once, and save what it makes; exit code 1 and a reason if it fails."""
+    # before anything is started for it
+    if is_graph(what):
+        from comfyrelay.comfy.graphs.graph import load_graph
+
+        load_graph(Path(what))
+    if input_ is not None and input_.is_dir():
+        raise InvalidInput(f"{input_} is a folder: `comfyrelay batch add` runs it on each file of a folder.")
+    _make_folder(to)
+
+    async def work() -> tuple[Job, list[Path]]:
+        async with _desk(url) as client:
+            target = await find_target(client, what, values or [])
+            of_preset = {} if preset is None else await _preset(client, preset, target)
+            works_on, files = await send_files(client, target, [] if input_ is None else [input_])
+            payload = {**of_preset, **target.values, **files}
+            if not as_json:
+                await _show_command(client, target, payload)
+            with told_as_typed(target, has_input=bool(works_on)):
+                job = await client.submit(
+                    **target.named,
+                    input_payload=payload,
+                    input_file_id=next(iter(works_on), None),
+                    label=Path(what).stem,
+                )
+            await _follow(client, job["id"], is_quiet=as_json)
+            job = await client.job(job["id"])
+            return job, await _saved(client, job["id"], to) if job["status"] == "completed" else []
+
+    job, saved = asyncio.run(work())
+    if as_json:
+        out.print_json(data={**job, "saved": [str(each) for each in saved]})
+    for each in [] if as_json else saved:
+        out.print(str(each), highlight=False, markup=False, soft_wrap=True)
+    if job["status"] != "completed":
+        reason = f": {job['error']}" if job["status"] == "failed" and job["error"] else "."
+        told = f"The job {'was canceled' if job['status'] == 'canceled' else job['status']}{reason}"
+        err.print(told, highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(FAILED)
+
+
+def _make_folder(folder: Path) -> None:
+    """Tried first: when the job has run it is late to learn that there is no place for what it made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except FileExistsError:
+        raise InvalidInput(f"--out: {folder} is a file, not a folder.") from None
+    except OSError as error:
+        raise InvalidInput(f"--out: Nothing can be written to {folder}: {error.strerror}.") from None
+
+
+async def _saved(client: Client, job_id: str, folder: Path) -> list[Path]:
+    try:
+        return await client.download_outputs(job_id, folder)
+    except ComfyRelayError as error:
+        kept = f"`comfyrelay show {job_id}` says where it is kept."
+        with suppress(ComfyRelayError):
+            about = await client.about(job_id)
+            if about is not None and about["files"]:
+                kept = f"It is kept at {', '.join(each['path'] for each in about['files'])}."
+        raise TransferFailed(f"Job {job_id} completed, but what it made was not saved: {error} {kept}") from error
+
+
+@batch_app.command("add")
+def batch_add(
+    what: What,
+    inputs: Annotated[
+        list[Path] | None, typer.Option("--input", help="A file, or a folder of files, to work on. Repeat for more.")
+    ] = None,
+    input_subdir: Annotated[
+        list[str] | None, typer.Option(help="A folder inside the desk's input folder. Repeat for more.")
+    ] = None,
+    prompts: Annotated[list[str] | None, typer.Option("--prompt", help="A prompt. Repeat for more.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="Prompts, one in each line, or blocks between ---.")] = None,
+    negatives: Annotated[
+        list[str] | None, typer.Option("--negative", help="A negative prompt. Repeat for more.")
+    ] = None,
+    tries: Annotated[int, typer.Option(help="How often each is tried.", min=1, max=1000)] = 1,
+    seed_mode: Annotated[
+        SeedMode | None,
+        typer.Option(help="Which seeds the items get; without a word, random ones where there is a seed."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The seed of all, or the first one to count from.", min=0, max=2**64 - 1)
+    ] = None,
+    pairwise: Annotated[bool, typer.Option("--pairwise", help="Input n with prompt n, not each with each.")] = False,
+    values: Values = None,
+    preset: Annotated[str | None, typer.Option(help="A preset whose values all items have.")] = None,
+    label: Annotated[str | None, typer.Option(help="What the batch is called.")] = None,
+    output_folder: Annotated[str | None, typer.Option(help="Its folder inside the desk's output folder.")] = None,
+    priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
+    notify: Annotated[
+        list[str] | None, typer.Option(help=f"Who is told of its end: {APPRISE} Repeat for more.")
+    ] = None,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Add a batch to the desk that is running: inputs × prompts × negative prompts × tries, each with its own seed."""
+    from comfyrelay.desk.batches.folders import prompts_from
+
+    texts = [*(prompts or []), *(prompts_from(prompt_file) if prompt_file else [])]
+    files = [each for path in inputs or [] for each in (_media_in(path) if path.is_dir() else [path])]
+    wish: dict[str, Any] = {
+        "label": label,
+        "input_subdir": input_subdir or None,
+        "prompts": texts,
+        "negative_prompts": negatives or [],
+        "tries": tries,
+        "seeds": _seeds(seed_mode, seed),
+        "mode": "pairwise" if pairwise else "product",
+        "preset": preset,
+        "output_folder": output_folder,
+        "priority": priority,
+        "notify_urls": notify,
+    }
+
+    async def work(client: Client) -> Done[Batch]:
+        target = await find_target(client, what, values or [])
+        # an effect is named by its slug
+        named = {"effect_slug": what} if "effect_id" in target.named else target.named
+        works_on, others = await send_files(client, target, files)
+        given = {**wish, **named, "values": {**target.values, **others}, "input_file_ids": works_on}
+        with told_as_typed(target, has_input=bool(works_on or input_subdir)):
+            return await client.add_batch_told({key: value for key, value in given.items() if value is not None})
+
+    added = connected(url, work)
+    batch, remark = added.data, added.message.removeprefix("Submitted.").strip()
+    if remark:
+        err.print(remark, highlight=False, markup=False, soft_wrap=True)
+    if as_json:
+        out.print_json(data=batch)
+    else:
+        jobs = "1 job" if batch["total"] == 1 else f"{batch['total']} jobs"
+        out.print(f"Added batch {batch['id']} with {jobs}.", highlight=False, soft_wrap=True)
+
+
+def _media_in(folder: Path) -> list[Path]:
+    from comfyrelay.desk.batches.folders import inputs_in
+
+    found = inputs_in(folder)
+    if not found:
+        raise InvalidInput(f"There are no images, videos or sounds in {str(folder)!r}.")
+    return found
+
+
+def _seeds(mode: SeedMode | None, start: int | None) -> dict[str, Any] | None:
+    if mode is SeedMode.RANDOM and start is not None:
+        raise InvalidInput("--seed is for --seed-mode fixed and increment: random ones do not begin anywhere.")
+    if mode is None and start is None:
+        return None
+    return {"mode": mode or SeedMode.INCREMENT, "start": start or 0}
+
+
+@asynccontextmanager
+async def _desk(url: str | None) -> AsyncIterator[Client]:
+    """A client of the ComfyRelay that runs; where none does, one that runs as long as it is needed."""
+    from comfyrelay.client import Client
+    from comfyrelay.desk.desk import Desk
+    from comfyrelay.desk.scripts.config import load_script_table
+    from comfyrelay.desk.settings import load_desk_settings
+    from comfyrelay.logs import log_as_json
+    from comfyrelay.settings import load_settings
+
+    settings = load_settings()
+    token = os.environ.get("COMFYRELAY_TOKEN")
+    async with Client(url or settings.base_url, token=token) as client:
+        try:
+            await client.desk()
+        except NotFound:
+            # a server, not a desk: it has everything but graphs
+            yield client
+            return
+        except ControlPlaneUnreachable:
+            if url is not None:
+                raise
+        else:
+            yield client
+            return
+        log_as_json("warning")
+        err.print("Nothing runs here yet, so it is started for this job.", highlight=False, style="dim")
+        async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():
+            yield client
+
+
+async def _show_command(client: Client, target: Target, payload: Mapping[str, Any]) -> None:
+    """Of the user's own script, what will be run, before it is."""
+    slug = target.named.get("workflow_slug")
+    if slug is None or slug != await client.script_workflow():
+        return
+    known = {each["key"]: each["default_value"] for each in target.properties}
+    given = {**known, "positive": "", "input_subdir": "", **payload}
+    values = {key: value for key, value in given.items() if value is not None}
+    err.print(f"$ {await client.script_command(values)}", highlight=False, markup=False, soft_wrap=True)
+
+
+async def _preset(client: Client, name: str, target: Target) -> dict[str, Any]:
+    from comfyrelay.domain.presets import apply_preset
+    from comfyrelay.domain.properties import Property
+
+    kept = (await client.preset(name))["values"]
+    # only what users set is told, and not where it goes
+    known = [{"placeholder": each["key"], "user_configurable": True, **each} for each in target.properties]
+    fields = Property.__dataclass_fields__
+    applied = apply_preset(
+        kept, [Property.from_json({key: each[key] for key in each.keys() & fields.keys()}) for each in known]
+    )
+    if applied.remark:
+        err.print(applied.remark, highlight=False, markup=False, soft_wrap=True)
+    return dict(applied.values)
+
+
+async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
+    """Until the job has ended, with a bar that shows how far it is; Ctrl-C cancels it."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from comfyrelay.client import words
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    began: str | None = None
+    with Progress(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
+        task = bar.add_task("waiting", total=1.0)
+        telling = asyncio.create_task(_tell_why_it_waits(client, job_id, is_quiet=is_quiet))
+        try:
+            async for event in client.events(job_id):
+                if event.type == "progress":
+                    telling.cancel()
+                    began = began or words.now().isoformat()
+                    text = words.how_far({"progress": event.data, "started_at": began}, words.now()) or "running"
+                    bar.update(task, completed=event.data.get("value", 0.0), description=text)
+        except asyncio.CancelledError:
+            try:
+                await client.cancel("job", job_id)
+            except ComfyRelayError as error:
+                err.print(f"It could not be canceled: {error}", highlight=False)
+            raise
+        finally:
+            telling.cancel()
+
+
+async def _tell_why_it_waits(client: Client, job_id: str, *, is_quiet: bool) -> None:
+    """Once for each reason, so that nobody looks at a bar that does not move and wonders."""
+    told = None
+    while not is_quiet:
+        await asyncio.sleep(WAITING_SECONDS)
+        # whoever follows the events says what is wrong
+        with suppress(ComfyRelayError):
+            waiting = (await client.job(job_id))["waiting"]
+            if waiting is not None and waiting["reason"] != told:
+                told = waiting["reason"]
+                err.print(waiting["text"], highlight=False, markup=False, soft_wrap=True)

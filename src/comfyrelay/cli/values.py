@@ -1,0 +1,265 @@
+"""What is to be run, in the words of the command line: a graph, an effect or a workflow, `--set`, and files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from comfyrelay.errors import GraphError, InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from comfyrelay.client import Client, Workflow
+    from comfyrelay.comfy.graphs.graph import Graph
+
+__all__ = ["Target", "find_target", "is_graph", "send_files", "told_as_typed"]
+
+_ASSETS = frozenset({"image", "video", "audio"})
+# Of a file that was sent before.
+_FILE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ITEM = re.compile(r"items\.(\d+)\.(.+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What to submit. `named` has its `effect_id` or its `workflow_slug`; values and files are by property."""
+
+    named: dict[str, Any]
+    properties: Sequence[Mapping[str, Any]]
+    values: dict[str, Any]
+    files: dict[str, Path | str] = field(default_factory=dict)
+    # what each property is called by whoever typed the command, where that is not its key
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def primary(self) -> str | None:
+        return next((each["key"] for each in self.properties if each["is_primary_input"]), None)
+
+    @property
+    def assets(self) -> set[str]:
+        return {each["key"] for each in self.properties if each["type"] in _ASSETS}
+
+    def name(self, key: str) -> str:
+        return self.names.get(key, key)
+
+
+def is_graph(what: str) -> bool:
+    return Path(what).suffix.lower() == ".json"
+
+
+async def find_target(client: Client, what: str, given: Sequence[str]) -> Target:
+    """A graph in a file becomes a workflow; else it is the name of an effect or workflow."""
+    if is_graph(what):
+        return await _of_graph(client, Path(what), given)
+    for effect in await client.effects():
+        if effect["slug"] == what:
+            return _of_properties({"effect_id": effect["id"]}, effect["properties"], given)
+    workflow = _named(await client.workflows(), what)
+    if workflow is None:
+        raise NotFound(
+            f"{what!r} is neither a graph (.json), nor an effect or a workflow. There are: {await _names(client)}."
+        )
+    return _of_properties({"workflow_slug": workflow["slug"]}, workflow["properties"], given)
+
+
+async def send_files(client: Client, target: Target, inputs: Sequence[Path]) -> tuple[list[str], dict[str, str]]:
+    """Upload what is a file here: the ids of what is worked on, and those of the other files by property."""
+    primary = target.primary
+    if inputs and primary in target.files:
+        raise InvalidInput(f"--input and --set {target.name(primary)} are the same input: name one of them.")
+    sent = await client.upload_all([*inputs, *(each for each in target.files.values() if isinstance(each, Path))])
+    ids = {key: sent[each] if isinstance(each, Path) else each for key, each in target.files.items()}
+    works_on = [ids.pop(primary)] if primary in ids else [sent[each] for each in inputs]
+    return works_on, ids
+
+
+@contextmanager
+def told_as_typed(target: Target, *, has_input: bool) -> Iterator[None]:
+    """The API names properties and asks for ids of files; whoever types a command has inputs, and the files."""
+    try:
+        yield
+    except InvalidInput as error:
+        keys = {each["key"] for each in target.properties}
+        told = [_told(target, key, text, keys, has_input=has_input) for key, text in error.errors.items()]
+        if None in told or not told:
+            raise
+        raise InvalidInput(" ".join(filter(None, dict.fromkeys(told))), errors=error.errors) from None
+
+
+def _told(target: Target, key: str, text: str, keys: Iterable[str], *, has_input: bool) -> str | None:
+    """A sentence about an input; nothing where it is about something else."""
+    item = _ITEM.fullmatch(key)
+    key = item[2] if item else key
+    if key not in keys:
+        return None
+    if key == target.primary and key not in target.files:
+        if not has_input:
+            return "It works on a file: name one with --input."
+        return f"--input: {text}" if item is None else f"--input, item {int(item[1]) + 1}: {text}"
+    if key in target.assets and key not in target.files and key not in target.values:
+        return f"It needs one more file: name it with --set {target.name(key)}=FILE."
+    return f"{target.name(key)}: {text}"
+
+
+# Effects and workflows
+
+
+def _named(workflows: Sequence[Workflow], what: str) -> Workflow | None:
+    for each in workflows:
+        if each["slug"] == what:
+            return each
+    found = [each for each in workflows if each["name"] == what]
+    found = [each for each in found if each["is_active"]] or found
+    if len(found) > 1:
+        slugs = ", ".join(each["slug"] for each in found)
+        raise InvalidInput(f"{len(found)} workflows are called {what!r}. Name the one you mean, newest first: {slugs}.")
+    return found[0] if found else None
+
+
+async def _names(client: Client) -> str:
+    """Of what can be run; by the slug where a name alone would not tell which."""
+    effects = [each["slug"] for each in await client.effects()]
+    workflows = [each for each in await client.workflows() if each["is_active"]]
+    names = [each["name"] for each in workflows]
+    shown = [each["name"] if names.count(each["name"]) == 1 else each["slug"] for each in workflows]
+    return ", ".join([*effects, *shown])
+
+
+def _of_properties(named: dict[str, Any], properties: Sequence[Mapping[str, Any]], given: Sequence[str]) -> Target:
+    types = {each["key"]: each["type"] for each in properties}
+    pairs = dict(map(_pair, given))
+    return Target(
+        named=named,
+        properties=properties,
+        values={
+            key: _value(text, is_text=types.get(key) == "text")
+            for key, text in pairs.items()
+            if types.get(key) not in _ASSETS
+        },
+        files={key: _file(key, text) for key, text in pairs.items() if types.get(key) in _ASSETS},
+    )
+
+
+# Graphs
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What `--set` says of a graph, as it was typed, and which input is meant."""
+
+    typed: str
+    text: str
+    node_id: str
+    name: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.node_id}.{self.name}"
+
+
+async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> Target:
+    from comfyrelay.comfy.graphs.graph import load_graph
+
+    graph = load_graph(path)
+    given = [_given(graph, each) for each in sets]
+    described = await client.add_graph(graph, name=path.stem)
+    types = {each["key"]: each["type"] for each in described["workflow"]["properties"]}
+    keys = _keys_of(described)
+    files = {
+        each.place: _file(each.typed, each.text) for each in given if types.get(keys.get(each.place, "")) in _ASSETS
+    }
+    changed = _changed(graph, given, files)
+    values = _difference(described["positions"], graph, changed)
+    if values is None:
+        # something was set that is no property, or one of several that are the same: then it is another graph
+        described, values = await client.add_graph(changed, name=path.stem), {}
+        keys = _keys_of(described)
+    typed = {keys[each.place]: each.typed for each in given if each.place in keys}
+    return Target(
+        named={"workflow_slug": described["workflow"]["slug"]},
+        properties=described["workflow"]["properties"],
+        values={key: value for key, value in values.items() if key not in {keys[place] for place in files}},
+        files={keys[place]: file for place, file in files.items()},
+        names={**{key: places[0] for key, places in described["positions"].items() if places}, **typed},
+    )
+
+
+def _keys_of(described: Mapping[str, Any]) -> dict[str, str]:
+    return {place: key for key, places in described["positions"].items() for place in places}
+
+
+def _given(graph: Graph, text: str) -> _Given:
+    from comfyrelay.comfy.graphs.nodes import find_node
+
+    typed, value = _pair(text)
+    node, _, name = typed.rpartition(".")
+    if not node:
+        raise InvalidInput(f"Write NODE.INPUT=VALUE, not {text!r}.")
+    node_id = find_node(graph, node)
+    inputs = graph[node_id]["inputs"]
+    if name not in inputs:
+        raise GraphError(f"The node {node!r} has no input {name!r}. Its inputs: {', '.join(inputs) or 'none'}.")
+    return _Given(typed, value, node_id, name)
+
+
+def _changed(graph: Graph, given: Sequence[_Given], files: Mapping[str, Path | str]) -> Graph:
+    changed: Graph = json.loads(json.dumps(graph))
+    numbers = {file: number for number, file in enumerate(dict.fromkeys(files.values()))}
+    for each in given:
+        inputs = changed[each.node_id]["inputs"]
+        if (file := files.get(each.place)) is not None:
+            # any name will do that tells one file from another: the graph gets the real one when it is run
+            inputs[each.name] = f"file-{numbers[file]}{Path(str(inputs[each.name])).suffix}"
+        else:
+            inputs[each.name] = _value(each.text, is_text=isinstance(inputs[each.name], str))
+    return changed
+
+
+def _difference(positions: dict[str, list[str]], graph: Graph, changed: Graph) -> dict[str, Any] | None:
+    """The values that were set, by property; `None` when one of them belongs to no property."""
+    known = {place: key for key, places in positions.items() for place in places}
+    found = {
+        f"{node_id}.{name}": value
+        for node_id, node in changed.items()
+        for name, value in node["inputs"].items()
+        if value != graph[node_id]["inputs"][name]
+    }
+    # a property that stands for several inputs gives all of them one value
+    if any(place not in known or len(positions[known[place]]) > 1 for place in found):
+        return None
+    return {known[place]: value for place, value in found.items()}
+
+
+# Values
+
+
+def _file(typed: str, text: str) -> Path | str:
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path
+    if _FILE_ID.fullmatch(text):
+        return text
+    raise InvalidInput(
+        f"{typed}: There is no file {text!r} here. It is sent along from this machine, so give its path; "
+        "what lies in ComfyUI's own input folder cannot be named."
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise InvalidInput(f"Write NAME=VALUE, not {text!r}.")
+    return name, value
+
+
+def _value(text: str, *, is_text: bool) -> Any:
+    """Numbers, true and false as JSON has them; everything else is text, with no need for quotes."""
+    looks_like_json = r"\".*\"" if is_text else r"-?\d+(\.\d+)?([eE][+-]?\d+)?|true|false|null|\".*\""
+    if re.fullmatch(looks_like_json, text):
+        with suppress(ValueError):
+            return json.loads(text)
+    return text

@@ -1,0 +1,63 @@
+"""`comfyrelay worker` and `comfyrelay worker check`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+__all__ = ["worker_app"]
+
+worker_app = typer.Typer(
+    invoke_without_command=True,
+    help="Take jobs from a control plane and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.",
+)
+out = Console()
+
+
+@worker_app.callback()
+def worker(
+    context: typer.Context,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serve Prometheus metrics at this port.", min=0, max=65535)
+    ] = None,
+) -> None:
+    """Take jobs from a control plane and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.
+
+    It is configured by the environment: API_BASE_URL, FLEET_SECRET and FLEET_SLUG are needed, COMFYUI_BASE_URL where
+    ComfyUI is not at http://127.0.0.1:8188. The first Ctrl-C finishes or gives back what runs; the second leaves at
+    once.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from comfyrelay.worker.agent import Agent
+    from comfyrelay.worker.looks import Looks
+    from comfyrelay.worker.metrics import Metrics
+    from comfyrelay.worker.settings import load_worker_settings
+
+    settings = load_worker_settings()
+    metrics = Metrics()
+
+    async def run() -> None:
+        with Looks() as looks:
+            await Agent(settings, metrics=metrics, on_status=looks.status).run()
+
+    serving = metrics.serve(metrics_port) if metrics_port is not None else None
+    try:
+        asyncio.run(run())
+    finally:
+        if serving is not None:
+            serving()
+
+
+@worker_app.command()
+def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
+    """Say what is reachable, what is missing, and what this worker would be assigned; exit code 1 if it cannot work."""
+    from comfyrelay.cli.findings import print_findings
+    from comfyrelay.worker.check import check as look
+    from comfyrelay.worker.settings import load_worker_settings
+
+    if not print_findings(look(load_worker_settings()), out, as_json=as_json):
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Graphs in ComfyUI's API format: reading, hashing, checking."""

@@ -1,0 +1,1 @@
+"""One run on a server, from submission to its end."""

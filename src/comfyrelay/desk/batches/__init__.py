@@ -1,0 +1,1 @@
+"""From folders and prompts to batches, and their outputs back into folders."""

@@ -1,0 +1,89 @@
+"""Outputs where a person looks for them: copied out of the queue's own storage, under names that say what they are."""
+
+import asyncio
+import filecmp
+import re
+import shutil
+from pathlib import Path
+
+import structlog
+
+from comfyrelay.desk.batches.folders import readable_name
+from comfyrelay.desk.batches.run_files import COPIES
+from comfyrelay.errors import ComfyRelayError, InvalidInput
+from comfyrelay.services.engine import Engine
+from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.outputs import Collected
+
+__all__ = ["Copies", "folder_name"]
+
+log = structlog.get_logger(__name__)
+
+_FOLDER = re.compile(r"[^\w .()+-]+")
+
+
+class Copies:
+    """One folder for each batch below `root`; jobs of no batch are in `root` itself."""
+
+    def __init__(self, engine: Engine, root: Path) -> None:
+        self._engine = engine
+        self._root = root
+
+    async def keep(self, lease: Lease, collected: Collected) -> str | None:
+        """Copy all that a run made, and note where it is. When that fails, the job is done all the same: its output
+        is in the queue's storage. Returns why it failed, for the job's log."""
+        try:
+            place = await self._place(lease)
+            names = [place.name, *(f"{place.stem}_{n}{each.suffix}" for n, each in enumerate(collected.more, start=2))]
+            copied = [
+                await asyncio.to_thread(_copy, each, place.with_name(name), lease.job_id[-8:])
+                for name, each in zip(names, (collected.path, *collected.more), strict=True)
+            ]
+        except (OSError, ComfyRelayError) as error:
+            log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
+            return f"The output could not be copied to the output folder: {error}. Download it from the page."
+        lease.about[COPIES] = [str(each) for each in copied]
+        return None
+
+    async def _place(self, lease: Lease) -> Path:
+        job, snapshot = await self._engine.views.job_with_snapshot(lease.tenant_id, lease.job_id)
+        seeds = (snapshot.values.get(each) for each in snapshot.seeds)
+        seed = next((each for each in seeds if isinstance(each, int)), None)
+        suffix = snapshot.output_extension
+        if job.batch_id is None:
+            return self._root / readable_name(f"{job.label or 'job'} {job.id[-8:]}", seed, 1, suffix)
+        folder = snapshot.output_folder
+        if folder is None:
+            batch = await self._engine.batches.state(lease.tenant_id, job.batch_id)
+            # a label is no path, whatever is in it
+            folder = f"{_plain(batch.label or '') or 'batch'} {job.batch_id[-8:]}"
+        return self._root / folder / readable_name(job.label or "", seed, job.item_no + 1, suffix)
+
+
+def folder_name(wanted: str) -> str:
+    """A folder below the output folder. `InvalidInput` for one that is elsewhere."""
+    parts = wanted.replace("\\", "/").split("/")
+    if not wanted.strip() or wanted.startswith(("/", "~", "\\")) or ".." in parts or ":" in wanted or "\0" in wanted:
+        raise InvalidInput(
+            errors={"output_folder": "Name a folder inside the output folder; another output folder is a setting."}
+        )
+    return "/".join(filter(None, map(_plain, parts))) or "batch"
+
+
+def _plain(name: str) -> str:
+    return _FOLDER.sub("-", name).strip(" .-")[:80].rstrip(" .-")
+
+
+def _copy(source: Path, place: Path, of_whom: str) -> Path:
+    """Returns where it is; what another job or a person has put there stays."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    # the same content is the same copy, from before this desk was killed
+    if place.exists() and not filecmp.cmp(source, place, shallow=False):
+        place = place.with_name(f"{place.stem} {of_whom}{place.suffix}")
+    part = place.with_name(f".{place.name}.part")
+    try:
+        shutil.copyfile(source, part)
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
+    return place

@@ -1,0 +1,162 @@
+"""The inputs of a graph that hold a value, each with its type: as the server defines it, else as the value looks."""
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from comfyrelay.comfy.graphs.foreign import PATH_MARK
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.graphs.nodes import FOLDER_MARKS
+from comfyrelay.comfy.graphs.preflight import choices_of, input_specs, is_upload
+from comfyrelay.desk.batches.folders import kind_of
+from comfyrelay.domain.properties import ASSET_TYPES, PropertyType
+from comfyrelay.domain.storable import is_storable
+
+__all__ = ["Input", "Position", "Specs", "specs_of", "typed_inputs"]
+
+# A node's id, and the name of its input.
+Position = tuple[str, str]
+# The definitions of a node's inputs, by name.
+Specs = Mapping[str, list[Any]]
+
+# `filename_prefix` is replaced before each run; the others are the editor's own and mean nothing to a run.
+_NOT_OFFERED = frozenset({"filename_prefix", "control_after_generate", "upload", "choose file to upload"})
+# What a saver makes is promised with the workflow, so it does not change from job to job.
+FORMAT_INPUTS = frozenset({"format", "extension", "container", "file_type", "file_format", "output_format"})
+# As many as a property may have. A longer list (of models, mostly) becomes a text.
+_MOST_CHOICES = 1000
+# The seeds of ComfyUI have 64 bits without a sign, and nothing larger is kept.
+_SMALLEST_NUMBER, _LARGEST_NUMBER = -(2**63), 2**64 - 1
+_LONGEST_NAME = 255
+_PATH = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
+# Video first: what takes videos may also take animated images.
+_UPLOADS = {
+    "video_upload": PropertyType.VIDEO,
+    "audio_upload": PropertyType.AUDIO,
+    "image_upload": PropertyType.IMAGE,
+}
+_MOVING = re.compile(r"\.(gif|webp|apng)\b", re.IGNORECASE)
+_NUMBERS, _TEXTS = frozenset({"INT", "FLOAT"}), frozenset({"STRING"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Input:
+    """An input with a value that may become a property."""
+
+    node_id: str
+    name: str
+    value: Any
+    type: PropertyType
+    choices: tuple[Any, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    is_multiline: bool = False
+
+    @property
+    def position(self) -> Position:
+        return self.node_id, self.name
+
+    @property
+    def is_asset(self) -> bool:
+        return self.type in ASSET_TYPES
+
+
+def specs_of(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> Specs:
+    return dict(input_specs(object_info.get(node["class_type"])))
+
+
+def typed_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Collection[str]) -> list[Input]:
+    """What may be changed from run to run, in the order of the graph. `savers` are the nodes that keep the outputs."""
+    found = []
+    for node_id, node in graph.items():
+        specs = specs_of(node, object_info)
+        for name, value in node["inputs"].items():
+            is_fixed = name in _NOT_OFFERED or (node_id in savers and name in FORMAT_INPUTS)
+            if not is_fixed and _is_plain(value):
+                fields = _typed(node["class_type"], name, value, specs.get(name), is_saver=node_id in savers)
+                if fields is not None:
+                    found.append(Input(node_id=node_id, name=name, value=value, **fields))
+    return found
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it is one value that can be kept; links, lists and objects stay as they are."""
+    if isinstance(value, str):
+        return is_storable(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and _SMALLEST_NUMBER <= value <= _LARGEST_NUMBER
+
+
+def _typed(class_type: str, name: str, value: Any, spec: list[Any] | None, *, is_saver: bool) -> dict[str, Any] | None:
+    """The type of an input and what belongs to it; `None` for what is better left alone."""
+    if isinstance(value, str) and not is_saver and (kind := _asset(class_type, name, value, spec)) is not None:
+        return {"type": kind}
+    guess = {"type": _looks_like(value)}
+    if spec is None:
+        return guess
+    if str(spec[0]).startswith("COMFY_DYNAMICCOMBO"):
+        # another choice would need other inputs, too
+        return None
+    options, choices = _options(spec), choices_of(spec)
+    if choices is not None and len(choices) < _MOST_CHOICES and all(map(_is_plain, choices)):
+        # the value may be a model that is not installed: it stays what the graph says
+        return {"type": PropertyType.CHOICE, "choices": (*choices, *([] if value in choices else [value]))}
+    if guess["type"] is PropertyType.NUMBER and spec[0] in _NUMBERS:
+        return guess | _range(value, options)
+    return guess | {"is_multiline": options.get("multiline") is True}
+
+
+def _looks_like(value: Any) -> PropertyType:
+    if isinstance(value, bool):
+        return PropertyType.BOOLEAN
+    return PropertyType.TEXT if isinstance(value, str) else PropertyType.NUMBER
+
+
+def _range(value: float, options: Mapping[str, Any]) -> dict[str, float | None]:
+    """The bounds that the value itself keeps: nodes may be more generous than they say."""
+    low, high = options.get("min"), options.get("max")
+    return {
+        "minimum": low if _is_number(low) and low <= value else None,
+        "maximum": high if _is_number(high) and high >= value else None,
+    }
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return not isinstance(value, bool) and isinstance(value, int | float) and -1e300 < value < 1e300
+
+
+def _asset(class_type: str, name: str, value: str, spec: list[Any] | None) -> PropertyType | None:
+    """Which kind of file an input names, if it names one that must come with the job."""
+    options = _options(spec) if spec is not None else {}
+    for mark, kind in _UPLOADS.items():
+        if options.get(mark):
+            return kind
+    named = _kind_named(value)
+    if named is PropertyType.IMAGE and "video" in f"{class_type} {name}".lower() and _MOVING.search(value):
+        # loaders of videos take animations, too
+        named = PropertyType.VIDEO
+    if PATH_MARK in options:
+        endings = options[PATH_MARK]
+        kinds = {kind_of(f"x.{str(each).lstrip('.')}") for each in endings} if isinstance(endings, list) else set()
+        return next((each for each in (named, *_UPLOADS.values()) if each is not None and each in kinds), None)
+    if spec is not None and (is_upload(spec) or choices_of(spec) is not None):
+        return named
+    is_text = spec is None or (spec[0] in _TEXTS and not options.get("multiline"))
+    # a sentence may end like a file name
+    is_path = _PATH.match(value) or "load" in class_type.lower() or not any(map(str.isspace, value))
+    return named if is_text and is_path else None
+
+
+def _kind_named(value: str) -> PropertyType | None:
+    for mark in FOLDER_MARKS:
+        value = value.removesuffix(mark)
+    # savers let one choose among endings alone
+    is_name = len(value) <= _LONGEST_NAME and "\n" not in value and not value.startswith(".")
+    return kind_of(value) if is_name else None
+
+
+def _options(spec: list[Any]) -> Mapping[str, Any]:
+    return spec[1] if len(spec) > 1 and isinstance(spec[1], dict) else {}

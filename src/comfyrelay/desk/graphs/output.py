@@ -1,0 +1,93 @@
+"""What a graph makes: the node whose file is its result, and what kind of file that is."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.graphs.nodes import output_nodes
+from comfyrelay.comfy.outputs import OutputFile
+from comfyrelay.desk.batches.folders import kind_of, natural
+from comfyrelay.desk.graphs.inputs import FORMAT_INPUTS, specs_of
+from comfyrelay.desk.graphs.wiring import Wiring
+from comfyrelay.domain.properties import PropertyType
+from comfyrelay.errors import GraphError
+
+__all__ = ["Output", "output_of", "savers_in"]
+
+# Savers whose files do not end as their name or inputs would make one think.
+_EXTENSIONS = {
+    "SaveAnimatedWEBP": "webp",
+    "SaveAnimatedPNG": "png",
+    "SaveWEBM": "webm",
+    "SaveAudioMP3": "mp3",
+    "SaveAudioOpus": "opus",
+    "SaveSVGNode": "svg",
+    "SaveGLB": "glb",
+    "SaveLatent": "latent",
+    "PreviewAny": "txt",
+}
+# What savers write where nothing else is said.
+_BY_KIND = {"VIDEO": "mp4", "AUDIO": "flac", "IMAGE": "png"}
+_SAVER = re.compile(r"save|video_?combine", re.IGNORECASE)
+_PREVIEW = re.compile(r"preview|show|display", re.IGNORECASE)
+_WORD = re.compile(r"[a-z0-9]+")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    node_id: str
+    extension: str
+
+    @property
+    def mime_type(self) -> str:
+        return OutputFile(node_id=self.node_id, filename=f"output.{self.extension}").mime_type
+
+
+def savers_in(graph: Graph, object_info: Mapping[str, Any]) -> list[str]:
+    """The nodes that ComfyUI runs a graph for. Those that the server does not know are guessed."""
+    guessed = {*output_nodes(graph), *(each for each, node in graph.items() if _SAVER.search(node["class_type"]))}
+    unknown = [each for each in guessed if graph[each]["class_type"] not in object_info]
+    found = [*output_nodes(graph, object_info), *unknown]
+    if not found:
+        raise GraphError("The graph has no output node: add one that saves or previews something.")
+    return sorted(found, key=natural)
+
+
+def output_of(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any]) -> Output:
+    """The result: kept rather than a preview, moving rather than still, and late rather than early in the graph."""
+    wiring = Wiring(graph)
+    outputs = [Output(node_id=each, extension=_extension(graph[each], object_info)) for each in savers]
+
+    def rank(output: Output) -> tuple[bool, bool, bool, int]:
+        node = graph[output.node_id]
+        is_preview = _PREVIEW.search(node["class_type"]) or node["inputs"].get("save_output") is False
+        kind = kind_of(f"output.{output.extension}")
+        is_moving = kind is PropertyType.VIDEO or _is_animated(node, output)
+        return kind is None, bool(is_preview), not is_moving, -len(wiring.needed_by([output.node_id]))
+
+    return min(outputs, key=rank)
+
+
+def _is_animated(node: Mapping[str, Any], output: Output) -> bool:
+    name = node["class_type"].lower()
+    return "animated" in name or (output.extension in {"gif", "webp"} and "video" in name)
+
+
+def _extension(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> str:
+    class_type = str(node["class_type"])
+    if class_type in _EXTENSIONS:
+        return _EXTENSIONS[class_type]
+    said = [str(node["inputs"].get(name, "")).lower() for name in sorted(FORMAT_INPUTS)]
+    # "video/h264-mp4", "image/gif", ".png"
+    words_said: list[str] = [word for text in said for word in reversed(_WORD.findall(text))]
+    endings = [word for word in words_said if kind_of(f"output.{word}")]
+    if endings:
+        return endings[0]
+    if any("prores" in text for text in said):
+        return "mov"
+    types = {str(spec[0]) for name, spec in specs_of(node, object_info).items() if name in node["inputs"]}
+    words = f"{class_type} {' '.join(node['inputs'])}".upper()
+    # a combiner of frames and sound takes images and audio, and says only in its name that it makes videos
+    return next((ending for kind, ending in _BY_KIND.items() if kind in types or kind in words), "png")

@@ -1,0 +1,198 @@
+"""Finding in a graph what people change most: the prompt, the negative prompt, the seed, and the files it begins with.
+
+Several inputs can be one: an encoder that takes the prompt twice, or two samplers with one seed, get one property.
+"""
+
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.graphs.nodes import title_of
+from comfyrelay.desk.graphs.inputs import Input, Position, specs_of
+from comfyrelay.desk.graphs.wiring import Link, Wiring
+from comfyrelay.domain.properties import PropertyType
+
+__all__ = ["Recogniser"]
+
+Side = Literal["positive", "negative"]
+_OTHER: Mapping[Side, Side] = {"positive": "negative", "negative": "positive"}
+
+# Inputs by which a prompt comes to a sampler that has no `positive`.
+_ONE_SIDED = ("conditioning", "cond", "text_embeds", "hyvid_embeds", "prompt_embeds")
+_TEXT_WORDS = frozenset({"text", "prompt", "positive", "negative", "string", "value", "caption", "t5xxl", "llama"})
+_TEXT_NAMES = frozenset({"clip_l", "clip_g"})
+_PROMPT_WORDS = re.compile(r"positive|negative|cond|text|prompt|string|guider|hyvid|value|t5xxl|llama|clip_[lg]$")
+_NO_PROMPT = re.compile(r"model|clip|vae|image|pixels|latent|samples|mask|audio|video|noise|sigmas|sampler|seed")
+_PROMPT_TYPES = frozenset({"CONDITIONING", "STRING", "GUIDER"})
+# Where no sampler leads to a text: the names that nodes give to prompts, most telling first.
+_NAMES: Mapping[Side, Sequence[str]] = {
+    "positive": ("positive_prompt", "prompt", "positive", "text_positive", "user_prompt", "text"),
+    "negative": ("negative_prompt", "negative", "text_negative", "neg_prompt"),
+}
+_NUMBER_WORDS = frozenset({"seed", "value", "int", "number"})
+# What says of an image that a video begins with it, and what that it only helps.
+_FIRST = re.compile(r"start_image|init_image|first_frame|first_image|input_image")
+_HELPER = re.compile(
+    r"mask|end_image|last_frame|last_image|control|reference|ref_|style|ipadapter|clip_?vision|depth|pose"
+)
+
+
+class Recogniser:
+    def __init__(self, graph: Graph, inputs: Iterable[Input], object_info: Mapping[str, Any]) -> None:
+        self._graph = graph
+        self._object_info = object_info
+        self._wiring = Wiring(graph)
+        self._order = self._wiring.in_order()
+        self._inputs = {each.position: each for each in inputs}
+        self._of_node: dict[str, list[Input]] = {node_id: [] for node_id in graph}
+        for each in self._inputs.values():
+            self._of_node[each.node_id].append(each)
+
+    def prompts(self) -> tuple[list[Input], list[Input]]:
+        """The inputs that are the prompt, and those that are the negative prompt."""
+        positive, negative = self._led_to("positive"), self._led_to("negative")
+        texts = _positions(positive)
+        # a sampler without a negative prompt is often given the prompt again, emptied
+        negative = [group for each in negative if (group := [one for one in each if one.position not in texts])]
+        positive = positive or self._named("positive", without=_positions(negative))
+        negative = negative or self._named("negative", without=_positions(positive))
+        return _chosen(positive), _chosen(negative)
+
+    def seeds(self) -> tuple[list[Input], list[Input]]:
+        """The inputs that are the seed: that of the first sampler which makes noise, and those equal to it. And the
+        other seeds."""
+        found: dict[Position, tuple[bool, bool, Input]] = {}
+        for node_id in self._order:
+            makes_none = self._graph[node_id]["inputs"].get("add_noise") in ("disable", False)
+            for name in self._graph[node_id]["inputs"]:
+                if "seed" in _words(name):
+                    for each in self._numbers(node_id, name):
+                        found.setdefault(each.position, (makes_none, name not in ("seed", "noise_seed"), each))
+        ordered = [each for *_, each in sorted(found.values(), key=lambda entry: entry[:2])]
+        same = [each for each in ordered if each.value == ordered[0].value]
+        return same, [each for each in ordered if each.value != ordered[0].value]
+
+    def files(self) -> list[list[Input]]:
+        """The files, the one that the graph begins with first. The same file in two nodes is one."""
+        places = {node_id: place for place, node_id in enumerate(self._order)}
+        assets = [each for each in self._inputs.values() if each.is_asset]
+        assets.sort(key=lambda each: (self._distance(each), places[each.node_id]))
+        groups: dict[tuple[PropertyType, str], list[Input]] = {}
+        for each in assets:
+            groups.setdefault((each.type, each.value or "/".join(each.position)), []).append(each)
+        return list(groups.values())
+
+    # prompts
+
+    def _led_to(self, side: Side) -> list[list[Input]]:
+        """The texts from which something comes to each sampler, those of the first sampler first."""
+        links = self._wiring.links
+        samplers = [links[node_id][side] for node_id in self._order if side in links[node_id]]
+        # the last node that takes one prompt is the sampler's guide; those before it change the prompt
+        takers = [node_id for node_id in reversed(self._order) if not self._empties(node_id)]
+        guides = [links[node_id][name] for node_id in takers for name in _ONE_SIDED if name in links[node_id]]
+        return self._texts(samplers, side) or self._texts(guides, side)
+
+    def _texts(self, starts: Iterable[Link], side: Side) -> list[list[Input]]:
+        """The texts behind each of these links, as far as they are not behind an earlier one."""
+        groups: list[list[Input]] = []
+        seen: set[Link] = set()
+        for start in starts:
+            found: list[Input] = []
+            pending = deque([start])
+            while pending:
+                link = pending.popleft()
+                if link not in seen and not self._empties(link[0]):
+                    seen.add(link)
+                    found.extend(self._own_texts(link[0], side))
+                    pending.extend(self._sources(link, side))
+            groups.append(found)
+        return list(filter(None, groups))
+
+    def _empties(self, node_id: str) -> bool:
+        """Whether nothing of a prompt is left after this node, so that its text means nothing."""
+        return "zeroout" in self._graph[node_id]["class_type"].lower()
+
+    def _own_texts(self, node_id: str, side: Side) -> list[Input]:
+        found = [each for each in self._of_node[node_id] if _is_prompt(each) and _OTHER[side] not in each.name.lower()]
+        return [each for each in found if side in each.name.lower()] or found
+
+    def _sources(self, link: Link, side: Side) -> list[Link]:
+        """Where a prompt may come from to this node; what is called by the other side's name is not asked."""
+        node_id, _ = link
+        links = {name: link for name, link in self._wiring.links[node_id].items() if _OTHER[side] not in name.lower()}
+        specs = specs_of(self._graph[node_id], self._object_info)
+        telling = [
+            name
+            for name in links
+            if _PROMPT_WORDS.search(name.lower()) or (name in specs and specs[name][0] in _PROMPT_TYPES)
+        ]
+        # a switch, for one, calls its inputs anything
+        return [links[name] for name in telling or links if telling or not _NO_PROMPT.search(name.lower())]
+
+    def _named(self, side: Side, *, without: Collection[Position] = ()) -> list[list[Input]]:
+        """Where no sampler leads to a text: one with a telling name, or one whose node has a telling title."""
+        texts = [each for each in self._inputs.values() if _is_prompt(each) and each.position not in without]
+        titles = {each.position: title_of(self._graph, each.node_id).lower() for each in texts}
+        named = [each for name in _NAMES[side] for each in texts if each.name == name]
+        titled = [each for each in texts if side in titles[each.position]]
+        found = [each for each in (*named, *titled) if _OTHER[side] not in titles[each.position]]
+        return [[found[0]]] if found else []
+
+    # seeds
+
+    def _numbers(self, node_id: str, name: str) -> Iterator[Input]:
+        """The number that an input is, or that comes to it from a node which holds one."""
+        seen = set()
+        pending = [(node_id, name)]
+        while pending:
+            position = pending.pop()
+            if position in seen:
+                continue
+            seen.add(position)
+            found = self._inputs.get(position)
+            if found is not None and found.type is PropertyType.NUMBER and isinstance(found.value, int):
+                yield found
+            source = self._wiring.links[position[0]].get(position[1])
+            if source is not None:
+                inputs = self._graph[source[0]]["inputs"]
+                pending.extend((source[0], each) for each in inputs if _NUMBER_WORDS & set(_words(each)))
+
+    # files
+
+    def _distance(self, each: Input) -> int:
+        """How far a file is from being the one that the graph is about."""
+        if each.type is PropertyType.AUDIO:
+            return 4
+        ways = self._wiring.follows(each.node_id)
+        words = " ".join(f"{name} {self._graph[node_id]['class_type']}" for node_id, name in ways).lower()
+        if _FIRST.search(words):
+            return 0
+        if _HELPER.search(words):
+            return 3
+        return 1 if each.type is PropertyType.VIDEO else 2
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())
+
+
+def _is_prompt(each: Input) -> bool:
+    words = set(_words(each.name))
+    is_named = each.name in _TEXT_NAMES or bool(words & _TEXT_WORDS)
+    return each.type is PropertyType.TEXT and (is_named or each.is_multiline) and "system" not in words
+
+
+def _positions(groups: Iterable[Iterable[Input]]) -> set[Position]:
+    return {each.position for group in groups for each in group}
+
+
+def _chosen(groups: Sequence[Sequence[Input]]) -> list[Input]:
+    """The longest text of the first sampler, and all equal to it; others add to it, or are for parts of the picture."""
+    if not groups:
+        return []
+    longest = max(groups[0], key=lambda each: len(each.value))
+    found = {each.position: each for group in groups for each in group if each.value == longest.value}
+    return list(found.values())

@@ -1,0 +1,1 @@
+"""Notifications when jobs end."""

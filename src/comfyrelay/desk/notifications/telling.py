@@ -1,0 +1,118 @@
+"""From the ends of jobs to notifications, beside the work: nothing here can hold up a job, or make one fail."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from comfyrelay.desk.notifications.notify import BatchNow, Ended, News, Notifier, Watch
+from comfyrelay.domain.settlement import JobState
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.jobs.ends import Looked
+from comfyrelay.store.central.tenants import User
+from comfyrelay.store.database import system_clock
+from comfyrelay.store.tenant.jobs import Job
+
+__all__ = ["NotSent", "Telling"]
+
+log = structlog.get_logger(__name__)
+
+# How long a desk that stops waits for what is still to be told.
+LAST_WORDS_SECONDS = 5.0
+MOST_REMEMBERED = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotSent:
+    """A notification that did not arrive; `url` is without its secrets."""
+
+    at: datetime
+    url: str
+    why: str
+
+
+class Telling:
+    def __init__(self, engine: Engine, user: User, notifier: Notifier) -> None:
+        self._engine = engine
+        self._user = user
+        self._notifier = notifier
+        self._watch = Watch()
+        self._ended: list[str] = []
+        self._has_news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.not_sent: deque[NotSent] = deque(maxlen=MOST_REMEMBERED)
+        # from now on: what a desk that was killed left to apply ends before anything else is up
+        engine.on_ended.append(self._hear)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Tell while this is open; what has ended by its end is told before it closes, if that does not take long."""
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                    await self._idle.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _hear(self, ended: Sequence[JobState]) -> None:
+        self._ended += (each.id for each in ended)
+        self._idle.clear()
+        self._has_news.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            ended, self._ended = self._ended, []
+            try:
+                await self._tell(ended)
+            except Exception:
+                # the next end is told all the same
+                log.exception("desk.not_told")
+            if not self._ended:
+                self._idle.set()
+
+    async def _tell(self, job_ids: Sequence[str]) -> None:
+        seen = await self._engine.ends.look(self._user.tenant_id, self._user.id, job_ids)
+        # after the look, so that nothing that it saw ended later than this
+        seen_at = system_clock()
+        for job in _worth_a_look(seen.jobs):
+            batch = seen.batches.get(job.batch_id or "")
+            now = BatchNow(id=batch.id, name=_name(batch.label, batch.id), counts=batch.counts) if batch else None
+            for news in self._watch.ended(_ended(job), now, active=seen.active, seen_at=seen_at):
+                await self._send(news, seen)
+
+    async def _send(self, news: News, seen: Looked) -> None:
+        urls = seen.batches[news.batch_id].notify_urls if news.batch_id else ()
+        for failure in await self._notifier.tell(news, urls):
+            self.not_sent.append(NotSent(at=system_clock(), url=failure.url, why=failure.why))
+            log.warning("desk.notification_not_sent", url=failure.url, why=failure.why, about=news.title)
+
+
+def _worth_a_look(jobs: Sequence[Job]) -> Iterator[Job]:
+    """Of items of one batch that ended together only the last: a batch is told of as a whole."""
+    last = {each.batch_id: each.id for each in jobs}
+    return (each for each in jobs if each.batch_id is None or last[each.batch_id] == each.id)
+
+
+def _ended(job: Job) -> Ended:
+    return Ended(
+        name=_name(job.label, job.id),
+        status=job.status,
+        completed_at=job.completed_at or job.created_at,
+        error=job.error_message,
+    )
+
+
+def _name(label: str | None, id_: str) -> str:
+    # the end of an id is what tables show
+    return label or id_[-8:]

@@ -1,0 +1,208 @@
+"""Batches from folders and lists: every input with every prompt, or in pairs, each with its own seed."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request, status
+from pydantic import Field
+
+from comfyrelay.desk.batches.copies import folder_name
+from comfyrelay.desk.batches.expand import LARGEST_SEED, ROLES, Mode, SeedMode, SeedPlan, expand
+from comfyrelay.desk.batches.expand import Item as ExpandedItem
+from comfyrelay.desk.batches.folders import inputs_in
+from comfyrelay.desk.notifications.notify import why_unusable, without_secrets
+from comfyrelay.desk.state import DeskState
+from comfyrelay.domain.ids import digest, new_id
+from comfyrelay.domain.presets import Applied, apply_preset
+from comfyrelay.domain.properties import Property
+from comfyrelay.domain.states import WorkflowKind
+from comfyrelay.errors import InvalidInput
+from comfyrelay.server.base.answers import Answer, Body
+from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.context import Context, ContextOf
+from comfyrelay.server.base.fields import Json, Line
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.user.batches import batch_body
+from comfyrelay.server.user.job_models import BatchBody, Key, Priority, Slug
+from comfyrelay.server.user.models import Id
+from comfyrelay.services.jobs.batches import BatchRequest
+from comfyrelay.services.jobs.submit import Item, Target
+from comfyrelay.store.central.tenants import User
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/desk", tags=["desk"])
+
+Subdir = Annotated[str, Field(max_length=1000)]
+Texts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=10_000)]
+
+
+class Seeds(Body):
+    mode: SeedMode = SeedMode.RANDOM
+    start: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
+
+
+class NewDeskBatch(Body):
+    """What to run, on what, and how often. `values` and those of the `preset` are the same for all items.
+
+    `input_subdir` is one folder, or several: a script is run on each, of other workflows each file is an input.
+    """
+
+    effect_slug: Slug | None = None
+    workflow_slug: Slug | None = None
+    label: Line | None = None
+    input_subdir: Subdir | Annotated[list[Subdir], Field(max_length=1000)] | None = None
+    input_file_ids: Annotated[list[Id], Field(max_length=10_000)] = Field(default_factory=list)
+    prompts: Texts = Field(default_factory=list)
+    negative_prompts: Texts = Field(default_factory=list)
+    tries: Annotated[int, Field(ge=1, le=1000)] = 1
+    seeds: Seeds | None = None
+    mode: Mode = Mode.PRODUCT
+    values: Json = Field(default_factory=dict)
+    preset: Line | None = None
+    output_folder: Annotated[str, Field(max_length=200)] | None = None
+    priority: Priority = 0
+    notify_urls: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=20, repr=False)] = Field(
+        default_factory=list, description="who is told of its end beside those of the settings, as apprise writes it"
+    )
+    idempotency_key: Key | None = None
+
+    @property
+    def folders(self) -> list[str]:
+        given = self.input_subdir
+        return [] if given is None else [given] if isinstance(given, str) else given
+
+
+@router.post("/batches", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 503))
+async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """Make a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
+    state: DeskState = request.app.state.desk
+    engine = context.engine
+    # of what was asked for: seeds are drawn and files copied anew each time
+    asked = digest(body.model_dump(mode="json", exclude={"idempotency_key"}))
+    if body.idempotency_key is not None:
+        known = await engine.batches.known(user.tenant_id, idempotency_key=body.idempotency_key, request_digest=asked)
+        if known is not None:
+            return Answer(data=batch_body(known), message="Submitted before.")
+    effect_id = (await engine.catalogue.effect(body.effect_slug)).effect.id if body.effect_slug else None
+    target = await engine.submit.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
+    folder = folder_name(body.output_folder) if body.output_folder else None
+    await asyncio.to_thread(_check_urls, body.notify_urls)
+    is_script = target.workflow.kind == WorkflowKind.SCRIPT
+    if is_script and body.input_file_ids:
+        raise InvalidInput(errors={"input_file_ids": "A script takes folders: name them in input_subdir."})
+    # a script goes through a folder by itself
+    inputs = list(body.folders) if is_script else await _inputs(body, state)
+    preset = await _preset(body, target, context, user)
+    base = {**preset.values, **body.values}
+    items = expand(
+        inputs=inputs,
+        prompts=body.prompts,
+        negatives=body.negative_prompts,
+        tries=body.tries,
+        seeds=_plan(body, target, base),
+        mode=body.mode,
+        base=base,
+        roles=_roles(target),
+    )
+    files = {} if is_script else await _kept(inputs, context, user)
+    names = await engine.uploads.names(user, body.input_file_ids) if body.input_file_ids else {}
+    batch, _ = await engine.batches.submit_once(
+        BatchRequest(
+            tenant_id=user.tenant_id,
+            user_id=user.id,
+            idempotency_key=body.idempotency_key or new_id(),
+            items=[
+                Item(
+                    input_payload=_of_folder(each) if is_script else each.payload,
+                    input_file_id=files.get(each.input) if each.input is not None else None,
+                    label=(each.label if is_script else _label(each, names)) or None,
+                    output_folder=folder,
+                )
+                for each in items
+            ],
+            label=body.label,
+            effect_id=effect_id,
+            workflow_slug=body.workflow_slug,
+            priority=body.priority,
+            notify_urls=body.notify_urls,
+            request_digest=asked,
+        )
+    )
+    return Answer(data=batch_body(batch), message=f"Submitted. {preset.remark}".strip())
+
+
+def _check_urls(urls: Sequence[str]) -> None:
+    """Said now, not when the batch is done and nobody hears of it."""
+    wrong = {
+        f"notify_urls.{number}": f"{without_secrets(url)}: {why}"
+        for number, url in enumerate(urls)
+        if (why := why_unusable(url)) is not None
+    }
+    if wrong:
+        raise InvalidInput(errors=wrong)
+
+
+def _of_folder(item: ExpandedItem) -> Mapping[str, Any]:
+    return item.payload if item.input is None else {**item.payload, "input_subdir": item.input}
+
+
+def _label(item: ExpandedItem, names: Mapping[str, str]) -> str:
+    """With the name of an uploaded file in place of its id."""
+    if not isinstance(item.input, str):
+        return item.label
+    return item.label.replace(item.input, PurePath(names.get(item.input, "")).stem, 1).removeprefix(" · ")
+
+
+async def _inputs(body: NewDeskBatch, state: DeskState) -> list[Path | str]:
+    if body.folders and body.input_file_ids:
+        raise InvalidInput(errors={"input_subdir": "Name folders or files, not both."})
+    found: list[Path | str] = [*body.input_file_ids]
+    for each in body.folders:
+        media = await asyncio.to_thread(inputs_in, state.input_folder, each)
+        if not media:
+            raise InvalidInput(errors={"input_subdir": f"There are no images, videos or sounds in {each!r}."})
+        found += media
+    return found
+
+
+def _roles(target: Target) -> dict[str, str]:
+    keys = {each.key for each in target.properties}
+    found = {role: key for role, key in ROLES.items() if key in keys}
+    if "seed" not in found and (seed := _seed_of(target)) is not None:
+        found["seed"] = seed.key
+    # as the options of a script are called
+    for role, key in (("prompt", "positive"), ("negative_prompt", "negative")):
+        if role not in found and key in keys:
+            found[role] = key
+    return found
+
+
+def _seed_of(target: Target) -> Property | None:
+    """The one that every item gets another value of: by its name, else the first."""
+    seeds = [each for each in target.properties if each.is_seed]
+    return next((each for each in seeds if each.key == "seed"), next(iter(seeds), None))
+
+
+def _plan(body: NewDeskBatch, target: Target, given: Mapping[str, Any]) -> SeedPlan | None:
+    """Without a word about seeds, a workflow that has one gets another for each item: the same twice is no use."""
+    seed = _seed_of(target)
+    if body.seeds is None and (seed is None or seed.key in given):
+        return None
+    wanted = body.seeds or Seeds()
+    limit = int(seed.maximum) if seed is not None and seed.maximum is not None else None
+    plan = SeedPlan(mode=wanted.mode, start=wanted.start)
+    return plan if limit is None else SeedPlan(mode=wanted.mode, start=wanted.start, largest=min(limit, plan.largest))
+
+
+async def _preset(body: NewDeskBatch, target: Target, context: Context, user: User) -> Applied:
+    kept = (await context.engine.presets.named(user.tenant_id, body.preset)).settings if body.preset else {}
+    return apply_preset(kept, target.properties)
+
+
+async def _kept(inputs: Sequence[Path | str | None], context: Context, user: User) -> dict[Path | str, str]:
+    """Files of the input folder, copied to where jobs find them; somebody may change them while the batch waits."""
+    taken = await context.engine.uploads.take(user, [each for each in inputs if isinstance(each, Path)])
+    return {each: each if isinstance(each, str) else taken[each] for each in inputs if each is not None}

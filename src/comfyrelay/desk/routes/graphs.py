@@ -1,0 +1,69 @@
+"""Bring a graph: it becomes a workflow whose inputs are typed properties."""
+
+from fastapi import APIRouter, Request, status
+
+from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.desk.graphs.describe import Described, describe
+from comfyrelay.desk.state import DeskState
+from comfyrelay.errors import ComfyError
+from comfyrelay.server.base.answers import Answer, Body
+from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.fields import Json, Line
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.user.effects import workflow_body
+from comfyrelay.server.user.models import WorkflowBody
+from comfyrelay.services.catalogue.own_workflows import NewWorkflow
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/desk/graphs", tags=["desk"])
+
+
+class NewGraph(Body):
+    graph: Json
+    name: Line | None = None
+
+
+class DescribedBody(Body):
+    """`roles` says which property is the prompt, the seed and so on; `positions`, which inputs each property sets."""
+
+    workflow: WorkflowBody
+    roles: dict[str, str]
+    positions: dict[str, list[str]]
+
+
+@router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
+async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: CurrentUser) -> Answer[DescribedBody]:
+    """Bring a graph in ComfyUI's API format. Types, ranges and choices are those of the nodes that are installed."""
+    state: DeskState = request.app.state.desk
+    message = "Made."
+    try:
+        async with ComfyClient(state.comfyui[0]) as client:
+            object_info = await client.object_info()
+    except ComfyError as error:
+        object_info, message = None, f"Made, with types guessed from the values. {error.detail}"
+    described = describe(body.graph, object_info)
+    new = NewWorkflow(
+        graph=described.graph,
+        name=body.name,
+        properties=described.properties,
+        output_node_id=described.output_node_id,
+        output_extension=described.output_extension,
+        output_mime_type=described.output_mime_type,
+    )
+    made = await context.engine.own_workflows.create_once(user.tenant_id, new)
+    return Answer(
+        data=DescribedBody(workflow=workflow_body(made), roles=described.roles, positions=_positions(described)),
+        message=message,
+    )
+
+
+def _positions(described: Described) -> dict[str, list[str]]:
+    keys = {each["placeholder"]: each["key"] for each in described.properties}
+    found: dict[str, list[str]] = {key: [] for key in keys.values()}
+    for node_id, node in described.graph.items():
+        for name, value in node["inputs"].items():
+            if isinstance(value, str) and value in keys:
+                found[keys[value]].append(f"{node_id}.{name}")
+    return found

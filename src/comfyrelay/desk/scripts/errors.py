@@ -1,0 +1,136 @@
+"""Why a script failed, in one sentence, from the last of what it printed."""
+
+import ast
+import json
+import re
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from comfyrelay.comfy.failures import explain_execution_error
+from comfyrelay.comfy.graphs.explain import explain_refusal
+from comfyrelay.error_text import FALLBACK, user_sentence
+
+__all__ = ["error_sentence"]
+
+_LONGEST_OBJECT = 200_000
+_MOST_TRIES = 50
+# What a script said before these, it has overcome.
+_LAST_LINES = 100
+_NO_REASON = "ComfyUI refused the graph (HTTP 400), and the script does not say why."
+
+_EVIDENCE = re.compile(r"""["'](node_errors|exception_message)["']\s*:""")
+_TRACEBACK = "Traceback (most recent call last)"
+# The last line of a traceback, also of an exception without a message.
+_EXCEPTION = re.compile(r"^(?:\w+\.)*(([A-Z]\w*)(?::.*)?)$")
+_COMPLAINT = re.compile(
+    r"\berror\b|\bfail|exception\b|refused\b|timed? ?out|cannot\b|\bnot found\b|fatal|invalid\b", re.I
+)
+_HTTP = re.compile(
+    r"\bHTTP\b\D{0,20}([45]\d\d)\b|\bstatus\b\D{0,12}([45]\d\d)\b|\b([45]\d\d) (?:Client|Server) Error", re.I
+)
+_TIMEOUT = re.compile(r"timed?[ _-]?out|timeout", re.I)
+_REFUSED = re.compile(r"connection refused|errno 111|winerror 10061|actively refused", re.I)
+_PREFIX = re.compile(r"^[\W\d]*(?:fatal |critical )?(?:error|failed|failure|exception)\s*[:\]-]+\s*", re.I)
+
+
+def error_sentence(said: str, exit_code: int) -> str:
+    """Reduce what a script printed before it ended with this code to one sentence; never empty."""
+    if exit_code > 128 and (name := _signal_name(exit_code - 128)) is not None:
+        advice = " The machine may have run out of memory." if name == "SIGKILL" else ""
+        return f"The script was ended by {name}.{advice}"
+    return _from_comfy(said) or _from_line(said, exit_code)
+
+
+def _from_comfy(said: str) -> str | None:
+    """What ComfyUI answered, where the script printed it: as JSON or as Python shows a dictionary."""
+    evidence = list(_EVIDENCE.finditer(said))
+    found = _object_around(said, evidence[-1].start(), evidence[-1][1]) if evidence else None
+    if found is None:
+        return None
+    error = explain_refusal(found) if "node_errors" in found else explain_execution_error(found)
+    return error.detail
+
+
+def _from_line(said: str, exit_code: int) -> str:
+    last = [line.rstrip() for line in said.splitlines() if line.strip()][-_LAST_LINES:]
+    exception, line = _raised(last) or (None, next((each for each in reversed(last) if _COMPLAINT.search(each)), ""))
+    told = line.removeprefix(f"{exception}:") if exception else _PREFIX.sub("", line)
+    sentence = user_sentence(told) if line else FALLBACK
+    if (status := _HTTP.search(line)) is not None:
+        code = next(filter(None, status.groups()))
+        return _NO_REASON if code == "400" else f"ComfyUI answered with HTTP {code}: {sentence}"
+    if _REFUSED.search(line):
+        return "Nobody answers at the address that the script calls (connection refused): is ComfyUI running there?"
+    if _TIMEOUT.search(line):
+        return f"Timed out: {sentence}"
+    if exception is not None:
+        # "'images'" says nothing, "KeyError: 'images'" does
+        return sentence if sentence.count(" ") >= 2 else f"{exception}: {sentence}".removesuffix(f": {exception}")
+    why = f": {sentence}" if line else f"; it last said: {user_sentence(last[-1])}" if last else " and said nothing."
+    return f"The script ended with exit code {exit_code}{why}"
+
+
+def _raised(lines: list[str]) -> tuple[str, str] | None:
+    """The class of the last exception and its line without the module, if there is a traceback."""
+    starts = [number for number, line in enumerate(lines) if _TRACEBACK in line]
+    for line in lines[starts[-1] + 1 :] if starts else ():
+        # frames are indented; what comes after the exception belongs to it, or to what the script did then
+        if not line.startswith((" ", "\t")) and (found := _EXCEPTION.match(line)):
+            return found[2], found[1]
+    return None
+
+
+def _object_around(text: str, inside: int, key: str) -> dict[str, Any] | None:
+    """The smallest object around this place that has the key itself."""
+    start = inside
+    for _ in range(_MOST_TRIES):
+        start = text.rfind("{", max(0, inside - _LONGEST_OBJECT), start)
+        if start < 0:
+            return None
+        value = _read_object(text[start : _end_of(text, start)])
+        if isinstance(value, Mapping) and key in value:
+            return {str(name): each for name, each in value.items()}
+    return None
+
+
+def _read_object(text: str) -> object:
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _end_of(text: str, start: int) -> int:
+    """Where the brackets that open here are closed; brackets within quotes do not count."""
+    depth = 0
+    quote = ""
+    position = start
+    while position < min(len(text), start + _LONGEST_OBJECT):
+        letter = text[position]
+        if quote:
+            if letter == "\\":
+                position += 1
+            elif letter == quote:
+                quote = ""
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "{[":
+            depth += 1
+        elif letter in "}]":
+            depth -= 1
+            if depth == 0:
+                return position + 1
+        position += 1
+    return start
+
+
+def _signal_name(number: int) -> str | None:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None

@@ -1,0 +1,140 @@
+"""The user's script as a workflow: its parameters are properties, so it is queued, batched and retried like a graph.
+
+The document that stands for its graph names parameters only. Which program is run with them, this machine's
+configuration says; a command line is in no request and in no lease.
+"""
+
+import shlex
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.desk.scripts.command import MOST_TRIES, ScriptJob, ScriptSettings, check_job, templates
+from comfyrelay.domain.states import WorkflowKind
+from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
+from comfyrelay.media_types import guess_media_type
+from comfyrelay.services.engine import Engine
+from comfyrelay.store.central.tenants import User
+
+__all__ = [
+    "CLASS_TYPE",
+    "NODE_ID",
+    "SLUG",
+    "ScriptCheck",
+    "furnish_script",
+    "is_script",
+    "job_of",
+    "properties_of",
+    "values_in",
+]
+
+SLUG = "script"
+CLASS_TYPE = "ComfyRelayScript"
+NODE_ID = "script"
+# As many as a property may have.
+MOST_CHOICES = 1000
+# All items of a batch name the same folder: it is read once.
+KNOWN_SECONDS = 5.0
+
+_KEYS = ("positive", "negative", "input_subdir", "template", "profile", "tries", "randomize_seed", "extra_args")
+_PLACEHOLDERS = {key: f"{{{{SCRIPT_{key.upper()}}}}}" for key in _KEYS}
+GRAPH: Graph = {
+    NODE_ID: {"class_type": CLASS_TYPE, "inputs": dict(_PLACEHOLDERS), "_meta": {"title": "Script"}},
+}
+
+
+def is_script(graph: Graph) -> bool:
+    return [node["class_type"] for node in graph.values()] == [CLASS_TYPE]
+
+
+def values_in(graph: Graph) -> dict[str, Any]:
+    """The parameters that a job's graph carries; a placeholder that is still there was given no value."""
+    [node] = graph.values()
+    return {key: value for key, value in node["inputs"].items() if value != _PLACEHOLDERS.get(key)}
+
+
+def job_of(values: Mapping[str, Any]) -> ScriptJob:
+    """What a job's values ask of the script; `InvalidInput` for what cannot be read."""
+    try:
+        extra = shlex.split(str(values.get("extra_args") or ""))
+    except ValueError as error:
+        raise InvalidInput(errors={"extra_args": f"It cannot be read: {error}."}) from None
+    tries = values.get("tries")
+    if isinstance(tries, float) and not tries.is_integer():
+        raise InvalidInput(errors={"tries": "This must be a whole number."})
+    return ScriptJob(
+        template=str(values.get("template") or ""),
+        input_subdir=str(values.get("input_subdir") or ""),
+        positive=str(values.get("positive") or ""),
+        # an empty field is one that was not filled in
+        negative=str(values["negative"]) if values.get("negative") else None,
+        profile=str(values["profile"]) if values.get("profile") else None,
+        tries=None if tries is None else int(tries),
+        randomize_seed=bool(values.get("randomize_seed")),
+        extra_args=tuple(extra),
+    )
+
+
+def properties_of(settings: ScriptSettings) -> list[dict[str, Any]]:
+    found = templates(settings)[:MOST_CHOICES]
+    template: dict[str, Any] = {"type": "choice", "choices": found, "default_value": found[0]} if found else {}
+    told: dict[str, dict[str, Any]] = {
+        "template": {"required": True, **template},
+        "profile": {"type": "choice", "choices": settings.profiles, "default_value": settings.profile},
+        "tries": {"type": "number", "minimum": 1, "maximum": MOST_TRIES},
+        "randomize_seed": {"type": "boolean", "default_value": False},
+    }
+    return [
+        {"key": key, "type": "text", "placeholder": placeholder, "user_configurable": True, **told.get(key, {})}
+        for key, placeholder in _PLACEHOLDERS.items()
+    ]
+
+
+class ScriptCheck:
+    """Whether the values of a submission can be accepted, as far as this machine's folders tell."""
+
+    def __init__(self, settings: ScriptSettings) -> None:
+        self._settings = settings
+        self._known: dict[tuple[str, str], float] = {}
+
+    def __call__(self, values: Mapping[str, Any]) -> None:
+        job = job_of(values)
+        places = (job.template, job.input_subdir)
+        now = time.monotonic()
+        is_known = now - self._known.get(places, float("-inf")) < KNOWN_SECONDS
+        check_job(self._settings, job, has_known_places=is_known)
+        if not is_known:
+            self._known = {places: now}
+
+
+async def furnish_script(engine: Engine, user: User, settings: ScriptSettings | None) -> None:
+    """The workflow of the script that is configured: made at the first start with one, brought up to date at others."""
+    try:
+        known = (await engine.workflows.get(SLUG)).workflow
+    except NotFound:
+        known = None
+    is_other = known is not None and known.kind != WorkflowKind.SCRIPT
+    if settings is None:
+        if known is not None and not is_other:
+            await engine.workflows.change(SLUG, {"is_active": False})
+        return
+    if is_other:
+        raise ConfigurationError(
+            f"A workflow of yours is called {SLUG!r}, as that of [desk.script] is. Start the desk without "
+            "[desk.script] and remove the workflow."
+        )
+    engine.submit.checks[WorkflowKind.SCRIPT] = ScriptCheck(settings)
+    name = settings.script.name if settings.script is not None else "comfyrelay batch-i2v"
+    fields: dict[str, Any] = {
+        "name": f"Script: {name}",
+        "graph": GRAPH,
+        "properties": properties_of(settings),
+        "output_node_id": NODE_ID,
+        "output_extension": settings.output_extension,
+        "output_mime_type": guess_media_type(f"x.{settings.output_extension}") or "video/mp4",
+    }
+    if known is None:
+        await engine.catalogue.create_workflow(slug=SLUG, tenant_id=user.tenant_id, kind=WorkflowKind.SCRIPT, **fields)
+    else:
+        await engine.workflows.change(SLUG, {**fields, "is_active": True})

@@ -1,0 +1,25 @@
+"""What the routes of a desk must know about it."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from comfyrelay.desk.notifications.notify import Occasion
+from comfyrelay.desk.notifications.telling import NotSent
+
+__all__ = ["DeskState"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeskState:
+    comfyui: list[str]
+    # of those, the ones that do not answer now
+    comfyui_away: Callable[[], Sequence[str]]
+    is_stand_in: bool
+    data_dir: Path
+    input_folder: Path
+    output_folder: Path
+    # without their secrets
+    notify_urls: Sequence[str]
+    notify_on: Sequence[Occasion]
+    not_sent: Collection[NotSent]

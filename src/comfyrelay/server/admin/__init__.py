@@ -1,0 +1,15 @@
+"""The API of administrators."""
+
+from comfyrelay.server.admin import assets, dispatches, effects, fleets, tenants, workers, workflows
+
+__all__ = ["ROUTERS"]
+
+ROUTERS = (
+    workflows.router,
+    effects.router,
+    assets.router,
+    fleets.router,
+    workers.router,
+    dispatches.router,
+    tenants.router,
+)

@@ -1,0 +1,122 @@
+"""The queue: looking for dispatches, and stopping, repeating or hurrying one."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import Query
+
+from comfyrelay.domain.states import DispatchStatus, Provider, Stage
+from comfyrelay.server.admin.models import DispatchBody, NewPriority, RetriedBody, WaitingBody
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.admin.types import AnyId, DispatchId, plain_json
+from comfyrelay.server.base.answers import Answer, Page
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.fields import Limit, NumberCursor
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.operations.inspection import DispatchView
+from comfyrelay.store.central.dispatch_list import DispatchFilter
+
+__all__ = ["router"]
+
+router = admin_router("/dispatches")
+Search = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=200,
+        pattern=r"^[^\x00]*$",
+        description="the id of a job, or a part of a worker's id or of the last error",
+    ),
+]
+
+
+@router.get("", responses=may_answer(422))
+async def list_dispatches(
+    context: ContextOf,
+    *,
+    status: DispatchStatus | None = None,
+    stage: Stage | None = None,
+    workflow: AnyId = None,
+    tenant: AnyId = None,
+    worker: AnyId = None,
+    batch: AnyId = None,
+    search: Search = None,
+    limit: Limit = 50,
+    cursor: NumberCursor = None,
+) -> Answer[Page[DispatchBody]]:
+    """The queue, newest first. A page that had to look through very many may be short: go on to the next."""
+    wanted = DispatchFilter(
+        status=status, stage=stage, tenant_id=tenant, worker_id=worker, batch_id=batch, search=search
+    )
+    page = await context.engine.inspection.dispatches(wanted, workflow_slug=workflow, cursor=cursor, limit=limit)
+    return Answer(data=Page(items=[_body(each) for each in page.items], next_cursor=page.next_cursor))
+
+
+@router.get("/{dispatch_id}", responses=may_answer(404, 422))
+async def get_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[DispatchBody]:
+    return Answer(data=_body(await context.engine.inspection.dispatch(dispatch_id)))
+
+
+@router.post("/{dispatch_id}/cancel", responses=may_answer(404, 409, 422))
+async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[DispatchBody]:
+    """Cancel a job: at once when it waits, by asking its worker when it runs."""
+    view = await context.engine.inspection.cancel(dispatch_id)
+    context.engine.stops.hint()
+    done = "Canceled." if view.dispatch.is_terminal else "The worker is asked to stop."
+    return Answer(data=_body(view), message=done)
+
+
+@router.post("/{dispatch_id}/retry", responses=may_answer(404, 409, 422, 429))
+async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[RetriedBody]:
+    """A failed or canceled job again, as a new job of its tenant's, which pays for it."""
+    retried = await context.engine.inspection.retry(dispatch_id)
+    data = RetriedBody(
+        job_id=retried.job.id,
+        retry_of=retried.job.retry_of or "",
+        dispatch=_body(retried.dispatch) if retried.dispatch else None,
+    )
+    return Answer(data=data, message="Submitted again.")
+
+
+@router.post("/{dispatch_id}/priority", responses=may_answer(404, 409, 422))
+async def set_priority(dispatch_id: DispatchId, body: NewPriority, context: ContextOf) -> Answer[DispatchBody]:
+    """Let a job go before or after others; higher goes first."""
+    view = await context.engine.inspection.set_priority(dispatch_id, body.priority)
+    return Answer(data=_body(view), message="Changed.")
+
+
+@router.get("/{dispatch_id}/waiting", responses=may_answer(404, 422))
+async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[WaitingBody]:
+    """Why a job is waiting: one reason, in words and in data."""
+    return Answer(data=WaitingBody(**asdict(await context.engine.inspection.waiting(dispatch_id))))
+
+
+def _body(view: DispatchView) -> DispatchBody:
+    dispatch = view.dispatch
+    return DispatchBody(
+        id=dispatch.id,
+        status=DispatchStatus(dispatch.status),
+        stage=Stage(dispatch.stage),
+        provider=Provider(dispatch.provider),
+        tenant_id=dispatch.tenant_id,
+        job_id=dispatch.tenant_job_id,
+        batch_id=dispatch.batch_id,
+        workflow_slug=view.workflow_slug,
+        workflow_hash=dispatch.workflow_hash,
+        effect_id=dispatch.effect_id,
+        priority=dispatch.priority,
+        attempts=dispatch.attempts,
+        max_attempts=dispatch.max_attempts,
+        worker_id=dispatch.worker_id,
+        last_worker_id=view.last_worker_id,
+        progress=plain_json(view.progress),
+        last_error=dispatch.last_error,
+        cancel_requested_at=dispatch.cancel_requested_at,
+        pause_requested_at=dispatch.pause_requested_at,
+        available_at=dispatch.available_at,
+        created_at=dispatch.created_at,
+        leased_at=dispatch.leased_at,
+        lease_expires_at=dispatch.lease_expires_at,
+        finished_at=dispatch.finished_at,
+        duration_seconds=dispatch.duration_seconds,
+    )

@@ -1,0 +1,359 @@
+"""The bodies of the admin API."""
+
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from comfyrelay.domain.capabilities import Fit
+from comfyrelay.domain.fleets import WorkerState
+from comfyrelay.domain.properties import PropertyType
+from comfyrelay.domain.states import DispatchStatus, Provider, Stage
+from comfyrelay.domain.waiting import Reason
+from comfyrelay.server.admin.types import Extension, MediaType, Patch, Slug, Unchanging
+from comfyrelay.server.base.answers import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, Body, Page, example
+from comfyrelay.server.base.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line, Number
+
+Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
+Cost = Annotated[int, Field(ge=0, le=1_000_000_000)]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
+WorkerLimit = Annotated[int, Field(ge=0, le=1_000_000)]
+Priority = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Scalar = str | bool | int | float
+
+
+class PropertyBody(Body):
+    """A named input of a workflow: its value takes the place of the placeholder."""
+
+    key: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
+    type: PropertyType
+    placeholder: Line
+    default_value: JsonValue = None
+    default_value_hash: Sha256 | None = None
+    required: bool = False
+    user_configurable: bool = False
+    is_primary_input: bool = False
+    choices: list[Annotated[Scalar, Field()]] = Field(default_factory=list, max_length=1000)
+    minimum: Number | None = None
+    maximum: Number | None = None
+
+
+Properties = Annotated[list[PropertyBody], Field(max_length=200)]
+
+
+class NewWorkflow(Body):
+    model_config = example(slug="text-to-image", graph=GRAPH_EXAMPLE, properties=[PROPERTY_EXAMPLE], output_node_id="9")
+
+    slug: Slug
+    name: Line | None = None
+    graph: Json
+    properties: Properties = Field(default_factory=list)
+    output_node_id: Line | None = None
+    output_extension: Extension = "mp4"
+    output_mime_type: MediaType = "video/mp4"
+    provider: Provider = Provider.SELF_HOSTED
+    is_active: bool = True
+
+
+class WorkflowPatch(Patch):
+    model_config = example(is_active=False)
+
+    may_be_null: ClassVar[frozenset[str]] = frozenset({"output_node_id"})
+
+    slug: Unchanging = None
+    name: Line | None = None
+    graph: Json | None = None
+    properties: Properties | None = None
+    output_node_id: Line | None = None
+    output_extension: Extension | None = None
+    output_mime_type: MediaType | None = None
+    provider: Provider | None = None
+    is_active: bool | None = None
+
+
+class WorkflowSummary(Body):
+    id: int
+    slug: str
+    name: str
+    tenant_id: str | None
+    provider: Provider
+    properties: list[dict[str, Any]]
+    output_node_id: str | None
+    output_extension: str
+    output_mime_type: str
+    is_active: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+class WorkflowBody(WorkflowSummary):
+    """`warnings` tell what is probably a mistake, though it can be run."""
+
+    graph: dict[str, Any]
+    warnings: list[str]
+
+
+class WorkerCheck(Body):
+    worker_id: str
+    fleet_slug: str
+    stage: Stage
+    fit: Fit
+    text: str
+    missing_node_types: list[str]
+    missing_models: list[str]
+
+
+class Validated(Body):
+    """What a workflow needs, and which of the workers that have it lack something of that."""
+
+    text: str
+    node_types: list[str]
+    models: list[str]
+    assigned_workers: int
+    workers: Page[WorkerCheck]
+
+
+class NewAsset(Body):
+    model_config = example(mime_type="image/png", size=1048576, original_filename="logo.png")
+
+    mime_type: MediaType
+    size: Annotated[int, Field(ge=1, le=LARGEST_ID)]
+    original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
+
+
+class AssetBody(Body):
+    """Send the bytes with PUT to `upload_url`, with exactly these headers; then name `path` where a file is wanted."""
+
+    path: str
+    upload_url: str
+    upload_headers: dict[str, str]
+    expires_at: datetime
+
+
+class NewEffect(Body):
+    model_config = example(slug="rainy-cat", name="Rainy cat", workflow_slug="text-to-image", credits_cost=5)
+
+    slug: Slug
+    name: Line | None = None
+    workflow_slug: Slug
+    property_overrides: Json = Field(default_factory=dict)
+    credits_cost: Cost
+    is_active: bool = True
+
+
+class EffectPatch(Patch):
+    model_config = example(credits_cost=7)
+
+    slug: Unchanging = None
+    name: Line | None = None
+    workflow_slug: Slug | None = None
+    property_overrides: Json | None = None
+    credits_cost: Cost | None = None
+    is_active: bool | None = None
+
+
+class EffectBody(Body):
+    id: int
+    slug: str
+    name: str
+    workflow_slug: str
+    property_overrides: dict[str, Any]
+    credits_cost: int
+    is_active: bool
+    last_processing_time_seconds: float | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class NewFleet(Body):
+    """Without `max_workers` the server's own limit holds."""
+
+    model_config = example(slug="home", max_workers=10, workflow_slugs=["text-to-image"])
+
+    slug: Slug
+    stage: Stage = Stage.PRODUCTION
+    name: Line | None = None
+    max_workers: WorkerLimit | None = None
+    workflow_slugs: list[Slug] = Field(default_factory=list, max_length=1000)
+
+
+class FleetPatch(Patch):
+    model_config = example(max_workers=20)
+
+    may_be_null: ClassVar[frozenset[str]] = frozenset({"max_workers"})
+
+    slug: Unchanging = None
+    stage: Unchanging = None
+    name: Line | None = None
+    max_workers: WorkerLimit | None = None
+
+
+class FleetMapping(Body):
+    model_config = example(workflow_slugs=["text-to-image", "face-swap"])
+
+    workflow_slugs: list[Slug] = Field(max_length=1000)
+
+
+class FleetBody(Body):
+    id: int
+    slug: str
+    stage: Stage
+    name: str
+    max_workers: int | None
+    workflow_slugs: list[str]
+    workers: int
+    created_at: datetime
+
+
+class QueueMetrics(Body):
+    """`completed`, `failed` and the mean are of the last hour."""
+
+    queued: int
+    oldest_age_seconds: float | None
+    completed: int
+    failed: int
+    mean_duration_seconds: float | None
+
+
+class WorkflowMetricsBody(QueueMetrics):
+    workflow_slug: str
+
+
+class FleetMetricsBody(QueueMetrics):
+    workers: dict[WorkerState, int]
+    leases: int
+    workflows: list[WorkflowMetricsBody]
+
+
+class WorkerSummary(Body):
+    worker_id: str
+    display_name: str | None
+    fleet_slug: str
+    stage: Stage
+    state: WorkerState
+    leases: int
+    max_concurrency: int
+    is_approved: bool
+    is_draining: bool
+    registration_source: str
+    capacity_type: str | None
+    instance_type: str | None
+    last_seen_at: datetime
+    created_at: datetime
+
+
+class BlockBody(Body):
+    workflow_hash: str
+    failure_count: int
+    blocked_until: datetime | None
+
+
+class WorkerBody(WorkerSummary):
+    workflow_slugs: list[str]
+    blocks: list[BlockBody]
+    capabilities: dict[str, Any]
+
+
+class RotatedToken(Body):
+    """The token is shown this once."""
+
+    worker_id: str
+    token: str
+
+
+class AuditBody(Body):
+    id: int
+    created_at: datetime
+    worker_id: str
+    event: str
+    dispatch_id: int | None
+    data: dict[str, Any] | None
+
+
+class DispatchBody(Body):
+    """`worker_id` holds the lease, `last_worker_id` held the newest one. A lease's token is its holder's alone."""
+
+    id: int
+    status: DispatchStatus
+    stage: Stage
+    provider: Provider
+    tenant_id: str
+    job_id: str
+    batch_id: str | None
+    workflow_slug: str
+    workflow_hash: str
+    effect_id: int | None
+    priority: int
+    attempts: int
+    max_attempts: int
+    worker_id: str | None
+    last_worker_id: str | None
+    progress: Any
+    last_error: str | None
+    cancel_requested_at: datetime | None
+    pause_requested_at: datetime | None
+    available_at: datetime
+    created_at: datetime
+    leased_at: datetime | None
+    lease_expires_at: datetime | None
+    finished_at: datetime | None
+    duration_seconds: float | None
+
+
+class NewPriority(Body):
+    model_config = example(priority=10)
+
+    priority: Priority
+
+
+class RetriedBody(Body):
+    """`dispatch` is null when the queue has yet to hear of the new job."""
+
+    job_id: str
+    retry_of: str
+    dispatch: DispatchBody | None
+
+
+class WaitingBody(Body):
+    reason: Reason
+    text: str
+    until: datetime | None
+    position: int | None
+    expected_start_seconds: float | None
+    workers: int
+
+
+class TenantBody(Body):
+    """`balance` is null while the tenant's pool cannot be reached."""
+
+    id: str
+    db_pool: str
+    user_id: str
+    email: str
+    name: str
+    is_admin: bool
+    balance: int | None
+    created_at: datetime
+
+
+class NewCredits(Body):
+    """The same `reference` is credited once, however often it is sent."""
+
+    model_config = example(amount=500, reference="invoice-2026-001", description="Thank you")
+
+    amount: Tokens
+    # references of payments have a beginning of their own, so that no credit by hand swallows one
+    reference: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00:][^\x00:]*$")]
+    description: Text | None = None
+
+
+class Credited(Body):
+    tenant_id: str
+    reference: str
+    amount: int
+    balance: int
+
+
+class Deleted(Body):
+    slug: str

@@ -1,0 +1,69 @@
+"""What every request has at hand: the engine and what belongs to the server itself."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from comfyrelay.server.base.limits import RateLimit
+from comfyrelay.server.base.remembered import Remembered
+from comfyrelay.server.base.secrets import Secrets
+from comfyrelay.server.operation.measuring import Metrics
+from comfyrelay.services.accounts.accounts import hash_of
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
+from comfyrelay.store.central.tenants import User
+from comfyrelay.store.central.workers import Worker
+
+__all__ = ["Context", "ContextOf"]
+
+
+@dataclass(kw_only=True)
+class Context:
+    engine: Engine
+    secrets: Secrets
+    # who calls when nobody says who calls; only where no other machine can call
+    local_user: User | None = None
+    registrations: RateLimit = field(init=False)
+    sign_ins: RateLimit = field(init=False)
+    # set when the server is told to stop: whoever waits is answered at once
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.registrations = RateLimit(self.settings.requests_per_minute)
+        self.sign_ins = RateLimit(self.settings.requests_per_minute)
+        self.metrics = Metrics(self.engine)
+        self.user_of: Remembered[User] = Remembered(self.engine.accounts.owner)
+        self.worker_of: Remembered[Worker] = Remembered(self._worker)
+
+    @property
+    def settings(self) -> Settings:
+        return self.engine.settings
+
+    async def stop_waiting(self) -> None:
+        """Answer everybody who waits, so that the server can stop."""
+        self.stopping.set()
+        self.engine.stops.close()
+        self.engine.events.close()
+        await self.engine.claimer.stop()
+
+    def forget_worker(self, worker_id: str) -> None:
+        """Something about the worker has changed that its next call must know."""
+        self.worker_of.forget(lambda worker: worker.worker_id == worker_id)
+
+    def forget_user(self, user: User) -> None:
+        """One of the user's tokens works no longer."""
+        self.user_of.forget(lambda other: other.id == user.id)
+
+    async def _worker(self, secret: str) -> Worker | None:
+        return await self.engine.workers.by_token(hash_of(secret))
+
+
+# A dependency that is no coroutine is run in a thread of its own, which costs more than most of our answers.
+async def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+ContextOf = Annotated[Context, Depends(_context)]

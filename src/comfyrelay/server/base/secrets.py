@@ -1,0 +1,85 @@
+"""The secrets of a server: configured, or made at the first start and kept in the data folder."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hmac import compare_digest
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.net import is_loopback
+from comfyrelay.settings import Settings
+
+__all__ = ["Secrets", "load_secrets"]
+
+STAGES = ("production", "staging")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secrets:
+    """`made_at` is the file that was written just now, if the secrets are new."""
+
+    fleet: Mapping[str, Sequence[str]]
+    signing: Sequence[str]
+    made_at: Path | None = None
+
+    def opens(self, stage: str, secret: str) -> bool:
+        """Whether a secret lets workers of a stage in. Takes as long for a wrong one as for a right one."""
+        given = secret.encode()
+        # all of them are compared: which one it was, or how many there are, must not be told by the time taken
+        return True in [compare_digest(given, each.encode()) for each in self.fleet.get(stage, ())]
+
+
+def load_secrets(settings: Settings) -> Secrets:
+    """Take the configured secrets; for those that are not, the ones of the data folder, made if need be."""
+    if settings.fleet_secrets and settings.signing_secrets:
+        return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
+    if not is_loopback(settings.host):
+        missing = [name for name in ("fleet_secrets", "signing_secrets") if not getattr(settings, name)]
+        raise ConfigurationError(
+            f"The server would listen on {settings.host}, which others can reach, with secrets of its own making. "
+            f"Set {' and '.join(f'COMFYRELAY_{name.upper()}' for name in missing)}, or listen on 127.0.0.1."
+        )
+    path = settings.data_dir / "secrets.json"
+    made_at = path if _make(path) else None
+    kept = _read(path)
+    return Secrets(
+        fleet=_by_stage(settings) or kept["fleet_secrets"],
+        signing=settings.signing_secrets or kept["signing_secrets"],
+        made_at=made_at,
+    )
+
+
+def _by_stage(settings: Settings) -> dict[str, list[str]]:
+    return {str(stage): allowed for stage, allowed in settings.fleet_secrets.items()}
+
+
+def _make(path: Path) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = {
+        "fleet_secrets": {stage: [secrets.token_urlsafe(32)] for stage in STAGES},
+        "signing_secrets": [secrets.token_urlsafe(32)],
+    }
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "w") as file:
+            json.dump(made, file, indent=2)
+        # of two servers that start at once, one makes the file and both read it
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    return True
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"The secrets in {path} cannot be read: {error}.") from None
+    return kept

@@ -1,0 +1,1 @@
+"""Routes that belong to nobody: health, metrics, payments, local files."""

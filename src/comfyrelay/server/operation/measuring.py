@@ -1,0 +1,138 @@
+"""What is measured, as Prometheus reads it. Anybody may read it, so it names no tenant, user, job or worker."""
+
+import platform
+import time
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from comfyrelay import __version__
+from comfyrelay.domain.states import TERMINAL_JOB
+from comfyrelay.domain.webhooks import DeliveryStatus
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.operations.measures import Figures
+
+__all__ = ["Latencies", "Metrics"]
+
+# From a cached answer to a parked poll.
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+NO_ROUTE = "(none)"
+
+
+class Metrics:
+    """The figures of one application, in a registry of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        info = Info("comfyrelay_build", "The version that is running.", registry=self.registry)
+        info.info({"version": __version__, "python": platform.python_version()})
+        self.requests = Histogram(
+            "comfyrelay_request_seconds",
+            "Time until an answer begins, by route and status.",
+            ["method", "route", "status"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self._depth = self._gauge("queue_depth", "Jobs that wait to be leased.", "workflow", "stage")
+        self._age = self._gauge("queue_oldest_seconds", "Age of the oldest job that waits.", "workflow", "stage")
+        self._leases = self._gauge("leases", "Jobs that a worker has leased.", "workflow", "stage")
+        self._parked = self._gauge("pollers_parked", "Polls that wait for a job in this process.")
+        self._suspects = self._gauge(
+            "workflows_blocked_on_several_workers", "Workflows that at least two workers are blocked for."
+        )
+        self._outbox = self._gauge(
+            "outbox_oldest_seconds", "Age of the oldest step that must still cross databases.", "pool", "direction"
+        )
+        self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that are still to be delivered.", "pool")
+        self._up = self._gauge("database_up", "Whether the database could be asked.", "database")
+        self.registry.register(_Counts(engine))
+
+    async def render(self) -> bytes:
+        """Everything as Prometheus reads it. What the databases say may be a few seconds old."""
+        figures = await self._engine.measures.figures()
+        # no await from here on: two who ask at once must not mix
+        self._set(figures)
+        return generate_latest(self.registry)
+
+    def _set(self, figures: Figures) -> None:
+        self._parked.set(self._engine.claimer.parked)
+        self._suspects.set(figures.suspects)
+        _set_all(self._depth, {(each.workflow, each.stage): each.depth for each in figures.queues})
+        _set_all(self._age, {(each.workflow, each.stage): each.oldest_seconds for each in figures.queues})
+        _set_all(self._leases, {(each.workflow, each.stage): each.leases for each in figures.leased})
+        _set_all(self._up, {(name,): is_up for name, is_up in figures.up.items()})
+        _set_all(self._webhooks, {(name,): each.undelivered_webhooks for name, each in figures.pools.items()})
+        ages: dict[tuple[str, ...], float] = {
+            (name, "to_queue"): each.submission_seconds for name, each in figures.pools.items()
+        }
+        if figures.up[self._engine.databases.central.name]:
+            ages |= {(name, "to_pool"): figures.letter_seconds.get(name, 0.0) for name in self._engine.databases.pools}
+        _set_all(self._outbox, ages)
+
+    def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
+        return Gauge(f"comfyrelay_{name}", about, labels, registry=self.registry)
+
+
+class _Counts(Collector):
+    """What services have counted, read when it is asked for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        ended = CounterMetricFamily("comfyrelay_jobs_ended", "Jobs by how they ended.", labels=["status"])
+        for status in sorted(TERMINAL_JOB):
+            ended.add_metric([status], self._engine.measures.ended[status])
+        yield ended
+        about = "Attempts to deliver a webhook, by what came of them: pending ones are tried again."
+        sent = CounterMetricFamily("comfyrelay_webhook_attempts", about, labels=["status"])
+        for word in DeliveryStatus:
+            sent.add_metric([word], self._engine.deliveries.attempts[word])
+        yield sent
+
+
+class Latencies:
+    """Times every request until its answer begins: streams and long downloads say nothing about the server."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._requests = metrics.requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        is_answered = False
+
+        async def answer(message: Message) -> None:
+            nonlocal is_answered
+            if message["type"] == "http.response.start" and not is_answered:
+                is_answered = True
+                self._observe(scope, message["status"], began)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answer)
+        except Exception:
+            if not is_answered:
+                self._observe(scope, 500, began)
+            raise
+
+    def _observe(self, scope: Scope, status: int, began: float) -> None:
+        # the template, never the path: paths name jobs, and there is no end to them
+        route = getattr(scope.get("route"), "path", NO_ROUTE)
+        method = scope["method"] if route != NO_ROUTE else NO_ROUTE
+        self._requests.labels(method, route, str(status)).observe(time.perf_counter() - began)
+
+
+def _set_all(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
+    """A workflow that nothing waits for any more has no figure, rather than its last one for ever."""
+    gauge.clear()
+    for labels, value in values.items():
+        gauge.labels(*labels).set(value)

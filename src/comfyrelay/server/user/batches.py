@@ -1,0 +1,147 @@
+"""Batches: jobs submitted together, with one progress and one set of verbs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Response, status
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.states import JobStatus
+from comfyrelay.server.base.answers import Answer, Page
+from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.context import Context, ContextOf
+from comfyrelay.server.base.fields import Limit
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.user.job_models import BatchBody, Move, NewBatchBody, Pause, Retry, told_of_move
+from comfyrelay.server.user.models import Cursor, IdInPath
+from comfyrelay.services.jobs.batches import BatchRequest, BatchState
+from comfyrelay.services.jobs.submit import Item, chosen_stage
+from comfyrelay.store.central.tenants import User
+
+__all__ = ["batch_body", "router"]
+
+router = APIRouter(prefix="/api/batches", tags=["batches"])
+
+
+@router.post(
+    "",
+    status_code=status.HTTP_201_CREATED,
+    responses={
+        200: {"description": "The batch that this key made before", "model": Answer[BatchBody]},
+        **may_answer(401, 403, 404, 409, 422, 429, 503),
+    },
+)
+async def submit(body: NewBatchBody, response: Response, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """Submit many jobs at once, all or none. With an idempotency key, once per key."""
+    request = BatchRequest(
+        tenant_id=user.tenant_id,
+        user_id=user.id,
+        idempotency_key=body.idempotency_key or new_id(),
+        items=[
+            Item(
+                input_payload=each.input_payload,
+                input_file_id=each.input_file_id,
+                video_id=each.video_id,
+                label=each.label,
+            )
+            for each in body.items
+        ],
+        label=body.label,
+        effect_id=body.effect_id,
+        workflow_slug=body.workflow_slug,
+        priority=body.priority,
+        webhook_url=body.webhook,
+        stage=chosen_stage(user, body.stage),
+    )
+    state, is_new = await context.engine.batches.submit_once(request)
+    if not is_new:
+        response.status_code = status.HTTP_200_OK
+    return Answer(data=batch_body(state), message="Submitted." if is_new else "Submitted before.")
+
+
+@router.get("", responses=may_answer(401, 422, 503))
+async def batches(
+    context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
+) -> Answer[Page[BatchBody]]:
+    """Your batches, newest first."""
+    page = await context.engine.batches.page(user.tenant_id, before_id=cursor, limit=limit)
+    return Answer(data=Page(items=[batch_body(each) for each in page.items], next_cursor=page.next_cursor))
+
+
+@router.get("/{batch_id}", responses=may_answer(401, 404, 422, 503))
+async def batch(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """One batch: how many of its items are where."""
+    return await _answer(context, user, batch_id, "OK")
+
+
+@router.post("/{batch_id}/pause", responses=may_answer(401, 403, 404, 422, 503))
+async def pause(
+    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Pause | None, Body()] = None
+) -> Answer[BatchBody]:
+    """Stop what is queued. What runs is let finish, or with `now` interrupted and put back."""
+    changed = await context.engine.control.pause_batch(user.tenant_id, batch_id, mode=(body or Pause()).mode)
+    context.engine.stops.hint()
+    return await _answer(context, user, batch_id, _told(changed, "paused"))
+
+
+@router.post("/{batch_id}/resume", responses=may_answer(401, 403, 404, 422, 503))
+async def resume(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """Let what is paused run."""
+    changed = await context.engine.control.resume_batch(user.tenant_id, batch_id)
+    return await _answer(context, user, batch_id, _told(changed, "resumed"))
+
+
+@router.post("/{batch_id}/cancel", responses=may_answer(401, 403, 404, 422, 503))
+async def cancel(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """Cancel what has not ended. What runs is asked to stop."""
+    changed = await context.engine.control.cancel_batch(user.tenant_id, batch_id)
+    context.engine.stops.hint()
+    return await _answer(context, user, batch_id, _told(changed, "canceled"))
+
+
+@router.post("/{batch_id}/retry-failed", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
+async def retry_failed(
+    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Retry | None, Body()] = None
+) -> Answer[BatchBody]:
+    """The items whose newest try failed again, as new jobs in the same batch."""
+    new_seeds = (body or Retry()).new_seeds
+    made = await context.engine.batches.retry_failed(user.tenant_id, batch_id, new_seeds=new_seeds)
+    return await _answer(context, user, batch_id, _told(made, "submitted again"))
+
+
+@router.post(
+    "/{batch_id}/again", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 429, 503)
+)
+async def again(
+    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Retry | None, Body()] = None
+) -> Answer[BatchBody]:
+    """All items once more, however they ended, as a new batch."""
+    state = await context.engine.batches.again(user.tenant_id, batch_id, new_seeds=(body or Retry()).new_seeds)
+    return Answer(data=batch_body(state), message="Submitted.")
+
+
+@router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
+async def move(batch_id: IdInPath, body: Move, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+    """Move the waiting items together among your own jobs."""
+    has_moved = await context.engine.control.move_batch(user.tenant_id, batch_id, body.to)
+    return await _answer(context, user, batch_id, told_of_move(has_moved=has_moved))
+
+
+async def _answer(context: Context, user: User, batch_id: str, message: str) -> Answer[BatchBody]:
+    return Answer(data=batch_body(await context.engine.batches.state(user.tenant_id, batch_id)), message=message)
+
+
+def _told(count: int, what: str) -> str:
+    return f"1 job {what}." if count == 1 else f"{count} jobs {what}."
+
+
+def batch_body(state: BatchState) -> BatchBody:
+    return BatchBody(
+        id=state.id,
+        label=state.label,
+        total=state.total,
+        done=state.done,
+        progress=state.progress,
+        expected_seconds=state.expected_seconds,
+        counts={each: state.counts.get(each, 0) for each in JobStatus},
+        created_at=state.created_at,
+    )

@@ -1,0 +1,226 @@
+"""The bodies of jobs, batches and videos."""
+
+from datetime import datetime
+from typing import Annotated, Any, Self
+
+from pydantic import AnyHttpUrl, Field, model_validator
+
+from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.states import JobStatus, PauseMode, Stage, VideoStatus
+from comfyrelay.server.base.answers import Body, example
+from comfyrelay.server.base.fields import LARGEST_ID, STORABLE, Json, Line, RowId
+from comfyrelay.server.user.models import Id
+from comfyrelay.services.jobs.batches import MOST_ITEMS
+from comfyrelay.services.jobs.bulk import MOST_IDS, BulkAction
+
+Key = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
+Slug = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
+Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="clamped to the server's range")]
+WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
+
+
+class NewUploadBody(Body):
+    model_config = example(mime_type="image/png", size=1048576, original_filename="cat.png")
+
+    mime_type: Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$")]
+    size: Annotated[int, Field(ge=1, le=LARGEST_ID)]
+    original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
+    effect_id: RowId | None = None
+
+
+class FileBody(Body):
+    id: str
+    mime_type: str
+    size: int | None
+    original_filename: str | None
+    created_at: datetime
+
+
+class UploadBody(Body):
+    """Send the bytes with PUT to `upload_url`, with exactly these headers."""
+
+    file: FileBody
+    upload_url: str
+    upload_headers: dict[str, str]
+    expires_at: datetime
+
+
+class NewVideo(Body):
+    model_config = example(original_file_id="01JA2B3C4D5E6F7G8H9J0KMNPQ", title="My cat")
+
+    original_file_id: Id
+    effect_id: RowId | None = None
+    title: Line | None = None
+
+
+class VideoBody(Body):
+    id: str
+    title: str | None
+    status: VideoStatus
+    progress: dict[str, Any] | None
+    error: str | None
+    effect_id: int | None
+    job_id: str | None
+    original_file_url: str | None
+    processed_file_url: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class ItemBody(Body):
+    """One job's own inputs."""
+
+    input_payload: Json = Field(default_factory=dict)
+    input_file_id: Id | None = None
+    video_id: Id | None = None
+    label: Line | None = None
+
+    @model_validator(mode="after")
+    def _one_input(self) -> Self:
+        if self.input_file_id is not None and self.video_id is not None:
+            raise ValueError("Send input_file_id or video_id, not both.")
+        return self
+
+
+class Submission(Body):
+    """What is to be run: an effect, or a workflow of your own."""
+
+    effect_id: RowId | None = None
+    workflow_slug: Slug | None = None
+    priority: Priority = 0
+    webhook_url: WebhookUrl | None = None
+    stage: Annotated[Stage | None, Field(description="only for administrators; the server's otherwise")] = None
+
+    @property
+    def webhook(self) -> str | None:
+        return str(self.webhook_url) if self.webhook_url is not None else None
+
+
+class NewJobBody(Submission, ItemBody):
+    model_config = example(effect_id=1, idempotency_key="order-4711", input_payload={"prompt": "a cat in the rain"})
+
+    idempotency_key: Key
+
+
+class NewBatchBody(Submission):
+    model_config = example(
+        effect_id=1, label="Cats", items=[{"input_payload": {"prompt": "a cat"}}, {"input_payload": {"prompt": "two"}}]
+    )
+
+    items: Annotated[list[ItemBody], Field(min_length=1, max_length=MOST_ITEMS)]
+    label: Line | None = None
+    idempotency_key: Key | None = None
+
+
+class WaitingBody(Body):
+    reason: str
+    text: str
+    until: datetime | None
+    position: int | None
+    expected_start_seconds: float | None
+
+
+class OutputBody(Body):
+    file_id: str
+    url: str
+    filename: str
+    mime_type: str
+    size: int | None
+    content_hash: str | None
+
+
+class JobBody(Body):
+    id: str
+    status: JobStatus
+    effect_id: int | None
+    video_id: str | None
+    batch_id: str | None
+    item_no: int
+    label: str | None
+    input_file_id: str | None
+    retry_of: str | None
+    priority: int
+    progress: dict[str, Any] | None
+    attempts: int
+    max_attempts: int
+    reserved_tokens: int
+    error: str | None
+    waiting: WaitingBody | None
+    outputs: list[OutputBody]
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+
+
+class Pause(Body):
+    """`after` lets what runs finish, `now` interrupts it and puts it back."""
+
+    mode: PauseMode = PauseMode.AFTER
+
+
+class Retry(Body):
+    """`new_seeds` gives every property that is a seed another value."""
+
+    new_seeds: bool = False
+
+
+class Move(Body):
+    model_config = example(to="top")
+
+    to: MoveTo
+
+
+def told_of_move(*, has_moved: bool) -> str:
+    return "Moved." if has_moved else "It is there already: a move is among your own jobs of the same priority."
+
+
+class LogLineBody(Body):
+    line: str
+    created_at: datetime
+
+
+class BulkFilterBody(Body):
+    status: JobStatus | None = None
+    batch_id: Id | None = None
+
+
+class BulkBody(Body):
+    """Named jobs, or all that fit the filter; an empty filter fits all."""
+
+    model_config = example(action="cancel", filter={"status": "queued"})
+
+    action: BulkAction
+    ids: Annotated[list[Id], Field(min_length=1, max_length=MOST_IDS)] | None = None
+    filter: BulkFilterBody | None = None
+    mode: PauseMode = PauseMode.AFTER
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.ids is None) == (self.filter is None):
+            raise ValueError("Send ids or filter, one of the two.")
+        return self
+
+
+class RefusedBody(Body):
+    id: str
+    detail: str
+
+
+class BulkDone(Body):
+    matched: int
+    changed: int
+    refused: list[RefusedBody]
+
+
+class BatchBody(Body):
+    """`counts` has the items by status; a retried item counts as its newest try. `expected_seconds` is how long those
+    that are queued or run should take, at the pace of the newest that completed; null when that is not known."""
+
+    id: str
+    label: str | None
+    total: int
+    done: int
+    progress: float
+    expected_seconds: float | None
+    counts: dict[JobStatus, int]
+    created_at: datetime

@@ -1,0 +1,260 @@
+"""The worker protocol: seven calls, by workers that can only reach out."""
+
+import asyncio
+import random
+import secrets
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Header, HTTPException, Request, Response, status
+
+from comfyrelay.errors import Forbidden, Unauthorized
+from comfyrelay.server.base.answers import Answer
+from comfyrelay.server.base.auth import CurrentWorker, PollingWorker
+from comfyrelay.server.base.context import Context, ContextOf
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.server.worker.models import (
+    LONGEST_WAIT_SECONDS,
+    Beat,
+    Beaten,
+    Complete,
+    Deregister,
+    Fail,
+    LeasedJobBody,
+    Poll,
+    Polled,
+    Register,
+    Registered,
+    Released,
+    Requeue,
+    Settled,
+    VerdictBody,
+    WouldRegister,
+)
+from comfyrelay.server.worker.urls import fresh_urls, leased_job
+from comfyrelay.services.accounts.accounts import hash_of
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.leasing import LeaseRequest
+from comfyrelay.services.queue.settle import Output, Report, Verb
+from comfyrelay.store.central.workers import Worker
+
+__all__ = ["address_of", "router"]
+
+T = TypeVar("T")
+# As proxies log it.
+CLIENT_CLOSED_REQUEST = 499
+# A poll that waits is answered with nothing after this share of its time at the earliest.
+SHORTEST_SHARE = 0.5
+router = APIRouter(prefix="/api/worker", tags=["worker"])
+
+
+@router.post(
+    "/register",
+    status_code=status.HTTP_201_CREATED,
+    responses={200: {"model": Answer[WouldRegister]}, **may_answer(401, 403, 404, 409, 422, 429, 503)},
+)
+async def register(
+    body: Register,
+    request: Request,
+    response: Response,
+    context: ContextOf,
+    x_fleet_secret: Annotated[str, Header()] = "",
+) -> Answer[WouldRegister] | Answer[Registered]:
+    """Join a fleet, with its secret. The token is shown this once. A dry run only says what would happen."""
+    context.registrations.check(address_of(request))
+    if not context.secrets.opens(body.stage, x_fleet_secret):
+        raise Unauthorized("The fleet secret is wrong for this stage.")
+    await context.engine.instances.check(body.worker_id)
+    if body.dry_run:
+        response.status_code = status.HTTP_200_OK
+        return Answer(data=await _tried(context, body), message="Nothing was registered.")
+    token = secrets.token_hex(32)
+    worker, assigned = await context.engine.workers.register(
+        worker_id=body.worker_id,
+        fleet_slug=body.fleet_slug,
+        stage=body.stage,
+        max_concurrency=body.max_concurrency,
+        capabilities=body.capabilities,
+        workflow_slugs=body.workflow_slugs,
+        token_hash=hash_of(token),
+        display_name=body.display_name,
+        capacity_type=body.capacity_type,
+        instance_type=body.instance_type,
+    )
+    data = Registered(
+        worker_id=worker.worker_id,
+        token=token,
+        workflows_assigned=assigned,
+        fleet_slug=body.fleet_slug,
+        stage=body.stage,
+    )
+    return Answer(data=data, message="Registered.")
+
+
+@router.post("/poll", responses=may_answer(401, 403, 422, 503))
+async def poll(body: Poll, request: Request, context: ContextOf, worker: PollingWorker) -> Answer[Polled]:
+    """Ask for a job; with `wait_seconds`, wait for one. The same `request_id` gets the same lease while it lives."""
+    if body.worker_id != worker.worker_id:
+        raise Forbidden("This token belongs to another worker.")
+    wish = LeaseRequest(
+        worker_id=worker.worker_id,
+        providers=body.providers,
+        max_concurrency=body.max_concurrency,
+        prefetch=body.prefetch,
+        request_id=body.request_id,
+        warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
+        token_hash=worker.token_hash,
+    )
+    if body.capabilities is not None:
+        await context.engine.workers.note_capabilities(worker, body.capabilities)
+    wait_seconds = 0.0 if context.stopping.is_set() else _spread(min(body.wait_seconds, LONGEST_WAIT_SECONDS))
+    leased = await _unless_gone(request, _leased(context, wish, wait_seconds))
+    return Answer(data=Polled(job=leased), message="Here is a job." if leased else "There is nothing to do.")
+
+
+@router.post("/heartbeat", responses=may_answer(401, 403, 404, 422, 503))
+async def heartbeat(body: Beat, request: Request, context: ContextOf, worker: CurrentWorker) -> Answer[Beaten]:
+    """Extend a lease and hear whether to stop; with `wait_seconds`, wait until there is something to hear."""
+    beat = Heartbeat(
+        dispatch_id=body.dispatch_id,
+        lease_token=body.lease_token,
+        progress=body.progress,
+        logs=body.logs,
+        worker_id=worker.worker_id,
+    )
+    answer = await context.engine.heartbeats.beat(beat)
+    wait_seconds = min(body.wait_seconds, LONGEST_WAIT_SECONDS)
+    if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
+        await _unless_gone(request, context.engine.stops.wait(body.dispatch_id, seconds=wait_seconds))
+        answer = await context.engine.heartbeats.beat(replace(beat, progress=None, logs=()))
+    urls = await context.engine.handover.fresh_urls(body.dispatch_id, body.lease_token, at_once=body.fresh_urls)
+    data = Beaten(lease_expires_at=answer.lease_expires_at, stop=answer.stop, urls=fresh_urls(urls))
+    return Answer(data=data, message="Stop." if answer.stop else "Go on.")
+
+
+@router.post("/complete", responses=may_answer(401, 403, 404, 422, 503))
+async def complete(body: Complete, context: ContextOf, worker: CurrentWorker) -> Answer[Settled]:
+    """The job is done and its output uploaded. 422 when the output is not there or not readable: the lease is kept."""
+    told = body.output
+    handed = await context.engine.outputs.check(
+        body.dispatch_id,
+        body.lease_token,
+        size=told.size if told else None,
+        mime_type=told.mime_type if told else None,
+    )
+    output = None
+    if told is not None:
+        output = Output(
+            size=told.size,
+            mime_type=told.mime_type,
+            extension=handed.snapshot.output_extension if handed else "bin",
+            sha256=told.sha256,
+            metadata=told.metadata,
+        )
+    return await _settled(
+        context,
+        worker,
+        body,
+        verb=Verb.COMPLETE,
+        output=output,
+        provider_job_id=body.provider_job_id,
+    )
+
+
+@router.post("/fail", responses=may_answer(401, 403, 404, 422, 503))
+async def fail(body: Fail, context: ContextOf, worker: CurrentWorker) -> Answer[Settled]:
+    """The job failed; without a `fault` that is final. With `worker` it is tried elsewhere, if attempts are left."""
+    return await _settled(
+        context,
+        worker,
+        body,
+        verb=Verb.FAIL,
+        error=body.error_message,
+        fault=body.fault,
+        retry_after_seconds=body.retry_after_seconds,
+    )
+
+
+@router.post("/requeue", responses=may_answer(401, 403, 404, 422, 503))
+async def requeue(body: Requeue, context: ContextOf, worker: CurrentWorker) -> Answer[Settled]:
+    """Give a job back without penalty: the machine goes away, or the server asked for it."""
+    return await _settled(context, worker, body, verb=Verb.REQUEUE, reason=body.reason)
+
+
+@router.post("/deregister", responses=may_answer(401, 403, 404, 422, 503))
+async def deregister(body: Deregister, context: ContextOf, worker: CurrentWorker) -> Answer[Released]:
+    """Leave the fleet; any lease that is still held is requeued."""
+    released = await context.engine.workers.deregister(worker.worker_id, reason=body.reason)
+    context.forget_worker(worker.worker_id)
+    return Answer(data=Released(released=released), message="Deregistered.")
+
+
+async def _tried(context: Context, body: Register) -> WouldRegister:
+    assigned = await context.engine.workers.try_to_register(
+        worker_id=body.worker_id, fleet_slug=body.fleet_slug, stage=body.stage, workflow_slugs=body.workflow_slugs
+    )
+    return WouldRegister(
+        worker_id=body.worker_id,
+        token="",
+        workflows_assigned=assigned,
+        fleet_slug=body.fleet_slug,
+        stage=body.stage,
+        lacking=await context.engine.workflows.lacking(assigned, body.capabilities),
+    )
+
+
+async def _leased(context: Context, wish: LeaseRequest, wait_seconds: float) -> LeasedJobBody | None:
+    try:
+        leased = await context.engine.claimer.poll(wish, wait_seconds=wait_seconds)
+    except (Unauthorized, Forbidden):
+        context.forget_worker(wish.worker_id)
+        raise
+    return leased_job(leased[0], await context.engine.handover.urls(leased[0])) if leased else None
+
+
+def _spread(wait_seconds: float) -> float:
+    """A little less, at random: workers that came together, as after a restart, must not come together for ever."""
+    return wait_seconds * random.uniform(SHORTEST_SHARE, 1)
+
+
+async def _settled(context: Context, worker: Worker, body: VerdictBody, *, verb: Verb, **what: Any) -> Answer[Settled]:
+    report = Report(
+        verb=verb,
+        dispatch_id=body.dispatch_id,
+        lease_token=body.lease_token,
+        worker_id=worker.worker_id,
+        seed=body.seed,
+        began_after_seconds=body.began_after_seconds,
+        about=body.about,
+        **what,
+    )
+    # the verdict stands once the queue has it; the tenant pool is told behind the answer
+    settlement = await context.engine.settle.report(report, wait_for_tenant=False)
+    return Answer(data=Settled(status=settlement.status), message=f"The job is {settlement.status}.")
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do something that may take long; when the caller hangs up, stop and undo it."""
+    doing = asyncio.create_task(work)
+    gone = asyncio.create_task(_hung_up(request))
+    try:
+        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        if not doing.done():
+            doing.cancel()
+    await asyncio.wait({doing})
+    if doing.cancelled():
+        # nobody hears this
+        raise HTTPException(CLIENT_CLOSED_REQUEST, "The caller hung up.")
+    return doing.result()
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client else "unknown"

@@ -1,0 +1,1 @@
+"""Who it is for: users, tenants, tokens and what is paid."""

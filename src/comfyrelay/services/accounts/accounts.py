@@ -1,0 +1,101 @@
+"""Accounts: passwords, and the tokens that stand for a user. Neither is kept, only their hashes."""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pwdlib import PasswordHash
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.errors import InvalidInput, NotFound, Unauthorized
+from comfyrelay.services.accounts.tenancy import Tenancy
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
+from comfyrelay.store.central import tenants, tokens
+from comfyrelay.store.central.tenants import User
+from comfyrelay.store.central.tokens import Token
+
+SHORTEST_PASSWORD = 8
+LONGEST_PASSWORD = 1024
+TOKEN_PREFIX = "crt_"
+WRONG = "The email or the password is wrong."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewToken:
+    """A token in the clear: shown once."""
+
+    token: Token
+    secret: str
+
+
+class Accounts:
+    def __init__(self, databases: Databases, tenancy: Tenancy) -> None:
+        self._databases = databases
+        self._tenancy = tenancy
+        self._passwords = PasswordHash.recommended()
+
+    async def register(self, *, email: str, password: str, name: str | None = None, is_admin: bool = False) -> User:
+        if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+            raise InvalidInput(errors={"password": f"This must have at least {SHORTEST_PASSWORD} characters."})
+        # hashing is made to be slow: not in the event loop
+        hashed = await asyncio.to_thread(self._passwords.hash, password)
+        return await self._tenancy.create_user(email=email, name=name, password_hash=hashed, is_admin=is_admin)
+
+    async def sign_in(self, *, email: str, password: str) -> User:
+        async with self._databases.central.read() as tx:
+            found = await tenants.password_hash(tx, email.lower())
+        user, hashed = found or (None, None)
+        is_right = await asyncio.to_thread(self._verify, password[:LONGEST_PASSWORD], hashed)
+        if user is None or hashed is None or not is_right:
+            raise Unauthorized(WRONG)
+        return user
+
+    async def issue(self, user: User, *, name: str, lifetime_seconds: float | None = None) -> NewToken:
+        """Make a token for a user."""
+        secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+        token = await self._databases.central.run(
+            Step.TENANT,
+            lambda tx: tokens.create(
+                tx,
+                id_=new_id(),
+                user_id=user.id,
+                name=name,
+                token_hash=hash_of(secret),
+                lifetime_seconds=lifetime_seconds,
+            ),
+        )
+        return NewToken(token=token, secret=secret)
+
+    async def owner(self, secret: str) -> User | None:
+        async with self._databases.central.read() as tx:
+            return await tokens.owner(tx, hash_of(secret))
+
+    async def tokens_of(self, user: User, *, before_id: str | None = None, limit: int = 200) -> Sequence[Token]:
+        """Those that still work, newest first, page by page through `before_id`."""
+        async with self._databases.central.read() as tx:
+            return await tokens.of_user(tx, user.id, before_id=before_id, limit=limit)
+
+    async def revoke(self, user: User, token_id: str) -> None:
+        work = self._databases.central.run(Step.TENANT, lambda tx: tokens.revoke(tx, user.id, id_=token_id))
+        if not await work:
+            raise NotFound("There is no such token of yours.")
+
+    async def sign_out(self, user: User, secret: str) -> None:
+        await self._databases.central.run(
+            Step.TENANT, lambda tx: tokens.revoke(tx, user.id, token_hash=hash_of(secret))
+        )
+
+    def _verify(self, password: str, hashed: str | None) -> bool:
+        if hashed is not None:
+            return self._passwords.verify(password, hashed)
+        # as slow as for a user who is there, so that the time taken does not tell
+        self._passwords.hash(password)
+        return False
+
+
+def hash_of(secret: str) -> str:
+    """How a token is kept. It is random throughout, so a fast hash is enough."""
+    return hashlib.sha256(secret.encode()).hexdigest()

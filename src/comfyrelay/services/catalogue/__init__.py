@@ -1,0 +1,1 @@
+"""What can be run: workflows, effects, their files and presets."""

@@ -1,0 +1,73 @@
+"""Files of the catalogue: uploaded by an administrator, named by workflows and effects, known by their hashes.
+
+Workers keep what has a hash, so that a file of an effect is fetched once and not with each job.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.properties import Property
+from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.services.jobs.uploads import NewUpload, check_upload, extension_of
+from comfyrelay.storage.objects import ObjectStore, SignedUpload
+
+__all__ = ["AssetUpload", "EffectAssets"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AssetUpload:
+    """The path to name in a default or an override, and how the bytes may be sent."""
+
+    path: str
+    signed: SignedUpload
+
+
+class EffectAssets:
+    def __init__(self, objects: ObjectStore, *, max_bytes: int, ttl_seconds: float) -> None:
+        self._objects = objects
+        self._max_bytes = max_bytes
+        self._ttl_seconds = ttl_seconds
+
+    async def begin(self, new: NewUpload) -> AssetUpload:
+        """Say where a new file's bytes go. Each has a path of its own, so what a job was promised never changes."""
+        check_upload(new, max_bytes=self._max_bytes)
+        path = f"catalogue/assets/{new_id()}{extension_of(new)}"
+        signed = await self._objects.sign_upload(
+            path, content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
+        )
+        return AssetUpload(path=path, signed=signed)
+
+    async def with_hashes(self, properties: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The properties, each file among the defaults with its hash if it is there. A given hash must be right."""
+        found = [dict(each) for each in properties]
+        for number, each in enumerate(found):
+            prop = Property.from_json(each)
+            if not prop.is_asset or prop.default_value is None:
+                continue
+            known = await self._hash(prop.default_value)
+            if known is not None and prop.default_value_hash not in (None, known):
+                told = f"The file's SHA-256 is {known}."
+                raise InvalidInput(errors={f"properties.{number}.default_value_hash": told})
+            each["default_value_hash"] = known or prop.default_value_hash
+        return found
+
+    async def of_overrides(
+        self, properties: Sequence[Mapping[str, Any]], overrides: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """The hashes of the files that an effect puts in, by path, of those that are there."""
+        assets = {each.key for each in map(Property.from_json, properties) if each.is_asset}
+        paths = [str(value) for key, value in overrides.items() if key in assets and value is not None]
+        return {path: known for path in paths if (known := await self._hash(path)) is not None}
+
+    async def _hash(self, path: str) -> str | None:
+        digest = hashlib.sha256()
+        try:
+            async for piece in self._objects.stream(path):
+                digest.update(piece)
+        except NotFound:
+            # it may come later; until then workers fetch it with each job
+            return None
+        return digest.hexdigest()

@@ -1,0 +1,87 @@
+"""The effects that users may choose from, as users see them: without placeholders or paths of ours."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.domain.properties import Property, PropertyType
+from comfyrelay.errors import NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import Listed, listed
+from comfyrelay.store.central import library
+from comfyrelay.store.central.catalogue import Effect, Workflow
+from comfyrelay.store.central.library import Offer
+
+__all__ = ["Input", "Library", "OfferedEffect", "inputs_of"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Input:
+    """A property that is the user's to set; the primary input is sent as a file or a video."""
+
+    key: str
+    type: PropertyType
+    required: bool
+    default_value: Any
+    is_primary_input: bool
+    choices: Sequence[Any]
+    minimum: float | None
+    maximum: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfferedEffect:
+    effect: Effect
+    inputs: Sequence[Input]
+    output_mime_type: str
+    output_extension: str
+
+
+class Library:
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+
+    async def effects(self, *, after_id: int = 0, limit: int) -> Listed[OfferedEffect]:
+        async with self._databases.central.read() as tx:
+            found = await library.offers(tx, after_id=after_id, limit=limit + 1)
+        page = listed(found, lambda each: each.effect.id, limit=limit)
+        return page.holding([_offered(each) for each in page.items])
+
+    async def effect(self, *, slug: str | None = None, id_: int | None = None) -> OfferedEffect:
+        async with self._databases.central.read() as tx:
+            found = await library.offer(tx, slug=slug, id_=id_)
+        if found is None:
+            raise NotFound("There is no such effect.")
+        return _offered(found)
+
+
+def inputs_of(workflow: Workflow, overrides: Mapping[str, Any]) -> list[Input]:
+    properties = [Property.from_json(each) for each in workflow.properties]
+    return [
+        _input(each, overrides.get(each.key, each.default_value))
+        for each in properties
+        if each.user_configurable or each.is_primary_input
+    ]
+
+
+def _input(prop: Property, preset: Any) -> Input:
+    return Input(
+        key=prop.key,
+        type=prop.type,
+        required=prop.required and (preset is None or prop.is_primary_input),
+        # the default of a file is a path of ours
+        default_value=None if prop.is_asset else preset,
+        is_primary_input=prop.is_primary_input,
+        choices=prop.choices,
+        minimum=prop.minimum,
+        maximum=prop.maximum,
+    )
+
+
+def _offered(offer: Offer) -> OfferedEffect:
+    return OfferedEffect(
+        effect=offer.effect,
+        inputs=inputs_of(offer.workflow, offer.effect.property_overrides),
+        output_mime_type=offer.workflow.output_mime_type,
+        output_extension=offer.workflow.output_extension,
+    )

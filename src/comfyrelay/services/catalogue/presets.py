@@ -1,0 +1,41 @@
+"""Presets: inputs that a user keeps under a name, to use them again."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.errors import NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import Listed, listed
+from comfyrelay.services.steps import Step
+from comfyrelay.store.tenant import presets
+from comfyrelay.store.tenant.presets import Preset
+
+__all__ = ["Presets"]
+
+
+class Presets:
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+
+    async def page(self, tenant_id: str, *, before_id: str | None, limit: int) -> Listed[Preset]:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await presets.page(tx, tenant_id, before_id=before_id, limit=limit + 1)
+        return listed(found, lambda each: each.id, limit=limit)
+
+    async def named(self, tenant_id: str, name: str) -> Preset:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await presets.named(tx, tenant_id, name)
+        if found is None:
+            raise NotFound(f"There is no preset {name!r}.")
+        return found
+
+    async def create(self, tenant_id: str, *, name: str, values: Mapping[str, Any]) -> Preset:
+        pool = await self._databases.pool_of(tenant_id)
+        kept = {"id": new_id(), "tenant_id": tenant_id, "name": name, "settings": dict(values)}
+        return await pool.run(Step.TENANT, lambda tx: presets.create(tx, **kept))
+
+    async def remove(self, tenant_id: str, preset_id: str) -> None:
+        pool = await self._databases.pool_of(tenant_id)
+        if not await pool.run(Step.TENANT, lambda tx: presets.remove(tx, tenant_id, preset_id)):
+            raise NotFound("There is no such preset of yours.")

@@ -1,0 +1,205 @@
+"""Workflows in the hands of an administrator: registered, looked at, changed, deleted, held against the workers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.comfy.graphs.graph import Graph, check_graph, placeholders_in, replace_placeholders
+from comfyrelay.comfy.graphs.nodes import files_in, models_in
+from comfyrelay.domain.capabilities import Fit, Fitness, Needs, fitness
+from comfyrelay.domain.properties import Property, check_overrides
+from comfyrelay.errors import Conflict, InvalidInput, NotFound
+from comfyrelay.services.catalogue.catalogue import Catalogue, check_output_node, read_properties
+from comfyrelay.services.catalogue.effect_assets import EffectAssets
+from comfyrelay.services.catalogue.graphs import Graphs
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import Listed
+from comfyrelay.services.steps import Step
+from comfyrelay.store.central import catalogue, dispatch_list, worker_list
+from comfyrelay.store.central.catalogue import Workflow
+from comfyrelay.store.central.worker_list import Equipped
+from comfyrelay.store.database import Tx
+
+__all__ = ["Inspected", "WorkerFitness", "WorkflowView", "Workflows"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkflowView:
+    """A workflow with its graph, and what may be wrong with it though it can be run."""
+
+    workflow: Workflow
+    graph: Graph
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerFitness:
+    worker: Equipped
+    fitness: Fitness
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inspected:
+    """A workflow against a page of the workers that have it assigned."""
+
+    needs: Needs
+    assigned_workers: int
+    workers: Listed[WorkerFitness]
+
+    @property
+    def text(self) -> str:
+        if not self.assigned_workers:
+            return "No worker has this workflow assigned: map it to a fleet that has workers."
+        counts = {fit: sum(each.fitness.fit is fit for each in self.workers.items) for fit in Fit}
+        return (
+            f"Of {len(self.workers.items)} workers {counts[Fit.ABLE]} have everything, {counts[Fit.LACKING]} lack "
+            f"something, and of {counts[Fit.UNKNOWN]} it is not known."
+        )
+
+
+class Workflows:
+    def __init__(self, databases: Databases, graphs: Graphs, catalogue_: Catalogue, assets: EffectAssets) -> None:
+        self._databases = databases
+        self._graphs = graphs
+        self._assets = assets
+        self._catalogue = catalogue_
+
+    async def page(
+        self, *, tenant_id: str | None = None, is_active: bool | None = None, cursor: str | None = None, limit: int
+    ) -> Listed[Workflow]:
+        """The catalogue's workflows, or those private to a tenant."""
+        async with self._databases.central.read() as tx:
+            found, after = await catalogue.list_workflows(
+                tx, tenant_id=tenant_id, is_active=is_active, after_slug=cursor, limit=limit
+            )
+        return Listed(items=found, next_cursor=after)
+
+    async def get(self, slug: str) -> WorkflowView:
+        workflow = await self._workflow(slug)
+        return _view(workflow, await self._graphs.get(workflow.graph_path))
+
+    async def create(self, fields: Mapping[str, Any]) -> WorkflowView:
+        workflow = await self._catalogue.create_workflow(**fields)
+        return _view(workflow, fields["graph"])
+
+    async def change(self, slug: str, changes: Mapping[str, Any]) -> WorkflowView:
+        """Change a workflow. Jobs that were submitted before keep the graph that they were submitted with."""
+        before = await self._workflow(slug)
+        values = dict(changes)
+        if "graph" in values:
+            graph = check_graph(values.pop("graph"))
+            values["graph_path"] = await self._graphs.store(graph)
+        else:
+            graph = await self._graphs.get(before.graph_path)
+        check_output_node(graph, values.get("output_node_id", before.output_node_id))
+        if "properties" in values:
+            read_properties(values["properties"])
+            values["properties"] = await self._assets.with_hashes(values["properties"])
+        if "output_extension" in values:
+            values["output_extension"] = values["output_extension"].lstrip(".")
+        changed = await self._databases.central.run(Step.CATALOGUE, lambda tx: _change(tx, before, values))
+        return _view(changed, graph)
+
+    async def delete(self, slug: str) -> None:
+        async def work(tx: Tx) -> None:
+            workflow = await catalogue.lock_workflow(tx, slug, to_delete=True)
+            if workflow is None:
+                raise _missing(slug)
+            if effects := await catalogue.effects_of(tx, workflow.id):
+                names = ", ".join(each.slug for each in effects)
+                raise Conflict(f"Effects use this workflow: {names}. Delete them first, or switch the workflow off.")
+            if await dispatch_list.has_unfinished(tx, workflow.id):
+                raise Conflict("Jobs of this workflow have not ended. Cancel them first, or switch the workflow off.")
+            await catalogue.delete_workflow(tx, workflow.id)
+
+        await self._databases.central.run(Step.CATALOGUE, work)
+
+    async def inspect(self, slug: str, *, cursor: str | None = None, limit: int) -> Inspected:
+        """Which nodes and models the workers that have the workflow lack, as far as they tell."""
+        workflow = await self._workflow(slug)
+        needs = _needs(await self._graphs.get(workflow.graph_path), read_properties(workflow.properties))
+        async with self._databases.central.read() as tx:
+            count = await worker_list.assigned_to(tx, workflow.id)
+            found, after = await worker_list.capabilities_of(tx, workflow.id, after_id=cursor, limit=limit)
+        judged = [WorkerFitness(worker=each, fitness=fitness(needs, each.capabilities)) for each in found]
+        return Inspected(needs=needs, assigned_workers=count, workers=Listed(items=judged, next_cursor=after))
+
+    async def lacking(self, slugs: Sequence[str], capabilities: Mapping[str, Any]) -> dict[str, list[str]]:
+        """By workflow, the nodes and models that a worker of these capabilities does not have."""
+        found = {}
+        for slug in slugs:
+            workflow = await self._workflow(slug)
+            needs = _needs(await self._graphs.get(workflow.graph_path), read_properties(workflow.properties))
+            judged = fitness(needs, capabilities)
+            found[slug] = [*judged.missing_node_types, *judged.missing_models]
+        return {slug: names for slug, names in found.items() if names}
+
+    async def _workflow(self, slug: str) -> Workflow:
+        async with self._databases.central.read() as tx:
+            workflow = await catalogue.workflow(tx, slug=slug)
+        if workflow is None:
+            raise _missing(slug)
+        return workflow
+
+
+async def _change(tx: Tx, before: Workflow, values: Mapping[str, Any]) -> Workflow:
+    now = await catalogue.lock_workflow(tx, before.slug)
+    if now is None:
+        raise _missing(before.slug)
+    if now != before:
+        raise Conflict("Somebody else changed this workflow at the same moment. Look at it and try again.")
+    if "properties" in values:
+        await _keep_effects_valid(tx, before, values["properties"])
+    return await catalogue.update_workflow(tx, before.id, **values) if values else now
+
+
+async def _keep_effects_valid(tx: Tx, workflow: Workflow, properties: Sequence[Mapping[str, Any]]) -> None:
+    """An effect must not be left with an override that its workflow no longer takes."""
+    found = read_properties(properties)
+    for effect in await catalogue.effects_of(tx, workflow.id):
+        try:
+            check_overrides(found, effect.property_overrides)
+        except InvalidInput as error:
+            told = " ".join(f"{key}: {text}" for key, text in error.errors.items())
+            raise InvalidInput(
+                errors={"properties": f"The effect {effect.slug!r} would no longer work. {told}"}
+            ) from error
+
+
+def _missing(slug: str) -> NotFound:
+    return NotFound(f"There is no workflow {slug!r}.")
+
+
+def _view(workflow: Workflow, graph: Graph) -> WorkflowView:
+    return WorkflowView(workflow=workflow, graph=graph, warnings=_warnings(graph, workflow.properties))
+
+
+def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str]:
+    wanted = {each["placeholder"]: each["key"] for each in properties}
+    used = placeholders_in(graph, wanted)
+    unused = [
+        f"The placeholder {placeholder!r} of the property {key!r} appears in no node, so its value has no effect."
+        for placeholder, key in wanted.items()
+        if placeholder not in used
+    ]
+    files = [
+        f"Node {each.node_id} ({each.class_type}) names the file {each.name!r}, which a worker may not have: "
+        "make it a property."
+        for each in files_in(graph)
+        if not any(placeholder in each.name for placeholder in wanted)
+    ]
+    return [*unused, *files]
+
+
+def _needs(graph: Graph, properties: Sequence[Property]) -> Needs:
+    """Models may be named by the graph, by a default, or by a choice that a user can make."""
+    defaults = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
+    filled = [replace_placeholders(graph, defaults)]
+    for each in properties:
+        # a list of models is long, and the nodes that name one of them are few
+        nodes = {id_: node for id_, node in graph.items() if placeholders_in({id_: node}, [each.placeholder])}
+        filled += [replace_placeholders(nodes, {**defaults, each.placeholder: choice}) for choice in each.choices]
+    return Needs(
+        node_types=frozenset(node["class_type"] for node in graph.values()),
+        models=frozenset(each.name for one in filled for each in models_in(one)),
+    )

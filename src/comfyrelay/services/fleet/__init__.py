@@ -1,0 +1,1 @@
+"""Who runs it: workers and their fleets."""

@@ -1,0 +1,222 @@
+"""The life of a worker: registered through its fleet, drained, deregistered with its leases given back."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from comfyrelay.domain import lifecycle
+from comfyrelay.domain.failover import FailoverPolicy
+from comfyrelay.domain.states import RegistrationSource, Stage
+from comfyrelay.errors import Forbidden, InvalidInput, NotFound
+from comfyrelay.services.accounts.accounts import hash_of
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.outbox.delivery import Courier
+from comfyrelay.services.queue import decisions
+from comfyrelay.services.queue.decisions import Verdict
+from comfyrelay.services.steps import Step
+from comfyrelay.store.central import audit, catalogue, dispatches, workers
+from comfyrelay.store.central.audit import AuditEntry
+from comfyrelay.store.central.catalogue import Fleet
+from comfyrelay.store.central.workers import Worker
+from comfyrelay.store.database import Tx
+from comfyrelay.store.outbox import Letter
+from comfyrelay.store.wakeup import Wakeup
+
+
+class Workers:
+    def __init__(
+        self,
+        databases: Databases,
+        courier: Courier,
+        wakeup: Wakeup,
+        *,
+        policy: FailoverPolicy,
+        max_fleet_workers: int,
+        stale_seconds: float,
+    ) -> None:
+        self._databases = databases
+        self._courier = courier
+        self._wakeup = wakeup
+        self._policy = policy
+        self._max_fleet_workers = max_fleet_workers
+        self._stale_seconds = stale_seconds
+        # in a desk, the worker of this process
+        self.desk_worker: str | None = None
+
+    async def register(
+        self,
+        *,
+        worker_id: str,
+        fleet_slug: str,
+        stage: Stage = Stage.PRODUCTION,
+        max_concurrency: int = 1,
+        capabilities: Mapping[str, Any] | None = None,
+        workflow_slugs: Sequence[str] | None = None,
+        token_hash: str | None = None,
+        display_name: str | None = None,
+        capacity_type: str | None = None,
+        instance_type: str | None = None,
+    ) -> tuple[Worker, list[str]]:
+        """Register a worker in its fleet; returns it with the slugs of the workflows it was assigned."""
+        if max_concurrency < 1:
+            raise InvalidInput(errors={"max_concurrency": "This must be at least 1."})
+
+        async def work(tx: Tx) -> tuple[Worker, list[str]]:
+            # Locked, so that two workers cannot both be the last one allowed.
+            # Whoever has the fleet's secret may come back under a name whose token was lost, once nobody uses it.
+            if await workers.remove_if_gone(tx, worker_id, stale_seconds=self._stale_seconds):
+                await audit.record(tx, [AuditEntry(worker_id=worker_id, event="replaced")])
+            fleet = await self._fleet_with_room(tx, stage, fleet_slug, lock=True)
+            worker = await workers.create(
+                tx,
+                worker_id=worker_id,
+                fleet_id=fleet.id,
+                stage=stage,
+                registration_source=self._source_of(worker_id),
+                max_concurrency=max_concurrency,
+                capabilities=dict(capabilities or {}),
+                narrowed_to=list(workflow_slugs) if workflow_slugs is not None else None,
+                token_hash=token_hash,
+                display_name=display_name,
+                capacity_type=capacity_type,
+                instance_type=instance_type,
+            )
+            assigned = await workers.assign(tx, worker)
+            if not assigned:
+                raise _nothing_to_run(fleet_slug)
+            data = {"fleet": fleet_slug, "stage": stage, "workflows": assigned}
+            await audit.record(tx, [AuditEntry(worker_id=worker_id, event="register", data=data)])
+            return worker, assigned
+
+        return await self._databases.central.run(Step.WORKER, work)
+
+    async def try_to_register(
+        self, *, worker_id: str, fleet_slug: str, stage: Stage, workflow_slugs: Sequence[str] | None = None
+    ) -> list[str]:
+        """What `register` would assign, or why it would refuse, with nothing written.
+
+        A worker that is registered already may ask: it wants to know whether all is well, and has its place.
+        """
+        async with self._databases.central.read() as tx:
+            known = await workers.get(tx, worker_id)
+            fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known)
+            source = self._source_of(worker_id)
+            rows = await workers.mapped_to(tx, fleet.id, narrowed_to=workflow_slugs, source=source)
+        if not (assigned := [row.slug for row in rows if row.is_active]):
+            raise _nothing_to_run(fleet_slug)
+        return assigned
+
+    async def by_token(self, token_hash: str) -> Worker | None:
+        async with self._databases.central.read() as tx:
+            return await workers.by_token(tx, token_hash)
+
+    async def note_capabilities(self, worker: Worker, capabilities: Mapping[str, Any]) -> None:
+        """A worker says, with a poll, what it is or has; mostly that has not changed."""
+        async with self._databases.central.read() as tx:
+            known = await workers.get(tx, worker.worker_id)
+        if known is None or known.capabilities == capabilities:
+            return
+        await self._databases.central.run(
+            Step.WORKER, lambda tx: workers.change(tx, worker.worker_id, capabilities=dict(capabilities))
+        )
+
+    async def set_draining(self, worker_id: str, *, is_draining: bool, by: str | None = None) -> Worker:
+        """What it runs, it finishes; what it has only fetched, it is asked to give back. `by` is the user who asks for
+        it, for the audit."""
+        worker = await self._change(worker_id, "drain" if is_draining else "undrain", by=by, is_draining=is_draining)
+        if is_draining:
+            await self.recall_prefetched(worker_id)
+        return worker
+
+    async def set_approved(self, worker_id: str, *, is_approved: bool, by: str | None = None) -> Worker:
+        """Revoking takes the worker's leases away too: whoever is not trusted does not speak for a job."""
+        worker = await self._change(worker_id, "approve" if is_approved else "revoke", by=by, is_approved=is_approved)
+        if not is_approved:
+            await self.release(worker_id, reason="revoked")
+        return worker
+
+    async def rotate_token(self, worker_id: str, *, by: str | None = None) -> str:
+        """Give a worker another token, which is known to nobody but the caller; the old one is no longer valid."""
+        token = secrets.token_hex(32)
+        await self._change(worker_id, "rotate_token", by=by, token_hash=hash_of(token))
+        return token
+
+    async def seen(self, worker_ids: Sequence[str]) -> None:
+        if worker_ids:
+            await self._databases.central.run(Step.WORKER, lambda tx: workers.seen(tx, worker_ids))
+
+    async def release(self, worker_id: str, *, reason: str) -> int:
+        """Requeue every lease the worker holds, without penalty; returns how many there were."""
+
+        async def work(tx: Tx) -> tuple[list[Letter], int]:
+            return await self._release(tx, worker_id, reason)
+
+        letters, count = await self._databases.central.run(Step.RELEASE, work)
+        await self._after(letters)
+        return count
+
+    async def deregister(self, worker_id: str, *, reason: str = "shutdown") -> int:
+        """Take the worker out of the registry; any lease it still holds is requeued."""
+
+        async def work(tx: Tx) -> tuple[list[Letter], int]:
+            if await workers.get(tx, worker_id) is None:
+                raise NotFound(f"There is no worker {worker_id!r}.")
+            # First out of the registry, so that no lease can begin after its leases were looked for.
+            await workers.remove(tx, worker_id)
+            released = await self._release(tx, worker_id, reason)
+            entry = AuditEntry(worker_id=worker_id, event="deregister", data={"reason": reason})
+            await audit.record(tx, [entry])
+            return released
+
+        letters, count = await self._databases.central.run(Step.RELEASE, work)
+        await self._after(letters)
+        return count
+
+    async def recall_prefetched(self, worker_id: str) -> int:
+        """Ask a worker, by its next heartbeat, to give back what it prefetched and has not begun."""
+        which = dispatches.leased_by(worker_id)
+        found = await self._databases.central.run(Step.RECALL, lambda tx: dispatches.recall_prefetched(tx, which))
+        return len(found)
+
+    def _source_of(self, worker_id: str) -> RegistrationSource:
+        return RegistrationSource.DESK if worker_id == self.desk_worker else RegistrationSource.FLEET
+
+    async def _fleet_with_room(
+        self, tx: Tx, stage: Stage, slug: str, *, lock: bool = False, member: Worker | None = None
+    ) -> Fleet:
+        fleet = await catalogue.fleet(tx, stage=stage, slug=slug, lock=lock)
+        if fleet is None:
+            raise NotFound(f"There is no {stage} fleet {slug!r}.")
+        most = fleet.max_workers if fleet.max_workers is not None else self._max_fleet_workers
+        is_in = member is not None and member.fleet_id == fleet.id
+        if not is_in and await workers.count_of_fleet(tx, fleet.id) >= most:
+            raise Forbidden(f"The fleet {slug!r} is full: it has {most} workers.")
+        return fleet
+
+    async def _release(self, tx: Tx, worker_id: str, reason: str) -> tuple[list[Letter], int]:
+        found, now = await dispatches.lock_where(tx, dispatches.leased_by(worker_id))
+        moves = [
+            move for each in found.values() if (move := lifecycle.requeue(each, reason=reason, now=now)) is not None
+        ]
+        decided = [Verdict(move=each, by="release") for each in moves]
+        return await decisions.write(tx, decided, now=now, policy=self._policy), len(moves)
+
+    async def _after(self, letters: Sequence[Letter]) -> None:
+        if letters:
+            await self._wakeup.notify()
+            await self._courier.deliver(letters)
+
+    async def _change(self, worker_id: str, event: str, *, by: str | None, **values: Any) -> Worker:
+        async def work(tx: Tx) -> Worker:
+            worker = await workers.change(tx, worker_id, **values)
+            if worker is None:
+                raise NotFound(f"There is no worker {worker_id!r}.")
+            data = None if by is None else {"by": by}
+            await audit.record(tx, [AuditEntry(worker_id=worker_id, event=event, data=data)])
+            return worker
+
+        return await self._databases.central.run(Step.WORKER, work)
+
+
+def _nothing_to_run(fleet_slug: str) -> InvalidInput:
+    return InvalidInput(errors={"fleet_slug": f"The fleet {fleet_slug!r} has no active workflow for this worker."})

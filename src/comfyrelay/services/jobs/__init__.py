@@ -1,0 +1,1 @@
+"""What users submit and see: jobs, batches, files, events."""

@@ -1,0 +1,288 @@
+"""Batches: jobs submitted together, with one progress, one pause, one cancel and one retry of what failed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from comfyrelay.domain.ids import digest, new_id
+from comfyrelay.domain.pace import NEWEST, expected_seconds
+from comfyrelay.domain.states import JobStatus, Stage
+from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.submit import Item, JobRequest, Submit, check_texts, copy_of
+from comfyrelay.services.paging import Listed, listed
+from comfyrelay.services.steps import Step
+from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.outbox import Submission
+from comfyrelay.store.tenant import jobs, ledger, media
+from comfyrelay.store.tenant.jobs import Job, NewJob
+from comfyrelay.store.tenant.media import Batch
+
+MOST_ITEMS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchRequest:
+    tenant_id: str
+    user_id: str
+    idempotency_key: str
+    items: Sequence[Item]
+    label: str | None = None
+    effect_id: int | None = None
+    workflow_slug: str | None = None
+    priority: int = 0
+    webhook_url: str | None = None
+    notify_urls: Sequence[str] = field(default=(), repr=False)
+    stage: Stage | None = None
+    # what makes it the same request as another with its key; that of all the rest, where none is given
+    request_digest: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchState:
+    """A batch and how far it is. A retried item counts as its newest try."""
+
+    id: str
+    label: str | None
+    created_at: datetime
+    counts: Mapping[str, int] = field(default_factory=dict)
+    expected_seconds: float | None = None
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def done(self) -> int:
+        ended = (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELED)
+        return sum(self.counts.get(each, 0) for each in ended)
+
+    @property
+    def progress(self) -> float:
+        return self.done / self.total if self.total else 0.0
+
+
+class Batches:
+    def __init__(self, databases: Databases, submit: Submit) -> None:
+        self._databases = databases
+        self._submit = submit
+
+    async def submit(self, request: BatchRequest) -> BatchState:
+        """Accept all items or none, with a constant number of statements in each database."""
+        return (await self.submit_once(request))[0]
+
+    async def submit_once(self, request: BatchRequest) -> tuple[BatchState, bool]:
+        """The same, and whether it is a new batch."""
+        if not 1 <= len(request.items) <= MOST_ITEMS:
+            raise InvalidInput(errors={"items": f"A batch has between 1 and {MOST_ITEMS} items."})
+        check_texts(idempotency_key=request.idempotency_key, label=request.label, webhook_url=request.webhook_url)
+        pool = await self._databases.pool_of(request.tenant_id)
+        request_digest = request.request_digest or _digest(request)
+        known = await self.known(
+            request.tenant_id, idempotency_key=request.idempotency_key, request_digest=request_digest
+        )
+        if known is not None:
+            return known, False
+        batch, is_new = await self._create(pool, request, request_digest)
+        if batch.request_digest != request_digest:
+            raise IdempotencyConflict
+        return await self.state(request.tenant_id, batch.id), is_new
+
+    async def known(self, tenant_id: str, *, idempotency_key: str, request_digest: str) -> BatchState | None:
+        """The batch of a request that has come before; `IdempotencyConflict` when its key was another request's."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            batch = await media.batch(tx, tenant_id, key=idempotency_key)
+        if batch is None:
+            return None
+        if batch.request_digest != request_digest:
+            raise IdempotencyConflict
+        return await self.state(tenant_id, batch.id)
+
+    async def _create(self, pool: Database, request: BatchRequest, request_digest: str) -> tuple[Batch, bool]:
+        batch_id = new_id()
+        new = await self._new_jobs(pool, request, batch_id, request_digest)
+
+        async def work(tx: Tx) -> tuple[Batch, Sequence[Job], Submission | None]:
+            await ledger.lock_wallet(tx, request.tenant_id)
+            known = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
+            if known is not None:
+                return known, [], None
+            await self._submit.guard_concurrency(tx, request.tenant_id, request.user_id)
+            batch = await media.create_batch(
+                tx,
+                id=batch_id,
+                tenant_id=request.tenant_id,
+                user_id=request.user_id,
+                label=request.label,
+                idempotency_key=request.idempotency_key,
+                request_digest=request_digest,
+                notify_urls=list(request.notify_urls) or None,
+            )
+            made, submission = await self._submit.write(tx, new)
+            return batch, made, submission
+
+        batch, made, submission = await pool.run(Step.SUBMIT_JOB, work)
+        if submission is not None:
+            await self._submit.enqueue(pool, made, submission)
+        return batch, submission is not None
+
+    async def _new_jobs(
+        self, pool: Database, request: BatchRequest, batch_id: str, request_digest: str
+    ) -> list[NewJob]:
+        target = await self._submit.target(
+            request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
+        )
+        found = await self._submit.media(pool, request.tenant_id, request.items, target)
+        new = []
+        for number, item in enumerate(request.items):
+            try:
+                new.append(
+                    self._submit.new_job(
+                        _job_request(request, item, number),
+                        target,
+                        item,
+                        found,
+                        request_digest=request_digest,
+                        batch_id=batch_id,
+                        item_no=number,
+                    )
+                )
+            except InvalidInput as error:
+                fields = {f"items.{number}.{key}": text for key, text in error.errors.items()}
+                raise InvalidInput(f"Item {number} is not valid.", errors=fields) from error
+        return new
+
+    async def state(self, tenant_id: str, batch_id: str) -> BatchState:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            batch = await media.batch(tx, tenant_id, id_=batch_id)
+            if batch is None:
+                raise NotFound(f"There is no batch {batch_id!r}.")
+            [state] = await _states(tx, tenant_id, [batch])
+        return state
+
+    async def page(self, tenant_id: str, *, before_id: str | None = None, limit: int) -> Listed[BatchState]:
+        """Newest first."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            found = await media.batch_page(tx, tenant_id, before_id=before_id, limit=limit + 1)
+            page = listed(found, lambda each: each.id, limit=limit)
+            return page.holding(await _states(tx, tenant_id, page.items))
+
+    async def again(self, tenant_id: str, batch_id: str, *, new_seeds: bool) -> BatchState:
+        """All items of a batch once more, however they ended, as a new batch."""
+        pool = await self._databases.pool_of(tenant_id)
+        new_batch_id = new_id()
+
+        async def work(tx: Tx) -> tuple[Batch, Sequence[Job], Submission]:
+            await ledger.lock_wallet(tx, tenant_id)
+            before = await media.batch(tx, tenant_id, id_=batch_id)
+            if before is None:
+                raise NotFound(f"There is no batch {batch_id!r}.")
+            old = await jobs.newest_in_batch(tx, tenant_id, batch_id)
+            if not old:
+                raise Conflict("Nothing of this batch is left that could be run again.")
+            await self._submit.guard_concurrency(tx, tenant_id, old[0].user_id)
+            payloads = await self._submit.payloads_again(tx, old, new_seeds=new_seeds)
+            key = f"again:{new_batch_id}"
+            batch = await media.create_batch(
+                tx,
+                id=new_batch_id,
+                tenant_id=tenant_id,
+                user_id=old[0].user_id,
+                label=before.label,
+                idempotency_key=key,
+                request_digest=key,
+                notify_urls=before.notify_urls,
+            )
+            new = [
+                copy_of(each, payloads[each.id], idempotency_key=f"batch:{key}:{each.item_no}", batch_id=batch.id)
+                for each in old
+            ]
+            made, submission = await self._submit.write(tx, new)
+            return batch, made, submission
+
+        batch, made, submission = await pool.run(Step.SUBMIT_JOB, work)
+        await self._submit.enqueue(pool, made, submission)
+        return await self.state(tenant_id, batch.id)
+
+    async def retry_failed(self, tenant_id: str, batch_id: str, *, new_seeds: bool = False) -> int:
+        """New jobs for the items whose newest try failed; returns how many."""
+        pool = await self._databases.pool_of(tenant_id)
+
+        async def work(tx: Tx) -> tuple[Sequence[Job], Submission | None]:
+            await ledger.lock_wallet(tx, tenant_id)
+            if await media.batch(tx, tenant_id, id_=batch_id) is None:
+                raise NotFound(f"There is no batch {batch_id!r}.")
+            newest = await jobs.newest_in_batch(tx, tenant_id, batch_id)
+            failed = [each for each in newest if each.status == JobStatus.FAILED]
+            if not failed:
+                return [], None
+            await self._submit.guard_concurrency(tx, tenant_id, failed[0].user_id, batch_id=batch_id)
+            return await self._submit.write_retries(tx, failed, new_seeds=new_seeds)
+
+        made, submission = await pool.run(Step.SUBMIT_JOB, work)
+        if submission is not None:
+            await self._submit.enqueue(pool, made, submission)
+        return len(made)
+
+
+async def _states(tx: Tx, tenant_id: str, batches: Sequence[Batch]) -> list[BatchState]:
+    counts = await jobs.count_in_batches(tx, tenant_id, [each.id for each in batches])
+    expected = await _expected(tx, tenant_id, counts)
+    return [
+        BatchState(
+            id=each.id,
+            label=each.label,
+            created_at=each.created_at,
+            counts=counts.get(each.id, {}),
+            expected_seconds=expected.get(each.id),
+        )
+        for each in batches
+    ]
+
+
+async def _expected(tx: Tx, tenant_id: str, counts: Mapping[str, Mapping[str, int]]) -> dict[str, float | None]:
+    """Only of those that go on: most batches of a list are over."""
+    going = {
+        id_: (each.get(JobStatus.QUEUED, 0), each.get(JobStatus.PROCESSING, 0))
+        for id_, each in counts.items()
+        if each.get(JobStatus.COMPLETED) and (each.get(JobStatus.QUEUED) or each.get(JobStatus.PROCESSING))
+    }
+    if not going:
+        return {}
+    done, now = await jobs.newest_done(tx, tenant_id, list(going), limit=NEWEST)
+    return {
+        id_: expected_seconds(done.get(id_, ()), queued=queued, processing=processing, now=now)
+        for id_, (queued, processing) in going.items()
+    }
+
+
+def _digest(request: BatchRequest) -> str:
+    return digest(
+        {
+            "label": request.label,
+            "effect_id": request.effect_id,
+            "workflow_slug": request.workflow_slug,
+            "priority": request.priority,
+            "webhook_url": request.webhook_url,
+            "notify_urls": list(request.notify_urls),
+            "stage": request.stage,
+            "items": [
+                [dict(each.input_payload), each.input_file_id, each.video_id, each.label, each.output_folder]
+                for each in request.items
+            ],
+        }
+    )
+
+
+def _job_request(request: BatchRequest, item: Item, number: int) -> JobRequest:
+    return JobRequest(
+        tenant_id=request.tenant_id,
+        user_id=request.user_id,
+        idempotency_key=f"batch:{request.idempotency_key}:{number}",
+        effect_id=request.effect_id,
+        workflow_slug=request.workflow_slug,
+        item=item,
+        priority=request.priority,
+        webhook_url=request.webhook_url,
+        stage=request.stage,
+    )

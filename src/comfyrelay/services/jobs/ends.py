@@ -1,0 +1,59 @@
+"""What is known of jobs that have just ended: the jobs, their batches as they are now, and whether anything is left."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from comfyrelay.services.databases import Databases
+from comfyrelay.store.tenant import jobs, media
+from comfyrelay.store.tenant.jobs import Job
+
+__all__ = ["BatchEnds", "Ends", "Looked"]
+
+# A batch that is canceled ends all at once.
+JOBS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchEnds:
+    """A batch, its items by status (a retried one as its newest try), and who asked to be told of its end."""
+
+    id: str
+    label: str | None
+    counts: Mapping[str, int]
+    notify_urls: Sequence[str] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Looked:
+    """`jobs` in the order in which they ended; `active` counts what is queued or runs, a batch as one."""
+
+    jobs: Sequence[Job]
+    batches: Mapping[str, BatchEnds]
+    active: int
+
+
+class Ends:
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+
+    async def look(self, tenant_id: str, user_id: str, job_ids: Iterable[str]) -> Looked:
+        """Of jobs that were deleted meanwhile nothing is told."""
+        wanted = list(job_ids)
+        found: list[Job] = []
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            for start in range(0, len(wanted), JOBS_AT_ONCE):
+                found += await jobs.by_ids(tx, wanted[start : start + JOBS_AT_ONCE])
+            ids = sorted({each.batch_id for each in found if each.batch_id is not None})
+            counts = await jobs.count_in_batches(tx, tenant_id, ids) if ids else {}
+            batches = await media.batches_of(tx, tenant_id, ids) if ids else []
+            active = await jobs.count_active(tx, tenant_id, user_id)
+        return Looked(
+            jobs=sorted(found, key=lambda each: each.completed_at or each.created_at),
+            batches={
+                each.id: BatchEnds(
+                    id=each.id, label=each.label, counts=counts.get(each.id, {}), notify_urls=each.notify_urls or ()
+                )
+                for each in batches
+            },
+            active=active,
+        )

@@ -1,0 +1,107 @@
+"""Removing videos and jobs with their files. The rows go first, with a note of the objects; the objects follow.
+
+Storage may be out of reach for a while: what is noted is removed later, and nothing is forgotten.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import structlog
+
+from comfyrelay.domain.states import TERMINAL_JOB
+from comfyrelay.errors import Conflict, NotFound, PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
+from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.tenant import jobs, ledger, media, removals
+from comfyrelay.store.tenant.removals import Removal
+
+__all__ = ["Removing"]
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 500
+# Younger ones are still in the hands of the process that made them.
+GRACE_SECONDS = 60.0
+Work = Callable[[Tx], Awaitable[list[Removal]]]
+IN_USE = "A job that has not ended needs this: cancel it, or wait for it."
+
+
+class Removing:
+    def __init__(self, databases: Databases, objects: ObjectStore) -> None:
+        self._databases = databases
+        self._objects = objects
+
+    async def video(self, tenant_id: str, video_id: str) -> None:
+        """Remove a video, the file it was made of and everything that jobs made of it."""
+
+        async def work(tx: Tx) -> list[Removal]:
+            await ledger.lock_wallet(tx, tenant_id)
+            video = await media.video(tx, tenant_id, video_id)
+            if video is None:
+                raise NotFound(f"There is no video {video_id!r}.")
+            named = {video.original_file_id, video.processed_file_id, *await removals.of_video(tx, tenant_id, video_id)}
+            return await _remove_files(tx, tenant_id, [each for each in named if each], video_id=video_id)
+
+        await self._run(tenant_id, work)
+
+    async def job(self, tenant_id: str, job_id: str) -> None:
+        """Remove a job that has ended, with its history and its output. What it cost stays in the ledger."""
+        # leases that ended without a result may have left something, too
+        left = [each.path async for each in self._objects.list(f"tenants/{tenant_id}/ai-jobs/{job_id}")]
+
+        async def work(tx: Tx) -> list[Removal]:
+            await ledger.lock_wallet(tx, tenant_id)
+            job = await jobs.get(tx, tenant_id, job_id)
+            if job is None:
+                raise NotFound(f"There is no job {job_id!r}.")
+            if job.status not in TERMINAL_JOB:
+                raise Conflict(f"Only a job that has ended can be deleted; this one is {job.status}.")
+            named = [job.output_file_id] if job.output_file_id else []
+            removed = await _remove_files(tx, tenant_id, named, left=left)
+            await removals.remove_job(tx, tenant_id, job_id)
+            return removed
+
+        await self._run(tenant_id, work)
+
+    async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> int:
+        """Remove the objects that are still noted; returns how many there were."""
+        done = 0
+        for name in self._databases.pools:
+            try:
+                async with self._databases.pool(name).read() as tx:
+                    found = await removals.pending(tx, limit=AT_ONCE, older_than_seconds=grace_seconds)
+                await self._remove_objects(self._databases.pool(name), found)
+                done += len(found)
+            except PoolUnavailable:
+                log.info("removal.pool_down", pool=name)
+        return done
+
+    async def _run(self, tenant_id: str, work: Work) -> None:
+        pool = await self._databases.pool_of(tenant_id)
+        removed = await pool.run(Step.REMOVE, work)
+        try:
+            await self._remove_objects(pool, removed)
+        except Exception:
+            # the rows are gone, which is what the caller was promised; the objects are noted
+            log.warning("removal.left_for_later", pool=pool.name, objects=len(removed), exc_info=True)
+
+    async def _remove_objects(self, pool: Database, found: Sequence[Removal]) -> None:
+        if found:
+            await self._objects.remove_many([each.path for each in found])
+            await pool.run(Step.REMOVE_FORGET, lambda tx: removals.finish(tx, [each.id for each in found]))
+
+
+async def _remove_files(
+    tx: Tx, tenant_id: str, file_ids: Sequence[str], *, video_id: str | None = None, left: Iterable[str] = ()
+) -> list[Removal]:
+    found = await media.files_of(tx, tenant_id, file_ids)
+    kept = await removals.keep(tx, found, beside=video_id)
+    going = [each for each in found.values() if each.id not in kept]
+    if await removals.has_live_job(tx, tenant_id, going, video_id=video_id):
+        raise Conflict(IN_USE)
+    if video_id is not None:
+        await removals.remove_video(tx, tenant_id, video_id)
+    staying = {each.path for each in found.values() if each.id in kept}
+    paths = {*left, *(each.path for each in going)} - staying
+    return await removals.remove_files(tx, tenant_id, [each.id for each in going], paths)

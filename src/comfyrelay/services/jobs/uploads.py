@@ -1,0 +1,230 @@
+"""Uploads: a file is known before its bytes come, and the bytes go straight to object storage."""
+
+import asyncio
+import hashlib
+import mimetypes
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.errors import InvalidInput, TooLarge
+from comfyrelay.media_types import guess_media_type
+from comfyrelay.services.catalogue.library import Library
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
+from comfyrelay.storage.objects import LocalObjects, ObjectStore, SignedUpload
+from comfyrelay.store.central.tenants import User
+from comfyrelay.store.database import Database
+from comfyrelay.store.tenant import media
+from comfyrelay.store.tenant.media import File, Video
+
+__all__ = ["NewUpload", "Upload", "Uploads", "check_upload", "extension_of"]
+
+MEDIA_TYPES = ("image/", "video/", "audio/")
+PIECE_BYTES = 1024 * 1024
+# Files that are copied: how many are known of in one transaction, and how many are on their way at once.
+TAKEN_TOGETHER = 200
+COPIED_AT_ONCE = 8
+_EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewUpload:
+    """What a user announces."""
+
+    mime_type: str
+    size: int
+    original_filename: str
+    effect_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upload:
+    """A file, and how its bytes may be sent."""
+
+    file: File
+    signed: SignedUpload
+
+
+class Uploads:
+    def __init__(
+        self,
+        databases: Databases,
+        objects: ObjectStore,
+        library: Library,
+        *,
+        disk: str,
+        max_bytes: int,
+        ttl_seconds: float,
+    ) -> None:
+        self._databases = databases
+        self._objects = objects
+        self._library = library
+        self._disk = disk
+        self._max_bytes = max_bytes
+        self._ttl_seconds = ttl_seconds
+
+    async def begin(self, user: User, new: NewUpload) -> Upload:
+        """Make the file's row, then say where its bytes go. The type and the length are part of the signature."""
+        check_upload(new, max_bytes=self._max_bytes)
+        await self._check_effect(new)
+        row = self._row(user, new)
+        signed = await self._objects.sign_upload(
+            row["path"], content_type=new.mime_type, size=new.size, ttl_seconds=self._ttl_seconds
+        )
+        pool = await self._databases.pool_of(user.tenant_id)
+        await pool.run(Step.TENANT, lambda tx: media.create_files(tx, [row]))
+        return Upload(file=(await self._files(pool, user, [row["id"]]))[0], signed=signed)
+
+    async def names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
+        """What the user calls these files, as far as they are the user's."""
+        pool = await self._databases.pool_of(user.tenant_id)
+        return {each.id: each.original_filename or "" for each in await self._files(pool, user, file_ids)}
+
+    async def take(self, user: User, sources: Sequence[Path]) -> dict[Path, str]:
+        """Files of this machine, copied to where jobs find them; their ids. One that is refused is so before any is
+        copied."""
+        announced = await asyncio.to_thread(lambda: [_announced(each) for each in sources])
+        for each in announced:
+            check_upload(each, max_bytes=self._max_bytes)
+        rows = {source: self._row(user, new) for source, new in zip(sources, announced, strict=True)}
+        pool = await self._databases.pool_of(user.tenant_id)
+        for start in range(0, len(rows), TAKEN_TOGETHER):
+            await self._take_some(pool, dict([*rows.items()][start : start + TAKEN_TOGETHER]))
+        return {source: row["id"] for source, row in rows.items()}
+
+    async def _take_some(self, pool: Database, rows: Mapping[Path, dict[str, Any]]) -> None:
+        new = list(rows.values())
+        try:
+            await self._copy_all(rows)
+            await pool.run(Step.TENANT, lambda tx: media.create_files(tx, new))
+        except BaseException:
+            # nobody else knows of them
+            await self._objects.remove_many([row["path"] for row in new])
+            raise
+
+    async def _copy_all(self, rows: Mapping[Path, dict[str, Any]]) -> None:
+        """Several at once: each waits for the disk."""
+        turn = asyncio.Semaphore(COPIED_AT_ONCE)
+
+        async def copy(source: Path, row: dict[str, Any]) -> None:
+            async with turn:
+                with _readable(source):
+                    row["content_hash"] = await self._copy(source, row["path"], row["size"])
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for source, row in rows.items():
+                    group.create_task(copy(source, row))
+        except ExceptionGroup as failed:
+            # one sentence is enough, and the first is as good as any
+            raise failed.exceptions[0] from None
+
+    async def _copy(self, source: Path, path: str, size: int) -> str:
+        """Returns the SHA-256 of what was copied."""
+        digest = hashlib.sha256()
+        if size > PIECE_BYTES and isinstance(self._objects, LocalObjects):
+            async with self._objects.receive(path, size=size) as receiver:
+                with await asyncio.to_thread(source.open, "rb") as file:
+                    while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
+                        digest.update(piece)
+                        await receiver.write(piece)
+        else:
+            content = await asyncio.to_thread(source.read_bytes)
+            digest.update(content)
+            await self._objects.put(path, content)
+        return digest.hexdigest()
+
+    def _row(self, user: User, new: NewUpload) -> dict[str, Any]:
+        id_ = new_id()
+        return {
+            "id": id_,
+            "tenant_id": user.tenant_id,
+            "user_id": user.id,
+            "disk": self._disk,
+            "path": f"tenants/{user.tenant_id}/uploads/{id_}{extension_of(new)}",
+            "mime_type": new.mime_type,
+            "size": new.size,
+            "original_filename": new.original_filename,
+        }
+
+    async def make_video(
+        self, user: User, *, original_file_id: str, title: str | None = None, effect_id: int | None = None
+    ) -> Video:
+        """A video of a file that has arrived."""
+        pool = await self._databases.pool_of(user.tenant_id)
+        found = await self._files(pool, user, [original_file_id])
+        if not found:
+            raise InvalidInput(errors={"original_file_id": "There is no such file of yours."})
+        if effect_id is not None:
+            await self._library.effect(id_=effect_id)
+        await self._require_arrived(found[0])
+        id_ = new_id()
+        values = {
+            "id": id_,
+            "tenant_id": user.tenant_id,
+            "user_id": user.id,
+            "title": title,
+            "effect_id": effect_id,
+            "original_file_id": original_file_id,
+        }
+        await pool.run(Step.TENANT, lambda tx: media.create_video(tx, **values))
+        async with pool.read() as tx:
+            return (await media.videos_of(tx, user.tenant_id, [id_]))[id_]
+
+    async def _require_arrived(self, file: File) -> None:
+        stat = await self._objects.stat(file.path)
+        if stat is None:
+            raise InvalidInput(errors={"original_file_id": "This file has not been uploaded yet."})
+        if file.size is not None and stat.size != file.size:
+            told = f"This file has {stat.size} bytes, not {file.size}: upload it again."
+            raise InvalidInput(errors={"original_file_id": told})
+
+    async def _check_effect(self, new: NewUpload) -> None:
+        """Better now than after an upload of an hour."""
+        if new.effect_id is None:
+            return
+        effect = await self._library.effect(id_=new.effect_id)
+        for each in effect.inputs:
+            if each.is_primary_input and not new.mime_type.startswith(f"{each.type}/"):
+                raise InvalidInput(errors={"mime_type": f"This effect takes {each.type}, not {new.mime_type}."})
+
+    async def _files(self, pool: Database, user: User, ids: Sequence[str]) -> list[File]:
+        async with pool.read() as tx:
+            return list((await media.files_of(tx, user.tenant_id, ids)).values())
+
+
+@contextmanager
+def _readable(source: Path) -> Iterator[None]:
+    """Say of a file on this machine why it cannot be taken; storage speaks for itself."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInput(errors={"file": f"{source.name} cannot be read: {error.strerror}."}) from None
+
+
+def _announced(source: Path) -> NewUpload:
+    with _readable(source):
+        size = source.stat().st_size
+    guessed = guess_media_type(source.name) or "application/octet-stream"
+    return NewUpload(mime_type=guessed, size=size, original_filename=source.name)
+
+
+def check_upload(new: NewUpload, *, max_bytes: int) -> None:
+    if not new.mime_type.startswith(MEDIA_TYPES):
+        told = f"Only images, videos and audio can be uploaded; {new.original_filename!r} is {new.mime_type}."
+        raise InvalidInput(errors={"mime_type": told})
+    if new.size > max_bytes:
+        raise TooLarge(f"The file is too large: at most {max_bytes} bytes are allowed.")
+
+
+def extension_of(new: NewUpload) -> str:
+    """What the name ends in, if that can be in a path; ComfyUI looks at it."""
+    given = PurePosixPath(new.original_filename).suffix.lower()
+    if _EXTENSION.fullmatch(given):
+        return given
+    return mimetypes.guess_extension(new.mime_type) or ""

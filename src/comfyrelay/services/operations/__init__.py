@@ -1,0 +1,1 @@
+"""What keeps the service in order, and shows how it is."""

@@ -1,0 +1,154 @@
+"""The queue, the tenants and the audit as an operator looks at them, and what an operator does to one dispatch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.waiting import Waiting
+from comfyrelay.errors import NotFound, PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.submit import Submit
+from comfyrelay.services.paging import Listed
+from comfyrelay.services.queue.control import Control
+from comfyrelay.services.queue.waiting import WhyWaiting
+from comfyrelay.store.central import audit, catalogue, dispatch_list, dispatches, tenants, workers
+from comfyrelay.store.central.audit import AuditRecord
+from comfyrelay.store.central.dispatch_list import DispatchFilter, ListedDispatch
+from comfyrelay.store.central.tenants import ListedTenant
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import ledger
+from comfyrelay.store.tenant.jobs import Job
+
+__all__ = ["DispatchView", "Inspection", "Retried", "TenantView"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DispatchView:
+    """A dispatch with what it runs and who ran it last."""
+
+    dispatch: Dispatch
+    workflow_slug: str
+    progress: Any
+    last_worker_id: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retried:
+    """The new job, and its dispatch if the queue has heard of it already."""
+
+    job: Job
+    dispatch: DispatchView | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TenantView:
+    """A tenant and its balance, which is not known while its pool is down."""
+
+    tenant: ListedTenant
+    balance: int | None
+
+
+class Inspection:
+    def __init__(self, databases: Databases, control: Control, submit: Submit, waiting: WhyWaiting) -> None:
+        self._databases = databases
+        self._control = control
+        self._submit = submit
+        self._waiting = waiting
+
+    async def dispatches(
+        self, wanted: DispatchFilter, *, workflow_slug: str | None = None, cursor: int | None = None, limit: int
+    ) -> Listed[DispatchView]:
+        async with self._databases.central.read() as tx:
+            if workflow_slug is not None:
+                workflow = await catalogue.workflow(tx, slug=workflow_slug)
+                if workflow is None:
+                    return Listed(items=[])
+                wanted = replace(wanted, workflow_id=workflow.id)
+            found, before = await dispatch_list.page(tx, wanted, before_id=cursor, limit=limit)
+            views = await _dispatch_views(tx, found)
+        return Listed(items=views, next_cursor=None if before is None else str(before))
+
+    async def dispatch(self, dispatch_id: int) -> DispatchView:
+        async with self._databases.central.read() as tx:
+            found = await dispatch_list.get(tx, dispatch_id)
+            if found is None:
+                raise NotFound(f"There is no dispatch {dispatch_id}.")
+            return (await _dispatch_views(tx, [found]))[0]
+
+    async def cancel(self, dispatch_id: int) -> DispatchView:
+        found = (await self.dispatch(dispatch_id)).dispatch
+        await self._control.cancel(found.tenant_id, found.tenant_job_id)
+        return await self.dispatch(dispatch_id)
+
+    async def set_priority(self, dispatch_id: int, priority: int) -> DispatchView:
+        """An operator's priority is not held to the range of the users'."""
+        found = (await self.dispatch(dispatch_id)).dispatch
+        await self._control.set_priority(found.tenant_id, found.tenant_job_id, priority)
+        return await self.dispatch(dispatch_id)
+
+    async def retry(self, dispatch_id: int) -> Retried:
+        """A new job for the tenant, as the user's own retry: with its own tokens, and within the user's limit."""
+        old = (await self.dispatch(dispatch_id)).dispatch
+        job = await self._submit.retry(old.tenant_id, old.tenant_job_id)
+        async with self._databases.central.read() as tx:
+            made = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
+            views = await _dispatch_views(tx, [ListedDispatch(dispatch=made, progress=None)] if made else [])
+        return Retried(job=job, dispatch=views[0] if views else None)
+
+    async def waiting(self, dispatch_id: int) -> Waiting:
+        found = (await self.dispatch(dispatch_id)).dispatch
+        return await self._waiting.of_job(found.tenant_id, found.tenant_job_id)
+
+    async def tenants(self, *, email: str | None = None, cursor: str | None = None, limit: int) -> Listed[TenantView]:
+        async with self._databases.central.read() as tx:
+            found, before = await tenants.page(tx, email=email, before_id=cursor, limit=limit)
+        balances = await self._balances(found)
+        views = [TenantView(tenant=each, balance=balances.get(each.id)) for each in found]
+        return Listed(items=views, next_cursor=before)
+
+    async def audit_logs(
+        self, *, worker_id: str | None = None, event: str | None = None, cursor: int | None = None, limit: int
+    ) -> Listed[AuditRecord]:
+        async with self._databases.central.read() as tx:
+            found, before = await audit.page(tx, worker_id=worker_id, event=event, before_id=cursor, limit=limit)
+        return Listed(items=found, next_cursor=None if before is None else str(before))
+
+    async def audit_logs_of(
+        self, worker_id: str, *, event: str | None = None, cursor: int | None = None, limit: int
+    ) -> Listed[AuditRecord]:
+        """What happened to one worker; those that have left are remembered too."""
+        found = await self.audit_logs(worker_id=worker_id, event=event, cursor=cursor, limit=limit)
+        if not found.items:
+            async with self._databases.central.read() as tx:
+                known = await workers.get(tx, worker_id) or (await audit.page(tx, worker_id=worker_id, limit=1))[0]
+            if not known:
+                raise NotFound(f"There is no worker {worker_id!r}, and never was.")
+        return found
+
+    async def _balances(self, found: Sequence[ListedTenant]) -> dict[str, int]:
+        balances: dict[str, int] = {}
+        for pool in sorted({each.db_pool for each in found}):
+            ids = [each.id for each in found if each.db_pool == pool]
+            try:
+                with self._databases.watched(pool):
+                    async with self._databases.pool(pool).read() as tx:
+                        balances |= dict.fromkeys(ids, 0) | await ledger.balances(tx, ids)
+            except PoolUnavailable:
+                # the other pools' tenants can be told of all the same
+                continue
+        return balances
+
+
+async def _dispatch_views(tx: Tx, found: Sequence[ListedDispatch]) -> list[DispatchView]:
+    slugs = await catalogue.workflow_slugs(tx, {each.dispatch.workflow_id for each in found})
+    workers_ = await dispatch_list.last_workers(tx, [each.dispatch.id for each in found])
+    return [
+        DispatchView(
+            dispatch=each.dispatch,
+            workflow_slug=slugs[each.dispatch.workflow_id],
+            progress=each.progress,
+            last_worker_id=workers_.get(each.dispatch.id),
+        )
+        for each in found
+    ]

@@ -1,0 +1,407 @@
+"""The reconciler compares queue, jobs and ledger, reports every disagreement, and on request mends it.
+
+Work goes on while it looks, so what it finds it looks at a second time, and only what is still there counts.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+import structlog
+
+from comfyrelay.domain import lifecycle
+from comfyrelay.domain.agreement import Finding, JobFacts, Kind, disagreements
+from comfyrelay.domain.failover import FailoverPolicy
+from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.messages import Message
+from comfyrelay.domain.settlement import settlement_of, video_status_of
+from comfyrelay.domain.states import ACTIVE_JOB, JOB_STATUS_OF, DispatchStatus, JobStatus, Said, TransactionType
+from comfyrelay.errors import PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.outbox.delivery import Courier
+from comfyrelay.services.outbox.recovery import Relay
+from comfyrelay.services.queue import decisions
+from comfyrelay.services.queue.decisions import Verdict
+from comfyrelay.services.steps import Step
+from comfyrelay.store import outbox
+from comfyrelay.store.central import dispatches, leases
+from comfyrelay.store.central import tables as central
+from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.outbox import Letter
+from comfyrelay.store.tenant import jobs, ledger, media
+from comfyrelay.store.tenant import tables as tenant
+from comfyrelay.store.tenant.jobs import Job
+from comfyrelay.store.tenant.ledger import Entry
+
+log = structlog.get_logger(__name__)
+
+PAGE = 500
+# Steps older than this are not "under way" any more, they are stuck.
+STUCK_SECONDS = 60.0
+
+_SAID = {
+    DispatchStatus.QUEUED: Said.REQUEUED,
+    DispatchStatus.LEASED: Said.STARTED,
+    DispatchStatus.COMPLETED: Said.COMPLETED,
+    DispatchStatus.FAILED: Said.FAILED,
+    DispatchStatus.CANCELED: Said.CANCELED,
+    DispatchStatus.PAUSED: Said.PAUSED,
+}
+
+
+@dataclass(kw_only=True, slots=True)
+class Report:
+    findings: list[Finding] = field(default_factory=list)
+    repaired: list[Finding] = field(default_factory=list)
+    pools_down: list[str] = field(default_factory=list)
+    jobs: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.findings and not self.pools_down
+
+
+class Reconciler:
+    def __init__(self, databases: Databases, courier: Courier, relay: Relay, *, policy: FailoverPolicy) -> None:
+        self._databases = databases
+        self._courier = courier
+        self._relay = relay
+        self._policy = policy
+
+    async def run(self, *, repair: bool = False) -> Report:
+        """Look at everything; with `repair`, mend what is found. Findings are what was found before mending."""
+        report = Report()
+        await self._look_at_leases(report, repair=repair)
+        await self._look_at_dispatches(report, repair=repair)
+        for pool in self._databases.pools:
+            try:
+                with self._databases.watched(pool):
+                    await self._look_at_pool(pool, report, repair=repair)
+            except PoolUnavailable as error:
+                if error.pool == self._databases.central.name:
+                    raise
+                report.pools_down.append(pool)
+        return report
+
+    async def _look_at_pool(self, pool: str, report: Report, *, repair: bool) -> None:
+        await self._look_at_outboxes(pool, report, repair=repair)
+        after = ""
+        while True:
+            async with self._databases.pool(pool).read() as tx:
+                page = await jobs.page_after(tx, after_id=after, limit=PAGE)
+            if not page:
+                break
+            after = page[-1].id
+            report.jobs += len(page)
+            suspects = await self._disagreements(pool, page)
+            if suspects:
+                await self._look_again(pool, suspects, report, repair=repair)
+        await self._look_at_wallets(pool, report, repair=repair)
+
+    async def _look_again(self, pool: str, suspects: Sequence[Finding], report: Report, *, repair: bool) -> None:
+        job_ids = sorted({each.job_id for each in suspects if each.job_id is not None})
+        async with self._databases.pool(pool).read() as tx:
+            page = await jobs.by_ids(tx, job_ids)
+        before = {each.key for each in suspects}
+        confirmed = [each for each in await self._disagreements(pool, page) if each.key in before]
+        report.findings.extend(confirmed)
+        if not repair:
+            return
+        # Mending one thing can be what another waits for: the queue's verdict first, then tokens and video.
+        for _ in range(len(Kind)):
+            async with self._databases.pool(pool).read() as tx:
+                page = await jobs.by_ids(tx, job_ids)
+            left = await self._disagreements(pool, page)
+            if not left:
+                break
+            done: set[str | None] = set()
+            for finding in left:
+                if finding.job_id not in done:
+                    await self._mend(pool, finding)
+                    done.add(finding.job_id)
+        report.repaired.extend(confirmed)
+
+    async def _disagreements(self, pool: str, page: Sequence[Job]) -> list[Finding]:
+        return [finding for facts in await self._facts(pool, page) for finding in disagreements(facts)]
+
+    async def _facts(self, pool: str, page: Sequence[Job]) -> list[JobFacts]:
+        ids = [each.id for each in page]
+        async with self._databases.central.read() as tx:
+            queued = await dispatches.of_jobs(tx, [(each.tenant_id, each.id) for each in page])
+            told = {
+                (m.job_id, m.version) for each in await outbox.letters(tx, pool, limit=10_000) for m in each.messages
+            }
+        async with self._databases.pool(pool).read() as tx:
+            submitted = {id_ for each in await outbox.submissions(tx, limit=10_000) for id_ in each.job_ids}
+            entries = await ledger.of_jobs(tx, ids)
+            videos = await media.videos_of_jobs(tx, ids)
+        return [
+            JobFacts(
+                pool=pool,
+                job_id=job.id,
+                tenant_id=job.tenant_id,
+                status=job.status,
+                reserved_tokens=job.reserved_tokens,
+                dispatch_version=job.dispatch_version,
+                dispatch=queued.get(job.id),
+                transactions={each.type: each.amount for each in entries.get(job.id, [])},
+                video_status=videos[job.id].status if job.id in videos else None,
+                # Only the very next move explains anything: older ones are applied, and later ones wait for it.
+                has_letter=(job.id, job.dispatch_version + 1) in told,
+                has_submission=job.id in submitted,
+            )
+            for job in page
+        ]
+
+    async def _mend(self, pool: str, finding: Finding) -> None:
+        assert finding.tenant_id is not None
+        assert finding.job_id is not None
+        database = self._databases.pool(pool)
+        async with database.read() as tx:
+            job = await jobs.get(tx, finding.tenant_id, finding.job_id)
+        if job is None:
+            return
+        log.info("reconcile.mend", kind=finding.kind, job=job.id)
+        match finding.kind:
+            case Kind.MISSING_DISPATCH:
+                await self._relay.enqueue(pool, [job])
+                await self._settle_version(pool, job)
+            case Kind.JOB_BEHIND:
+                await self._bring_up(pool, job)
+            case Kind.DISPATCH_BEHIND:
+                await self._end_dispatch(job)
+            case Kind.SETTLED_EARLY:
+                await self._give_up(job, "Its tokens were settled before it ended.")
+            case Kind.MISSING_RESERVE | Kind.UNSETTLED | Kind.SETTLED_WRONG:
+                await database.run(Step.REPAIR, lambda tx: _mend_tokens(tx, job, finding.kind))
+            case Kind.VIDEO_DIFFERS:
+                await database.run(Step.REPAIR, lambda tx: _mend_video(tx, job))
+            case _:
+                raise AssertionError(f"{finding.kind} is not about a job")
+
+    async def _settle_version(self, pool: str, job: Job) -> None:
+        """A dispatch made anew counts its moves from zero again."""
+        await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, 0))
+
+    async def _bring_up(self, pool: str, job: Job) -> None:
+        """Tell the job where its dispatch stands, as if the lost letters had come."""
+        async with self._databases.central.read() as tx:
+            dispatch = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
+            now = await dispatches.now(tx)
+        if dispatch is None:
+            return
+        version = dispatch.version
+        await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version - 1))
+        if JOB_STATUS_OF[DispatchStatus(dispatch.status)] == job.status:
+            await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version))
+            return
+        letter = Letter(id=0, db_pool=pool, messages=[_lost_message(dispatch, now)])
+        await self._courier.apply(pool, [letter])
+
+    async def _end_dispatch(self, job: Job) -> None:
+        status = DispatchStatus(job.status)
+
+        def decide(dispatch: Dispatch, now: datetime) -> Move | None:
+            return lifecycle.follow(dispatch, status=status, now=now)
+
+        async def work(tx: Tx) -> None:
+            found, now = await dispatches.lock_where(tx, dispatches.of_job(job.tenant_id, job.id))
+            for each in found.values():
+                move = decide(each, now)
+                if move is not None:
+                    await dispatches.write(tx, [move])
+                    await leases.end(tx, [(move, "reconcile")], at=now)
+
+        await self._databases.central.run(Step.REPAIR, work)
+
+    async def _give_up(self, job: Job, error: str) -> None:
+        await self._fail(dispatches.of_job(job.tenant_id, job.id), error)
+
+    async def _fail(self, condition: dispatches.Condition, error: str) -> None:
+        async def work(tx: Tx) -> list[Letter]:
+            found, now = await dispatches.lock_where(tx, condition)
+            moves = [
+                move for each in found.values() if (move := lifecycle.give_up(each, error=error, now=now)) is not None
+            ]
+            decided = [Verdict(move=each, by="reconcile") for each in moves]
+            return await decisions.write(tx, decided, now=now, policy=self._policy)
+
+        await self._courier.deliver(await self._databases.central.run(Step.REPAIR, work))
+
+    async def _look_at_outboxes(self, pool: str, report: Report, *, repair: bool) -> None:
+        async with self._databases.central.read() as tx:
+            letters = await outbox.stuck(tx, central.outbox, db_pool=pool, older_than_seconds=STUCK_SECONDS)
+        async with self._databases.pool(pool).read() as tx:
+            submissions = await outbox.stuck(tx, tenant.outbox, older_than_seconds=STUCK_SECONDS)
+        for count, what in ((letters, "verdicts"), (submissions, "submissions")):
+            if count:
+                text = f"{count} {what} have been under way for more than {STUCK_SECONDS:g} s."
+                report.findings.append(Finding(kind=Kind.STUCK_OUTBOX, text=text, pool=pool))
+        if repair:
+            await self._relay.enqueue_pending(pool)
+            await self._relay.deliver_pending(pool)
+            report.repaired.extend(
+                each for each in report.findings if each.kind is Kind.STUCK_OUTBOX and each.pool == pool
+            )
+
+    async def _look_at_dispatches(self, report: Report, *, repair: bool) -> None:
+        """Dispatches whose job is gone, and dispatches of a pool that is not configured."""
+        after = 0
+        while True:
+            async with self._databases.central.read() as tx:
+                page = await dispatches.active_page(tx, after_id=after, limit=PAGE)
+            if not page:
+                return
+            after = page[-1].id
+            by_pool: dict[str, list[Dispatch]] = defaultdict(list)
+            for each in page:
+                by_pool[each.db_pool].append(each)
+            for pool, found in by_pool.items():
+                if pool in self._databases.pools:
+                    await self._look_at_orphans(self._databases.pool(pool), found, report, repair=repair)
+                else:
+                    text = f"{len(found)} dispatches are of the tenant pool {pool!r}, which is not configured."
+                    report.findings.append(Finding(kind=Kind.UNKNOWN_POOL, text=text, pool=pool))
+
+    async def _look_at_orphans(
+        self, database: Database, found: Sequence[Dispatch], report: Report, *, repair: bool
+    ) -> None:
+        try:
+            with self._databases.watched(database.name):
+                async with database.read() as tx:
+                    there = {each.id for each in await jobs.by_ids(tx, [each.tenant_job_id for each in found])}
+        except PoolUnavailable:
+            return
+        for each in found:
+            if each.tenant_job_id in there:
+                continue
+            finding = Finding(
+                kind=Kind.ORPHANED_DISPATCH,
+                text=f"The dispatch is {each.status}, but its job does not exist.",
+                pool=database.name,
+                tenant_id=each.tenant_id,
+                job_id=each.tenant_job_id,
+                dispatch_id=each.id,
+            )
+            report.findings.append(finding)
+            if repair:
+                condition = dispatches.of_job(each.tenant_id, each.tenant_job_id)
+                await self._fail(condition, "The job no longer exists.")
+                report.repaired.append(finding)
+
+    async def _look_at_leases(self, report: Report, *, repair: bool) -> None:
+        async with self._databases.central.read() as tx:
+            dangling = await leases.dangling(tx, limit=10_000)
+        if dangling:
+            text = f"{len(dangling)} leases in the history have no end, but their dispatches have moved on."
+            finding = Finding(kind=Kind.DANGLING_LEASE, text=text, pool=self._databases.central.name)
+            report.findings.append(finding)
+            if repair:
+                await self._databases.central.run(Step.REPAIR, lambda tx: leases.close_dangling(tx, dangling))
+                report.repaired.append(finding)
+
+    async def _look_at_wallets(self, pool: str, report: Report, *, repair: bool) -> None:
+        database = self._databases.pool(pool)
+        async with database.read() as tx:
+            held = await ledger.transactions_without_job(tx, limit=10_000)
+            drifted = await ledger.drifted_wallets(tx)
+        for each in held:
+            finding = Finding(
+                kind=Kind.ORPHANED_RESERVE,
+                text=f"{-each.amount} tokens are held for a job that does not exist.",
+                pool=pool,
+                tenant_id=each.tenant_id,
+                job_id=each.job_id,
+            )
+            report.findings.append(finding)
+            if repair:
+                await database.run(Step.REPAIR, partial(_refund, held=each))
+                report.repaired.append(finding)
+        for tenant_id, (balance, total) in drifted.items():
+            text = f"The balance is {balance}, but the transactions come to {total}."
+            finding = Finding(kind=Kind.WALLET_DRIFT, text=text, pool=pool, tenant_id=tenant_id)
+            report.findings.append(finding)
+            if repair:
+                await database.run(Step.REPAIR, partial(_mend_wallet, tenant_id=tenant_id))
+                report.repaired.append(finding)
+
+
+def _lost_message(dispatch: Dispatch, now: datetime) -> Message:
+    return Message(
+        tenant_id=dispatch.tenant_id,
+        job_id=dispatch.tenant_job_id,
+        version=dispatch.version,
+        said=_SAID[DispatchStatus(dispatch.status)],
+        status=JOB_STATUS_OF[DispatchStatus(dispatch.status)],
+        at=dispatch.finished_at or now,
+        epoch=dispatch.epoch,
+        attempts=dispatch.attempts,
+        priority=dispatch.priority,
+        worker_id=dispatch.worker_id,
+        started_at=dispatch.leased_at,
+        error=dispatch.last_error if dispatch.status == DispatchStatus.FAILED else None,
+    )
+
+
+async def _mend_tokens(tx: Tx, job: Job, kind: Kind) -> None:
+    """Tokens are mended in the user's favour where the books cannot say what is right."""
+    balance = await ledger.lock_wallet(tx, job.tenant_id)
+    entries = {each.type: each.amount for each in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
+    if kind is Kind.MISSING_RESERVE:
+        affordable = job.status in ACTIVE_JOB and balance >= job.reserved_tokens
+        if not affordable:
+            await jobs.waive_tokens(tx, job.id)
+        amount = -job.reserved_tokens if affordable else 0
+        type_ = TransactionType.JOB_RESERVE
+    elif kind is Kind.UNSETTLED:
+        owed = settlement_of(job.status)
+        assert owed is not None
+        amount = job.reserved_tokens if owed is TransactionType.JOB_REFUND else 0
+        type_ = owed
+    else:
+        expected = -job.reserved_tokens if job.status == JobStatus.COMPLETED else 0
+        amount = max(-balance, expected - sum(entries.values()))
+        type_ = TransactionType.ADJUSTMENT
+    entry = Entry(tenant_id=job.tenant_id, type=type_, amount=amount, job_id=job.id, description="Mended by reconcile.")
+    await ledger.append(tx, [entry])
+
+
+async def _mend_video(tx: Tx, job: Job) -> None:
+    assert job.video_id is not None
+    change = media.VideoChange(
+        id=job.video_id,
+        job_id=job.id,
+        status=video_status_of(job.status),
+        processed_file_id=job.output_file_id if job.status == JobStatus.COMPLETED else None,
+        processing_details={"error": job.error_message} if job.error_message else None,
+    )
+    await media.change_videos(tx, [change])
+
+
+async def _refund(tx: Tx, held: ledger.Transaction) -> None:
+    await ledger.lock_wallet(tx, held.tenant_id)
+    entry = Entry(
+        tenant_id=held.tenant_id,
+        type=TransactionType.JOB_REFUND,
+        amount=-held.amount,
+        job_id=held.job_id,
+        description="Mended by reconcile.",
+    )
+    await ledger.append(tx, [entry])
+
+
+async def _mend_wallet(tx: Tx, tenant_id: str) -> None:
+    """The transactions are the truth; the balance is what they come to."""
+    await ledger.lock_wallet(tx, tenant_id)
+    drifted = await ledger.drifted_wallets(tx)
+    if tenant_id not in drifted:
+        return
+    _, total = drifted[tenant_id]
+    await ledger.set_balance(tx, tenant_id, max(0, total))
+    if total < 0:
+        reason = "Mended by reconcile: more was spent than there was."
+        entry = Entry(tenant_id=tenant_id, type=TransactionType.ADJUSTMENT, amount=-total, description=reason)
+        await ledger.append(tx, [entry])
+        await ledger.set_balance(tx, tenant_id, 0)

@@ -1,0 +1,187 @@
+"""Retention: old videos expire, and files that nobody needs any more are removed. Never one of a live job.
+
+A file goes in steps, each of which may be the last before a crash: its row is marked, so that nothing new can use it;
+after a grace, when everything that was using it can be seen, the row gives way to a note of the object; the object is
+removed; the note is removed.
+"""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from comfyrelay.errors import PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.removal import Removing
+from comfyrelay.services.steps import Step
+from comfyrelay.storage.objects import LocalObjects, ObjectStore
+from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.tenant import removals, retention
+from comfyrelay.store.tenant.media import File
+from comfyrelay.store.tenant.retention import OldVideo, Stray
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 500
+# Longer than a submission can be under way, and than a URL works that somebody is just downloading from.
+GRACE_SECONDS = 1800.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Retained:
+    """What one round did."""
+
+    expired: int = 0
+    unused: int = 0
+    removed: int = 0
+    strays: int = 0
+
+
+class Retention:
+    def __init__(
+        self,
+        databases: Databases,
+        objects: ObjectStore,
+        removing: Removing,
+        *,
+        disk: str,
+        retention_days: float | None,
+        unused_upload_hours: float,
+    ) -> None:
+        """Without `retention_days` videos are kept for ever."""
+        self._databases = databases
+        self._objects = objects
+        self._removing = removing
+        self._disk = disk
+        self._video_seconds = retention_days * 86400 if retention_days is not None else None
+        self._unused_seconds = unused_upload_hours * 3600
+
+    async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Retained:
+        """Do what is due in every pool; a pool that is down does not hold up the others."""
+        done = Retained()
+        for pool in self._databases.pools.values():
+            try:
+                with self._databases.watched(pool.name):
+                    done = _sum(done, await self._run(pool, grace_seconds))
+            except PoolUnavailable:
+                log.info("retention.pool_down", pool=pool.name)
+        if isinstance(self._objects, LocalObjects):
+            # of uploads that were cut off when a process was killed
+            await self._objects.sweep(older_than_seconds=max(self._unused_seconds, grace_seconds))
+        if done != Retained():
+            log.info("retention.done", **{name: getattr(done, name) for name in Retained.__dataclass_fields__})
+        return done
+
+    async def _run(self, pool: Database, grace_seconds: float) -> Retained:
+        expired = await self._in_pages(lambda after: self._expire(pool, after)) if self._video_seconds else 0
+        unused = await self._in_pages(lambda after: self._mark_unused(pool, after))
+        removed = await self._in_pages(lambda after: self._remove(pool, after, grace_seconds))
+        return Retained(expired=expired, unused=unused, removed=removed, strays=await self._remove_strays(pool))
+
+    async def _in_pages(self, do: Callable[[str], Awaitable[tuple[int, str | None]]]) -> int:
+        """Page by page through ids; what is left standing for now is passed once."""
+        done, after = 0, ""
+        while True:
+            count, last = await do(after)
+            done += count
+            if last is None:
+                return done
+            after = last
+
+    async def _expire(self, pool: Database, after: str) -> tuple[int, str | None]:
+        assert self._video_seconds is not None
+        async with pool.read() as tx:
+            old = await retention.old_videos(tx, older_than_seconds=self._video_seconds, after_id=after, limit=AT_ONCE)
+            named = {each.id: await _files_of(tx, each) for each in old}
+            free = [each for each in old if not await _is_needed(tx, each, named[each.id])]
+        if free:
+
+            async def work(tx: Tx) -> int:
+                expired = await retention.expire(tx, free)
+                await retention.mark(tx, {file.id for id_ in expired for file in named[id_]})
+                return len(expired)
+
+            return await pool.run(Step.RETENTION_MARK, work), old[-1].id
+        return 0, old[-1].id if old else None
+
+    async def _mark_unused(self, pool: Database, after: str) -> tuple[int, str | None]:
+        async with pool.read() as tx:
+            found = await retention.unused_uploads(
+                tx, older_than_seconds=self._unused_seconds, after_id=after, limit=AT_ONCE
+            )
+        used = [id_ for id_, is_used in found if is_used]
+        unused = [id_ for id_, is_used in found if not is_used]
+        if found:
+
+            async def work(tx: Tx) -> None:
+                await retention.note_used(tx, used)
+                await retention.mark(tx, unused)
+
+            await pool.run(Step.RETENTION_MARK, work)
+        return len(unused), found[-1][0] if found else None
+
+    async def _remove(self, pool: Database, after: str, grace_seconds: float) -> tuple[int, str | None]:
+        async with pool.read() as tx:
+            found = await retention.marked(tx, older_than_seconds=grace_seconds, after_id=after, limit=AT_ONCE)
+            used = [file.id for file, is_used in found if is_used]
+            going = [file for file, is_used in found if not is_used]
+            live = [each.id for each in going if await removals.has_live_job(tx, each.tenant_id, [each])]
+        going = [each for each in going if each.id not in live]
+        if found:
+
+            async def work(tx: Tx) -> None:
+                await retention.note_used(tx, [*used, *live])
+                await retention.forget_originals(tx, [each.id for each in going])
+                for tenant_id, theirs in _by_tenant(going).items():
+                    paths = [each.path for each in theirs if each.disk == self._disk]
+                    await removals.remove_files(tx, tenant_id, [each.id for each in theirs], paths)
+
+            await pool.run(Step.RETENTION_REMOVE, work)
+            while await self._removing.run_once(grace_seconds=0):
+                pass
+        return len(going), found[-1][0].id if found else None
+
+    async def _remove_strays(self, pool: Database) -> int:
+        done = 0
+        while True:
+            async with pool.read() as tx:
+                due = await retention.due_strays(tx, limit=AT_ONCE)
+            if not due:
+                return done
+            for each in due:
+                done += await self._remove_objects_of(pool, each)
+            job_ids = [each.job_id for each in due]
+            await pool.run(Step.RETENTION_REMOVE, lambda tx, ids=job_ids: retention.forget_strays(tx, ids))  # type: ignore[misc]
+
+    async def _remove_objects_of(self, pool: Database, stray: Stray) -> int:
+        """Its output has a row; whatever else is there was uploaded by a lease that did not win."""
+        folder = f"tenants/{stray.tenant_id}/ai-jobs/{stray.job_id}"
+        there = [each.path async for each in self._objects.list(folder)]
+        async with pool.read() as tx:
+            known = await retention.known_paths(tx, self._disk, there)
+        lost = [each for each in there if each not in known]
+        if lost:
+            await self._objects.remove_many(lost)
+        return len(lost)
+
+
+async def _files_of(tx: Tx, video: OldVideo) -> Sequence[File]:
+    named = {video.original_file_id, video.processed_file_id}
+    named.update(await removals.of_video(tx, video.tenant_id, video.id))
+    return await retention.files_by_id(tx, [each for each in named if each is not None])
+
+
+async def _is_needed(tx: Tx, video: OldVideo, named: Sequence[File]) -> bool:
+    return await removals.has_live_job(tx, video.tenant_id, named, video_id=video.id)
+
+
+def _by_tenant(found: Sequence[File]) -> dict[str, list[File]]:
+    theirs: dict[str, list[File]] = defaultdict(list)
+    for each in found:
+        theirs[each.tenant_id].append(each)
+    return theirs
+
+
+def _sum(a: Retained, b: Retained) -> Retained:
+    return Retained(**{name: getattr(a, name) + getattr(b, name) for name in Retained.__dataclass_fields__})

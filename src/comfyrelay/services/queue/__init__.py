@@ -1,0 +1,1 @@
+"""The dispatch queue: leases are taken, kept alive, settled, stopped and reaped here."""

@@ -1,0 +1,118 @@
+"""Heartbeats: a lease is extended, progress rides along, and the answer says whether to stop."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from comfyrelay.domain.lifecycle import stop_word
+from comfyrelay.errors import LeaseLost, PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.group_commit import Coalescer
+from comfyrelay.services.steps import Step
+from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.dispatches import Beat, BeatAnswer
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import jobs
+
+log = structlog.get_logger(__name__)
+
+LONGEST_LINE = 4000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heartbeat:
+    dispatch_id: int
+    lease_token: str
+    progress: Mapping[str, Any] | None = None
+    logs: Sequence[str] = ()
+    worker_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeartbeatAnswer:
+    lease_expires_at: datetime
+    stop: str | None
+
+
+class Heartbeats:
+    def __init__(self, databases: Databases, *, ttl: timedelta) -> None:
+        self._databases = databases
+        self._ttl = ttl
+        self._coalescer: Coalescer[Heartbeat, HeartbeatAnswer] = Coalescer(self.beat_many)
+
+    async def beat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
+        return await self._coalescer.call(heartbeat)
+
+    async def beat_many(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatAnswer | Exception]:
+        """Extend many leases in one statement. Of two heartbeats of one lease, the later one's progress counts."""
+        newest: dict[tuple[int, str, str | None], Beat] = {}
+        for each in heartbeats:
+            key = (each.dispatch_id, each.lease_token, each.worker_id)
+            # One that brings no progress does not undo what another brought.
+            if each.progress is not None or key not in newest:
+                newest[key] = Beat(
+                    dispatch_id=each.dispatch_id,
+                    lease_token=each.lease_token,
+                    worker_id=each.worker_id,
+                    progress=each.progress,
+                )
+
+        async def work(tx: Tx) -> list[BeatAnswer]:
+            return await dispatches.heartbeat(tx, list(newest.values()), ttl_seconds=self._ttl.total_seconds())
+
+        extended = {
+            (each.dispatch_id, each.lease_token): each
+            for each in await self._databases.central.run(Step.HEARTBEAT, work)
+        }
+        held = [_held(each, extended.get((each.dispatch_id, each.lease_token))) for each in heartbeats]
+        await self._keep_logs(heartbeats, held)
+        return [_answer(each) for each in held]
+
+    async def _keep_logs(self, heartbeats: Sequence[Heartbeat], held: Sequence[BeatAnswer | None]) -> None:
+        lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for each, answer in zip(heartbeats, held, strict=True):
+            if answer is not None:
+                lines[answer.db_pool].extend(
+                    {
+                        "job_id": answer.tenant_job_id,
+                        "epoch": answer.epoch,
+                        "tenant_id": answer.tenant_id,
+                        "line": line[:LONGEST_LINE],
+                    }
+                    for line in each.logs
+                )
+        for pool, found in lines.items():
+            if found:
+                await self._write_logs(pool, found)
+
+    async def _write_logs(self, pool: str, lines: Sequence[Mapping[str, Any]]) -> None:
+        try:
+            with self._databases.watched(pool):
+                await self._databases.pool(pool).run(Step.HEARTBEAT_LOGS, lambda tx: jobs.add_logs(tx, lines))
+        except PoolUnavailable:
+            # A lease must not be lost for the sake of its log lines.
+            log.warning("heartbeat.logs_lost", pool=pool, lines=len(lines))
+
+
+def _held(heartbeat: Heartbeat, extended: BeatAnswer | None) -> BeatAnswer | None:
+    """The lease that a heartbeat speaks of; one of another worker's does not count."""
+    if extended is None or heartbeat.worker_id not in {None, extended.worker_id}:
+        return None
+    return extended
+
+
+def _answer(held: BeatAnswer | None) -> HeartbeatAnswer | Exception:
+    if held is None:
+        return LeaseLost()
+    return HeartbeatAnswer(
+        lease_expires_at=held.lease_expires_at,
+        stop=stop_word(
+            cancel_requested_at=held.cancel_requested_at,
+            pause_mode=held.pause_mode,
+            release_requested_at=held.release_requested_at,
+        ),
+    )

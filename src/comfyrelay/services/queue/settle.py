@@ -1,0 +1,293 @@
+"""Settling: what the holder of a lease says about its dispatch, fenced by the lease token.
+
+Completion and failure are decided in the central database, in one transaction with the letter that tells the tenant
+pool; the pool then writes job, attempt, event, tokens, video and output in one transaction of its own.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, assert_never
+
+from comfyrelay.domain import lifecycle
+from comfyrelay.domain.failover import FailoverPolicy
+from comfyrelay.domain.ids import output_id, path_of_output
+from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.messages import OutputFile
+from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.errors import Fault, LeaseLost
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.group_commit import Coalescer
+from comfyrelay.services.outbox.delivery import Courier
+from comfyrelay.services.queue import decisions
+from comfyrelay.services.queue.decisions import Details, Verdict
+from comfyrelay.services.steps import Step
+from comfyrelay.store.central import dispatches, leases
+from comfyrelay.store.database import Tx
+from comfyrelay.store.outbox import Letter
+from comfyrelay.store.wakeup import Wakeup
+
+
+class Verb(StrEnum):
+    COMPLETE = "complete"
+    FAIL = "fail"
+    REQUEUE = "requeue"
+
+
+# Only these are answered again; a repeated requeue finds its lease ended, like everybody else's.
+_REPEATABLE = {Verb.COMPLETE, Verb.FAIL}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """The output as the worker describes it."""
+
+    size: int
+    mime_type: str
+    extension: str
+    sha256: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """One call of a worker about a lease it holds."""
+
+    verb: Verb
+    dispatch_id: int
+    lease_token: str
+    worker_id: str | None = None
+    provider_job_id: str | None = None
+    seed: int | None = None
+    # how long after it was leased its run began, by a clock that only goes forward
+    began_after_seconds: float | None = None
+    about: dict[str, Any] | None = None
+    output: Output | None = None
+    fault: Fault = Fault.JOB
+    error: str = ""
+    reason: str = ""
+    retry_after_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settlement:
+    """The answer to a report: the state the dispatch came to."""
+
+    dispatch_id: int
+    status: str
+
+
+@dataclass(kw_only=True, slots=True)
+class _Batch:
+    """What one transaction decided."""
+
+    answers: list[Settlement | Exception]
+    letters: list[Letter] = field(default_factory=list)
+    pools: list[str | None] = field(default_factory=list)
+    queued_again: bool = False
+
+
+class Settle:
+    def __init__(
+        self,
+        databases: Databases,
+        courier: Courier,
+        wakeup: Wakeup,
+        *,
+        policy: FailoverPolicy,
+    ) -> None:
+        self._databases = databases
+        self._courier = courier
+        self._wakeup = wakeup
+        self._policy = policy
+        self._coalescer: Coalescer[Report, tuple[Settlement, asyncio.Future[None] | None]] = Coalescer(self._handle)
+
+    async def complete(
+        self,
+        dispatch_id: int,
+        lease_token: str,
+        *,
+        output: Output | None = None,
+        provider_job_id: str | None = None,
+        seed: int | None = None,
+        worker_id: str | None = None,
+    ) -> Settlement:
+        return await self.report(
+            Report(
+                verb=Verb.COMPLETE,
+                dispatch_id=dispatch_id,
+                lease_token=lease_token,
+                output=output,
+                provider_job_id=provider_job_id,
+                seed=seed,
+                worker_id=worker_id,
+            )
+        )
+
+    async def fail(
+        self,
+        dispatch_id: int,
+        lease_token: str,
+        *,
+        error: str,
+        fault: Fault = Fault.JOB,
+        retry_after_seconds: float = 0.0,
+        worker_id: str | None = None,
+    ) -> Settlement:
+        return await self.report(
+            Report(
+                verb=Verb.FAIL,
+                dispatch_id=dispatch_id,
+                lease_token=lease_token,
+                error=error,
+                fault=fault,
+                retry_after_seconds=retry_after_seconds,
+                worker_id=worker_id,
+            )
+        )
+
+    async def requeue(
+        self, dispatch_id: int, lease_token: str, *, reason: str, worker_id: str | None = None
+    ) -> Settlement:
+        return await self.report(
+            Report(
+                verb=Verb.REQUEUE,
+                dispatch_id=dispatch_id,
+                lease_token=lease_token,
+                reason=reason,
+                worker_id=worker_id,
+            )
+        )
+
+    async def report(self, report: Report, *, wait_for_tenant: bool = True) -> Settlement:
+        """One report; those that arrive together are decided together.
+
+        The verdict stands, and is answered for, once the central database has committed it with its letter. A worker
+        need not wait until the tenant pool has been told as well, unless that falls behind."""
+        settlement, delivery = await self._coalescer.call(report)
+        if delivery is not None and (wait_for_tenant or self._courier.is_behind):
+            await self._courier.arrived(delivery)
+        return settlement
+
+    async def report_many(self, reports: Sequence[Report]) -> list[Settlement | Exception]:
+        """Many reports in one call; each has its own answer."""
+        batch = await self._decide(reports)
+        await self._courier.deliver(batch.letters)
+        return batch.answers
+
+    async def _handle(
+        self, reports: Sequence[Report]
+    ) -> Sequence[tuple[Settlement, asyncio.Future[None] | None] | Exception]:
+        batch = await self._decide(reports)
+        deliveries = self._courier.send(batch.letters)
+        return [
+            answer if isinstance(answer, Exception) else (answer, deliveries.get(pool or ""))
+            for answer, pool in zip(batch.answers, batch.pools, strict=True)
+        ]
+
+    async def _decide(self, reports: Sequence[Report]) -> _Batch:
+        batch = await self._databases.central.run(Step.SETTLE, lambda tx: self._settle(tx, reports))
+        if batch.queued_again:
+            await self._wakeup.notify()
+        return batch
+
+    async def _settle(self, tx: Tx, reports: Sequence[Report]) -> _Batch:
+        ids = sorted({each.dispatch_id for each in reports})
+        found, now, has_blocks = await dispatches.lock_reported(tx, ids)
+        decided: dict[int, Verdict] = {}
+        accepted: dict[str, tuple[Verb, Settlement]] = {}
+        undecided: dict[int, Report] = {}
+        batch = _Batch(answers=[LeaseLost()] * len(reports), pools=[None] * len(reports))
+        for index, report in enumerate(reports):
+            dispatch = found.get(report.dispatch_id)
+            if dispatch is None:
+                continue
+            batch.pools[index] = dispatch.db_pool
+            if dispatch.id not in decided and _speaks(dispatch, report):
+                began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
+                move = _move(dispatch, report, now, began_at)
+                details = _details(dispatch, report, began_at)
+                decided[dispatch.id] = Verdict(move=move, by=report.verb, details=details)
+                settlement = Settlement(dispatch_id=dispatch.id, status=move.after.status)
+                batch.answers[index] = settlement
+                accepted[report.lease_token] = (report.verb, settlement)
+            elif report.lease_token in accepted:
+                verb, settlement = accepted[report.lease_token]
+                is_same = settlement.dispatch_id == dispatch.id and report.worker_id in {None, dispatch.worker_id}
+                if is_same and verb is report.verb and verb in _REPEATABLE:
+                    batch.answers[index] = settlement
+            else:
+                undecided[index] = report
+        await self._answer_repeats(tx, undecided, batch)
+        batch.letters = await decisions.write(
+            tx, list(decided.values()), now=now, policy=self._policy, has_blocks=has_blocks
+        )
+        batch.queued_again = any(each.move.after.status == DispatchStatus.QUEUED for each in decided.values())
+        return batch
+
+    async def _answer_repeats(self, tx: Tx, undecided: dict[int, Report], batch: _Batch) -> None:
+        """An accepted complete or fail, said again with the same token, is answered like the first time."""
+        if not undecided:
+            return
+        past = await leases.by_token(tx, {each.lease_token for each in undecided.values()})
+        for index, report in undecided.items():
+            lease = past.get(report.lease_token)
+            if (
+                lease is not None
+                and lease.dispatch_id == report.dispatch_id
+                and lease.ended_by == report.verb
+                and report.verb in _REPEATABLE
+                and report.worker_id in {None, lease.worker_id}
+                and lease.status_after is not None
+            ):
+                batch.answers[index] = Settlement(dispatch_id=report.dispatch_id, status=lease.status_after)
+
+
+def _move(dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None) -> Move:
+    move: Move | None
+    match report.verb:
+        case Verb.COMPLETE:
+            move = lifecycle.complete(dispatch, now=now, began_at=began_at)
+        case Verb.FAIL:
+            wait = timedelta(seconds=max(0.0, report.retry_after_seconds))
+            move = lifecycle.fail(
+                dispatch, fault=report.fault, error=report.error, now=now, retry_after=wait, began_at=began_at
+            )
+        case Verb.REQUEUE:
+            move = lifecycle.requeue(dispatch, reason=report.reason, now=now, began_at=began_at)
+        case _:
+            assert_never(report.verb)
+    assert move is not None, "the holder of a lease can always end it"
+    return move
+
+
+def _speaks(dispatch: Dispatch, report: Report) -> bool:
+    return lifecycle.holds(dispatch, report.lease_token) and report.worker_id in {None, dispatch.worker_id}
+
+
+def _details(dispatch: Dispatch, report: Report, began_at: datetime | None) -> Details:
+    output = None
+    if report.output is not None:
+        file_id = output_id(report.lease_token)
+        output = OutputFile(
+            file_id=file_id,
+            path=path_of_output(
+                file_id,
+                tenant_id=dispatch.tenant_id,
+                job_id=dispatch.tenant_job_id,
+                extension=report.output.extension,
+            ),
+            size=report.output.size,
+            mime_type=report.output.mime_type,
+            sha256=report.output.sha256,
+            metadata=report.output.metadata,
+        )
+    return Details(
+        provider_job_id=report.provider_job_id,
+        output=output,
+        seed=report.seed,
+        began_at=began_at,
+        about=report.about,
+    )

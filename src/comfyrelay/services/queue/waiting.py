@@ -1,0 +1,60 @@
+"""Why is it waiting?"""
+
+from collections.abc import Callable, Sequence
+
+from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus
+from comfyrelay.domain.waiting import Reason, Serving, Waiting, explain
+from comfyrelay.errors import NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.store.central import blocks, catalogue, dispatches, workers
+from comfyrelay.store.database import Tx
+
+
+class WhyWaiting:
+    def __init__(self, databases: Databases, *, worker_stale_seconds: float) -> None:
+        self._databases = databases
+        self._worker_stale_seconds = worker_stale_seconds
+        # Where the only worker is in this process, it is asked: the addresses of its ComfyUI servers, if none answers.
+        self.comfyui_away: Callable[[], Sequence[str]] = tuple
+
+    async def of_job(self, tenant_id: str, job_id: str) -> Waiting:
+        async with self._databases.central.read() as tx:
+            found = await dispatches.of_jobs(tx, [(tenant_id, job_id)])
+            if job_id not in found:
+                raise NotFound(f"There is no job {job_id!r} in the queue.")
+            return await self._of(tx, found[job_id])
+
+    async def _of(self, tx: Tx, dispatch: Dispatch) -> Waiting:
+        if dispatch.status not in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
+            status = JOB_STATUS_OF[DispatchStatus(dispatch.status)]
+            return Waiting(reason=Reason.NOT_WAITING, text=f"It is not waiting: it is {status}.")
+        able = await workers.serving(
+            tx, dispatch.workflow_id, stage=dispatch.stage, stale_seconds=self._worker_stale_seconds
+        )
+        blocked = await blocks.of_hash(tx, dispatch.workflow_hash)
+        shared = await workers.workflows_of(tx, [each.worker_id for each in able])
+        return explain(
+            is_paused=dispatch.status == DispatchStatus.PAUSED,
+            available_at=dispatch.available_at,
+            pool_is_down=dispatch.db_pool in self._databases.down(),
+            comfyui_away=self.comfyui_away(),
+            serving=[
+                Serving(
+                    slots=each.max_concurrency,
+                    leases=each.leases,
+                    blocked_until=blocked.get(each.worker_id),
+                )
+                for each in able
+            ],
+            ahead=await dispatches.ahead_of(tx, dispatch, shared),
+            seconds_per_job=await self._seconds_per_job(tx, dispatch, shared),
+            now=await dispatches.now(tx),
+        )
+
+    async def _seconds_per_job(self, tx: Tx, dispatch: Dispatch, shared: list[int]) -> float | None:
+        mean = await dispatches.mean_duration(tx, shared or [dispatch.workflow_id])
+        if mean is None and dispatch.effect_id is not None:
+            effect = await catalogue.effect(tx, id_=dispatch.effect_id)
+            return effect.last_processing_time_seconds if effect else None
+        return mean

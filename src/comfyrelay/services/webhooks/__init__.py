@@ -1,0 +1,1 @@
+"""Telling the systems of others that jobs have ended."""

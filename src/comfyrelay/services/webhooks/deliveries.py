@@ -1,0 +1,165 @@
+"""Telling others of the ends of jobs: from a durable outbox in each tenant pool, tried until it works or is given up.
+
+A delivery is written with the end that it tells of. Whoever sends it claims it first for longer than sending can take;
+when that process dies, another sends it again with the same id.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from comfyrelay.domain.webhooks import WAITS_SECONDS, DeliveryStatus, EndedJob, new_secret, signed
+from comfyrelay.errors import PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.group_commit import Coalescer
+from comfyrelay.services.steps import Step
+from comfyrelay.services.webhooks.sender import Sent, WebhookSender
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import deliveries
+from comfyrelay.store.tenant.deliveries import Claimed, Outcome
+
+log = structlog.get_logger(__name__)
+
+AT_ONCE = 50
+# So many receivers of one pool may take their time before others wait for them.
+MOST_UNDER_WAY = 500
+# Longer than sending and noting down can take together.
+LEASE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Letter:
+    claimed: Claimed
+    job: EndedJob
+    secret: str
+
+
+class Deliveries:
+    def __init__(self, databases: Databases, sender: WebhookSender) -> None:
+        self._databases = databases
+        self._sender = sender
+        self._hint = asyncio.Event()
+        # By pool, what is being sent: receivers answer at their own pace, what came of them is written down together.
+        self._under_way: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
+        self._noting = {pool: self._coalescer(pool) for pool in databases.pools}
+        # Attempts of this process by what came of them, for whoever measures.
+        self.attempts: Counter[str] = Counter()
+
+    def hint(self) -> None:
+        """Jobs have ended: there may be something to send."""
+        self._hint.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Until there may be something to send."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._hint.wait()
+        self._hint.clear()
+
+    async def start_due(self) -> int:
+        """Begin to send what is due, in every pool, and wait for nobody's answer; returns how many were begun."""
+        return sum(await asyncio.gather(*(self._start_due(pool) for pool in self._databases.pools)))
+
+    async def run_once(self) -> int:
+        """Send everything that is due, in every pool at once; returns how many were sent."""
+        sent = 0
+        while started := await self.start_due():
+            sent += started
+            await asyncio.gather(*self._tasks())
+        return sent
+
+    async def close(self) -> None:
+        """What is being sent is sent again by somebody else, once its claim has run out; what was sent is noted."""
+        for task in (tasks := self._tasks()):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for each in self._noting.values():
+            await each.idle()
+        await self._sender.close()
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [task for tasks in self._under_way.values() for task in tasks]
+
+    async def _start_due(self, pool: str) -> int:
+        under_way, started = self._under_way[pool], 0
+        try:
+            while (room := MOST_UNDER_WAY - len(under_way)) > 0:
+                letters = await self._claim(pool, limit=min(room, AT_ONCE))
+                for each in letters:
+                    task = asyncio.create_task(self._deliver(pool, each))
+                    under_way.add(task)
+                    task.add_done_callback(lambda task: self._ended(pool, task))
+                started += len(letters)
+                if not letters:
+                    break
+        except PoolUnavailable:
+            log.info("webhook.pool_down", pool=pool)
+        return started
+
+    def _ended(self, pool: str, task: asyncio.Task[None]) -> None:
+        if len(self._under_way[pool]) >= MOST_UNDER_WAY:
+            # there is room again
+            self.hint()
+        self._under_way[pool].discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # what came of it is not known; it is sent again once its claim has run out
+            log.warning("webhook.not_noted", pool=pool, error=repr(error))
+
+    async def _claim(self, pool: str, *, limit: int) -> list[_Letter]:
+        async def work(tx: Tx) -> list[_Letter]:
+            claimed = await deliveries.claim(tx, limit=limit, lease_seconds=LEASE_SECONDS)
+            if not claimed:
+                return []
+            jobs = await deliveries.ended_jobs(tx, [each.job_id for each in claimed])
+            tenants = {each.tenant_id for each in claimed}
+            secrets = await deliveries.secrets_of(tx, tenants)
+            for tenant_id in sorted(tenants - secrets.keys()):
+                secrets[tenant_id] = (await deliveries.ensure_secret(tx, tenant_id, new_secret())).secret
+            return [_Letter(claimed=each, job=jobs[each.job_id], secret=secrets[each.tenant_id]) for each in claimed]
+
+        with self._databases.watched(pool):
+            return await self._databases.pool(pool).run(Step.WEBHOOK_CLAIM, work)
+
+    async def _deliver(self, pool: str, letter: _Letter) -> None:
+        claimed, body = letter.claimed, letter.job.body()
+        headers = signed(body, id_=claimed.id, at=claimed.at, secret=letter.secret)
+        outcome = outcome_of(claimed, await self._sender.send(claimed.url, body, headers))
+        await self._noting[pool].call(outcome)
+        self.attempts[outcome.status] += 1
+        log.info(
+            "webhook.sent",
+            delivery_id=claimed.id,
+            tenant_id=claimed.tenant_id,
+            job_id=claimed.job_id,
+            status=outcome.status,
+            attempt=claimed.attempts,
+            error=outcome.last_error,
+        )
+
+    def _coalescer(self, pool: str) -> Coalescer[Outcome, None]:
+        return Coalescer(lambda outcomes: self._note(pool, outcomes))
+
+    async def _note(self, pool: str, outcomes: Sequence[Outcome]) -> Sequence[None]:
+        await self._databases.pool(pool).run(Step.WEBHOOK_NOTE, lambda tx: deliveries.note(tx, outcomes))
+        return [None] * len(outcomes)
+
+
+def outcome_of(claimed: Claimed, sent: Sent) -> Outcome:
+    """Delivered, to be tried again after a wait that grows, or given up."""
+    waits = len(WAITS_SECONDS)
+    if sent.is_ok:
+        status = DeliveryStatus.DELIVERED
+    else:
+        status = DeliveryStatus.PENDING if claimed.attempts <= waits else DeliveryStatus.GIVEN_UP
+    return Outcome(
+        id=claimed.id,
+        attempts=claimed.attempts,
+        status=status,
+        wait_seconds=WAITS_SECONDS[min(claimed.attempts, waits) - 1],
+        last_status_code=sent.status_code,
+        last_error=sent.error,
+    )

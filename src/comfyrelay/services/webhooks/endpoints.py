@@ -1,0 +1,62 @@
+"""Where a tenant wants to be told of the ends of its jobs, and what has come of telling it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from comfyrelay.domain.storable import is_storable
+from comfyrelay.domain.webhooks import new_secret, url_problem
+from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import deliveries, jobs
+from comfyrelay.store.tenant.deliveries import Delivery, TenantWebhook
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangedWebhook:
+    """A webhook as it is now. `secret` is there only when it is shown: the first time, and when it is new."""
+
+    webhook: TenantWebhook
+    secret: str | None
+
+
+class Webhooks:
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+
+    async def of(self, tenant_id: str) -> TenantWebhook | None:
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            return await deliveries.webhook(tx, tenant_id)
+
+    async def put(self, tenant_id: str, *, url: str | None, rotate_secret: bool = False) -> ChangedWebhook:
+        """Set the URL for jobs that bring none of their own; without one, only the secret matters."""
+        if url is not None and (problem := _problem(url)) is not None:
+            raise InvalidInput(errors={"url": problem})
+        made = new_secret()
+
+        async def work(tx: Tx) -> ChangedWebhook:
+            before = await deliveries.ensure_secret(tx, tenant_id, made)
+            secret = made if rotate_secret else before.secret
+            shown = secret if secret != before.secret or not before.is_secret_shown else None
+            after = await deliveries.set_webhook(tx, tenant_id, url=url, secret=secret, is_secret_shown=True)
+            assert after is not None
+            return ChangedWebhook(webhook=after, secret=shown)
+
+        return await (await self._databases.pool_of(tenant_id)).run(Step.TENANT, work)
+
+    async def remove(self, tenant_id: str) -> None:
+        """Tell nobody any more, but for jobs with a URL of their own: for those the secret stays."""
+        pool = await self._databases.pool_of(tenant_id)
+        await pool.run(Step.TENANT, lambda tx: deliveries.set_webhook(tx, tenant_id, url=None))
+
+    async def deliveries_of(self, tenant_id: str, job_id: str) -> Sequence[Delivery]:
+        """A job is told of once, so there is one at most."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            if await jobs.get(tx, tenant_id, job_id) is None:
+                raise NotFound("There is no such job of yours.")
+            return await deliveries.of_job(tx, tenant_id, job_id)
+
+
+def _problem(url: str) -> str | None:
+    return url_problem(url) if is_storable(url) else "This contains a character that cannot be stored."

@@ -1,0 +1,1 @@
+"""Comfy Cloud's API, as the stand-in answers it."""

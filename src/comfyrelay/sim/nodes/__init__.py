@@ -1,0 +1,1 @@
+"""The nodes that the stand-in knows, and what they do."""

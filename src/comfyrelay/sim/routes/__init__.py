@@ -1,0 +1,1 @@
+"""ComfyUI's routes, as the stand-in answers them."""

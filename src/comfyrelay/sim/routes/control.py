@@ -1,0 +1,78 @@
+"""What every request passes through, and the routes that set misbehaviour over HTTP."""
+
+import asyncio
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from comfyrelay.errors import InvalidInput
+from comfyrelay.net import is_loopback
+from comfyrelay.sim.engine import Engine
+from comfyrelay.sim.log import Received
+from comfyrelay.sim.misbehaviour import Refuse, SlowHttp
+from comfyrelay.sim.mischief import read_misbehaviour
+
+_CONTROL = "/sim/"
+
+
+def misbehaving(engine: Engine) -> Middleware:
+    """A middleware that notes each request, and answers it late or not at all where that was asked for."""
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path.startswith(_CONTROL):
+            return await handler(request)
+        engine.log.requests.append(Received(request.method, request.path))
+        if slow := engine.mischief.take(SlowHttp, such=lambda what: request.path.startswith(what.path)):
+            await asyncio.sleep(slow.what.seconds)
+        if refuse := engine.mischief.take(Refuse, such=lambda what: request.path.startswith(what.path)):
+            return refusal(refuse.what)
+        return await handler(request)
+
+    return middleware
+
+
+@web.middleware
+async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse a browser page of another origin, where the server is addressed as this machine."""
+    host, origin = request.headers.get("Host"), request.headers.get("Origin")
+    if host and origin and not _same_origin(host, origin):
+        return web.Response(status=403)
+    return await handler(request)
+
+
+def refusal(what: Refuse) -> web.Response:
+    headers = {} if what.retry_after is None else {"Retry-After": str(what.retry_after)}
+    if what.error_type is None:
+        return web.Response(status=what.status, text=what.message, headers=headers)
+    body = {"error": {"type": what.error_type, "message": what.message}}
+    return web.json_response(body, status=what.status, headers=headers)
+
+
+class ControlRoutes:
+    def __init__(self, engine: Engine) -> None:
+        self._mischief = engine.mischief
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/sim/misbehave", self.misbehave), web.delete("/sim/misbehave", self.behave)]
+
+    async def misbehave(self, request: web.Request) -> web.Response:
+        try:
+            self._mischief.add(read_misbehaviour(await request.json()))
+        except InvalidInput as error:
+            return web.json_response({"error": error.detail}, status=400)
+        return web.Response(status=204)
+
+    async def behave(self, _request: web.Request) -> web.Response:
+        self._mischief.clear()
+        return web.Response(status=204)
+
+
+def _same_origin(host: str, origin: str) -> bool:
+    ours, theirs = urlsplit(f"//{host}"), urlsplit(origin)
+    if not is_loopback(ours.hostname or ""):
+        return True
+    if ours.hostname != theirs.hostname:
+        return False
+    return ours.port is None or theirs.port is None or ours.port == theirs.port

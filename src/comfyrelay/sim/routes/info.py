@@ -1,0 +1,93 @@
+"""What a client can find out about the server, and its WebSocket."""
+
+import sys
+from typing import Any
+
+from aiohttp import web
+
+from comfyrelay.sim.engine import Engine
+from comfyrelay.sim.nodes.catalogue import DEFINITIONS
+
+_RAM = 64 * 1024**3
+
+
+class InfoRoutes:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/system_stats", self.system_stats),
+            web.get("/features", self.features),
+            web.get("/object_info", self.object_info),
+            web.get("/object_info/{class_type}", self.object_info_of),
+            web.get("/models", self.models),
+            web.get("/models/{folder}", self.models_in),
+            web.get("/embeddings", self.embeddings),
+            web.get("/ws", self.websocket),
+        ]
+
+    async def system_stats(self, _request: web.Request) -> web.Response:
+        return web.json_response(system_stats(self._engine))
+
+    async def features(self, _request: web.Request) -> web.Response:
+        return web.json_response(self._engine.features)
+
+    async def object_info(self, _request: web.Request) -> web.Response:
+        return web.json_response(object_info(self._engine))
+
+    async def object_info_of(self, request: web.Request) -> web.Response:
+        definition = DEFINITIONS.get(request.match_info["class_type"])
+        known = {definition.class_type: definition.info(self._engine.listings)} if definition else {}
+        return web.json_response(known)
+
+    async def models(self, _request: web.Request) -> web.Response:
+        return web.json_response(list(self._engine.options.models))
+
+    async def models_in(self, request: web.Request) -> web.Response:
+        names = self._engine.options.models.get(request.match_info["folder"])
+        return web.Response(status=404) if names is None else web.json_response(list(names))
+
+    async def embeddings(self, _request: web.Request) -> web.Response:
+        names = self._engine.options.models.get("embeddings", ())
+        return web.json_response([name.rpartition(".")[0] or name for name in names])
+
+    async def websocket(self, request: web.Request) -> web.WebSocketResponse:
+        engine = self._engine
+        socket = await engine.sockets.serve(request, status=engine.status, running=engine.running_node)
+        return socket.response
+
+
+def object_info(engine: Engine) -> dict[str, Any]:
+    listings = engine.listings
+    return {class_type: definition.info(listings) for class_type, definition in DEFINITIONS.items()}
+
+
+def system_stats(engine: Engine) -> dict[str, Any]:
+    vram = engine.options.vram_bytes
+    return {
+        "system": {
+            "os": sys.platform,
+            "ram_total": _RAM,
+            "ram_free": _RAM // 2,
+            "comfyui_version": engine.options.version,
+            "required_frontend_version": None,
+            "installed_templates_version": None,
+            "required_templates_version": None,
+            "python_version": sys.version,
+            "pytorch_version": "none (stand-in)",
+            "embedded_python": False,
+            "argv": ["main.py"],
+        },
+        "devices": [
+            {
+                "name": "cuda:0 stand-in",
+                "type": "cuda",
+                "index": 0,
+                "vram_total": vram,
+                "vram_free": vram,
+                "torch_vram_total": 0,
+                "torch_vram_free": 0,
+            }
+        ],
+    }

@@ -1,0 +1,207 @@
+"""Runs one prompt: node by node, each in a thread, and tells of it."""
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+from PIL import Image
+
+from comfyrelay.comfy.graphs.graph import Graph, is_link
+from comfyrelay.sim.folders import Folders
+from comfyrelay.sim.misbehaviour import EmptyOutputs, Fail, LateHistory, OutOfMemory, Slow, Stuck
+from comfyrelay.sim.mischief import Mischief
+from comfyrelay.sim.nodes.calls import known_values, run_node
+from comfyrelay.sim.nodes.catalogue import DEFINITIONS
+from comfyrelay.sim.nodes.results import Run
+from comfyrelay.sim.running.cache import Cache, Kept, signatures_of
+from comfyrelay.sim.running.errors import STAGED_TRACEBACK, Interrupted, StagedError, type_name
+from comfyrelay.sim.running.ordering import RunOrder
+from comfyrelay.sim.running.queue import Item
+from comfyrelay.sim.running.telling import Telling
+from comfyrelay.sim.sockets import Sockets
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workshop:
+    """What prompts share: where files are, what earlier prompts left, and who listens."""
+
+    folders: Folders
+    cache: Cache
+    sockets: Sockets
+    mischief: Mischief
+    # called with a node's class when the node starts
+    on_node: Callable[[str], Awaitable[None]]
+
+
+class PromptRun:
+    def __init__(self, item: Item, workshop: Workshop) -> None:
+        _, self.prompt_id, self._graph, extra_data, self._outputs, _ = item
+        self._workshop = workshop
+        self._extra_data = extra_data
+        self.telling = Telling(workshop.sockets, prompt_id=self.prompt_id, client_id=extra_data.get("client_id"))
+        self.current: str | None = None
+        self._is_interrupted = False
+        self._executed: list[str] = []
+        self._values: dict[str, tuple[Any, ...]] = {}
+        self._shown: dict[str, dict[str, Any]] = {}
+        self._current_inputs: dict[str, Any] = {}
+
+    def interrupt(self) -> None:
+        """Take effect when the next node starts, or at the next step of this one."""
+        self._is_interrupted = True
+
+    async def run(self) -> dict[str, Any]:
+        """Run the prompt to its end, good or bad, and return its entry in the history."""
+        self.telling.start()
+        signatures = await asyncio.to_thread(signatures_of, self._graph, self._workshop.folders)
+        self._workshop.cache.begin(signatures)
+        cached = [node_id for node_id in self._graph if self._workshop.cache.get(node_id)]
+        self.telling.cached(cached)
+        is_success = await self._run_nodes(cached)
+        self.current = None
+        if is_success:
+            self.telling.success()
+            await self._wait_with_history()
+        return self._entry(is_success)
+
+    async def _run_nodes(self, cached: list[str]) -> bool:
+        output_nodes = {each for each, node in self._graph.items() if DEFINITIONS[node["class_type"]].is_output}
+        for node_id in RunOrder(self._graph, outputs=self._outputs, output_nodes=output_nodes, cached=cached):
+            kept = self._workshop.cache.get(node_id)
+            if kept is not None:
+                self._use_kept(node_id, kept)
+                continue
+            try:
+                await self._run_node(node_id)
+            except Interrupted:
+                self.telling.interrupted({**self._failed_at(node_id), "executed": list(self._executed)})
+                return False
+            except Exception as error:
+                self.telling.error({**self._failed_at(node_id), **self._described(error)})
+                return False
+        return True
+
+    def _use_kept(self, node_id: str, kept: Kept) -> None:
+        # ComfyUI 0.7.0 forgets the output of a cached node when nobody listens
+        if self.telling.client_id is not None:
+            self.telling.executed(node_id, kept.shown["output"] if kept.shown else None)
+            if kept.shown:
+                self._shown[node_id] = kept.shown
+        self.telling.finished(node_id)
+
+    async def _run_node(self, node_id: str) -> None:
+        class_type = self._graph[node_id]["class_type"]
+        self.current = node_id
+        self._current_inputs = self._inputs(node_id)
+        self.telling.executing(node_id)
+        self._stop_if_interrupted()
+        await self._misbehave(node_id, class_type)
+        run = Run(
+            folders=self._workshop.folders,
+            prompt=self._graph,
+            extra_pnginfo=self._extra_data.get("extra_pnginfo") or {},
+        )
+        result = await asyncio.to_thread(run_node, class_type, run, self._current_inputs)
+        self._values[node_id] = result.outputs
+        shown = None
+        if result.shown is not None:
+            meta = {"node_id": node_id, "display_node": node_id, "parent_node": None, "real_node_id": node_id}
+            shown = self._shown[node_id] = {"output": dict(result.shown), "meta": meta}
+            self.telling.executed(node_id, shown["output"])
+        self._workshop.cache.put(node_id, Kept(outputs=result.outputs, shown=shown))
+        self._executed.append(node_id)
+        self.telling.finished(node_id)
+
+    async def _misbehave(self, node_id: str, class_type: str) -> None:
+        await self._workshop.on_node(class_type)
+        mischief = self._workshop.mischief
+        if stuck := mischief.take(Stuck, [class_type]):
+            await stuck.wait_until_ended()
+        if slow := mischief.take(Slow, [class_type]):
+            await self._be_slow(node_id, slow.what)
+        if mischief.take(OutOfMemory, [class_type]):
+            message = "Allocation on device \nThis error means you ran out of memory on your GPU."
+            raise StagedError(exception_type="torch.OutOfMemoryError", message=message)
+        if fail := mischief.take(Fail, [class_type]):
+            raise StagedError(exception_type=fail.what.exception_type, message=fail.what.message)
+
+    async def _be_slow(self, node_id: str, slow: Slow) -> None:
+        if not slow.steps:
+            await asyncio.sleep(slow.seconds)
+        for step in range(1, slow.steps + 1):
+            await asyncio.sleep(slow.seconds / slow.steps)
+            self._stop_if_interrupted()
+            self.telling.progress(node_id, step, slow.steps, _preview(step / slow.steps) if slow.previews else None)
+
+    async def _wait_with_history(self) -> None:
+        if late := self._workshop.mischief.take(LateHistory, self.classes):
+            await asyncio.sleep(late.what.seconds)
+
+    @property
+    def classes(self) -> list[str]:
+        return classes_of(self._graph)
+
+    def _stop_if_interrupted(self) -> None:
+        if self._is_interrupted:
+            raise Interrupted
+
+    def _inputs(self, node_id: str) -> dict[str, Any]:
+        node = self._graph[node_id]
+        values = {name: self._value(value) for name, value in node["inputs"].items()}
+        return known_values(node["class_type"], values)
+
+    def _value(self, value: Any) -> Any:
+        if not is_link(value) or value[0] not in self._graph:
+            return value
+        before = self._values.get(value[0])
+        if before is None:
+            kept = self._workshop.cache.get(value[0])
+            before = kept.outputs if kept else ()
+        return before[int(value[1])]
+
+    def _failed_at(self, node_id: str) -> dict[str, Any]:
+        return {"node_id": node_id, "node_type": self._graph[node_id]["class_type"]}
+
+    def _described(self, error: Exception) -> dict[str, Any]:
+        is_staged = isinstance(error, StagedError)
+        return {
+            "executed": list(self._executed),
+            "exception_message": f"{error}\n",
+            "exception_type": error.exception_type if isinstance(error, StagedError) else type_name(type(error)),
+            "traceback": list(STAGED_TRACEBACK) if is_staged else traceback.format_tb(error.__traceback__),
+            "current_inputs": {name: [_readable(value)] for name, value in self._current_inputs.items()},
+            "current_outputs": list(self._graph),
+        }
+
+    def _entry(self, is_success: bool) -> dict[str, Any]:
+        is_emptied = is_success and self._workshop.mischief.take(EmptyOutputs, self.classes) is not None
+        shown = {} if is_emptied else self._shown
+        return {
+            "outputs": {node_id: each["output"] for node_id, each in shown.items()},
+            "status": {
+                "status_str": "success" if is_success else "error",
+                "completed": is_success,
+                "messages": self.telling.kept,
+            },
+            "meta": {node_id: each["meta"] for node_id, each in shown.items()},
+        }
+
+
+def classes_of(graph: Graph) -> list[str]:
+    return [node["class_type"] for node in graph.values()]
+
+
+def _readable(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value) if not isinstance(value, Mapping) else {str(key): _readable(each) for key, each in value.items()}
+
+
+def _preview(part: float) -> bytes:
+    """A small picture that grows brighter as the node goes on."""
+    file = BytesIO()
+    Image.new("RGB", (64, 64), (round(255 * part),) * 3).save(file, "JPEG")
+    return file.getvalue()

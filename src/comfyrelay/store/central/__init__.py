@@ -1,0 +1,1 @@
+"""The central database: catalogue, fleet and dispatch queue."""

@@ -1,0 +1,70 @@
+"""What workers did and what was done to them, one row each, in the order in which it happened."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Text, insert, select
+from sqlalchemy.sql import Executable
+
+from comfyrelay.store.central.tables import worker_audit_logs
+from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import newest_first
+from comfyrelay.store.rows import rows_table, with_rows
+from comfyrelay.store.types import JsonText, relay_now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditEntry:
+    worker_id: str
+    event: str
+    dispatch_id: int | None = None
+    data: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditRecord:
+    """An entry as it was written down."""
+
+    id: int
+    created_at: datetime
+    worker_id: str
+    event: str
+    dispatch_id: int | None
+    data: dict[str, Any] | None
+
+
+async def record(tx: Tx, entries: Sequence[AuditEntry]) -> None:
+    if entries:
+        await tx.write(_record, with_rows(entries))
+
+
+@cache
+def _record(dialect: str) -> Executable:
+    columns: dict[str, Any] = {
+        "worker_id": Text(),
+        "event": Text(),
+        "dispatch_id": BigInteger(),
+        "data": JsonText(),
+    }
+    r = rows_table(dialect, columns)
+    rows = select(r.c.worker_id, r.c.event, r.c.dispatch_id, r.c.data, relay_now())
+    names = ["worker_id", "event", "dispatch_id", "data", "created_at"]
+    return insert(worker_audit_logs).from_select(names, rows)
+
+
+async def page(
+    tx: Tx, *, worker_id: str | None = None, event: str | None = None, before_id: int | None = None, limit: int = 50
+) -> tuple[list[AuditRecord], int | None]:
+    """The newest first, and the id to go on before."""
+    a = worker_audit_logs
+    query = select(*(a.c[name] for name in AuditRecord.__dataclass_fields__))
+    if worker_id is not None:
+        query = query.where(a.c.worker_id == worker_id)
+    if before_id is not None:
+        query = query.where(a.c.id < before_id)
+    loose = None if event is None else lambda c: [c.event == event]
+    rows, before = await newest_first(tx, query, a.c.id, limit=limit, loose=loose)
+    return [AuditRecord(**row._mapping) for row in rows], before

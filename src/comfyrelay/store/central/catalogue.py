@@ -1,0 +1,262 @@
+"""Workflows, effects and fleets."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Float, Text, bindparam, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql import Executable
+
+from comfyrelay.errors import Conflict
+from comfyrelay.store.central.tables import effects, fleets, worker_workflows, workflow_fleets, workflows
+from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import one_page
+from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.types import json_value, relay_now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workflow:
+    id: int
+    slug: str
+    name: str
+    tenant_id: str | None
+    kind: str
+    provider: str
+    graph_path: str
+    properties: Sequence[Mapping[str, Any]]
+    output_node_id: str | None
+    output_extension: str
+    output_mime_type: str
+    is_active: bool
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effect:
+    id: int
+    slug: str
+    name: str
+    workflow_id: int
+    property_overrides: Mapping[str, Any]
+    asset_hashes: Mapping[str, str]
+    credits_cost: int
+    is_active: bool
+    last_processing_time_seconds: float | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    id: int
+    slug: str
+    stage: str
+    name: str
+    max_workers: int | None
+    created_at: datetime
+
+
+_WORKFLOW = [workflows.c[name] for name in Workflow.__dataclass_fields__]
+_EFFECT = [effects.c[name] for name in Effect.__dataclass_fields__]
+FLEET_COLUMNS = [fleets.c[name] for name in Fleet.__dataclass_fields__]
+_PRESENT = workflows.c.deleted_at.is_(None)
+
+
+async def create_workflow(tx: Tx, **values: Any) -> Workflow:
+    query = insert(workflows).values(**values, created_at=relay_now(), updated_at=relay_now())
+    try:
+        row = (await tx.execute(query.returning(*_WORKFLOW))).one()
+    except IntegrityError as error:
+        raise Conflict(f"There is already a workflow {values['slug']!r}.") from error
+    return Workflow(**row._mapping)
+
+
+async def update_workflow(tx: Tx, workflow_id: int, **values: Any) -> Workflow:
+    query = update(workflows).where(workflows.c.id == workflow_id).values(**values, updated_at=relay_now())
+    return Workflow(**(await tx.execute(query.returning(*_WORKFLOW))).one()._mapping)
+
+
+async def workflow(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Workflow | None:
+    rows = await tx.fetch(_workflow_by_slug if slug is not None else _workflow_by_id, {"slug": slug, "id": id_})
+    return Workflow(**{**rows[0]._mapping, "properties": json_value(rows[0].properties)}) if rows else None
+
+
+@cache
+def _workflow_by_slug(_dialect: str) -> Executable:
+    return select(*_WORKFLOW).where(workflows.c.slug == bindparam("slug", type_=Text()), _PRESENT)
+
+
+@cache
+def _workflow_by_id(_dialect: str) -> Executable:
+    return select(*_WORKFLOW).where(workflows.c.id == bindparam("id", type_=BigInteger()), _PRESENT)
+
+
+async def lock_workflow(tx: Tx, slug: str, *, to_delete: bool = False) -> Workflow | None:
+    """The workflow, held against others who change it; with `to_delete` also against those who begin to use it."""
+    query = select(*_WORKFLOW).where(workflows.c.slug == slug, _PRESENT)
+    row = (await tx.execute(query.with_for_update(key_share=not to_delete))).one_or_none()
+    return Workflow(**row._mapping) if row else None
+
+
+async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Workflow | None:
+    """The workflow, which is neither changed nor deleted until the transaction ends."""
+    condition = workflows.c.slug == slug if slug is not None else workflows.c.id == id_
+    query = select(*_WORKFLOW).where(condition, _PRESENT).with_for_update(read=True)
+    row = (await tx.execute(query)).one_or_none()
+    return Workflow(**row._mapping) if row else None
+
+
+async def existing_workflows(tx: Tx, ids: Iterable[int]) -> set[int]:
+    """Those of the workflows that are there, and that cannot be deleted until the transaction ends."""
+    return {row.id for row in await tx.fetch(_existing_workflows, with_ids(sorted(ids)))}
+
+
+@cache
+def _existing_workflows(dialect: str) -> Executable:
+    r = ids_table(dialect)
+    query = select(workflows.c.id).join(r, workflows.c.id == r.c.id).where(_PRESENT).order_by(workflows.c.id)
+    return query.with_for_update(of=workflows, read=True, key_share=True)
+
+
+async def list_workflows(
+    tx: Tx, *, tenant_id: str | None, is_active: bool | None, after_slug: str | None, limit: int
+) -> tuple[list[Workflow], str | None]:
+    """The catalogue's workflows, or a tenant's own, by slug; and the slug to go on after."""
+    query = select(*_WORKFLOW).where(_PRESENT).order_by(workflows.c.slug).limit(limit + 1)
+    query = query.where(workflows.c.tenant_id.is_(None) if tenant_id is None else workflows.c.tenant_id == tenant_id)
+    if is_active is not None:
+        query = query.where(workflows.c.is_active == is_active)
+    if after_slug is not None:
+        query = query.where(workflows.c.slug > after_slug)
+    rows, after = one_page((await tx.execute(query)).all(), "slug", limit=limit)
+    return [Workflow(**row._mapping) for row in rows], after
+
+
+async def delete_workflow(tx: Tx, workflow_id: int) -> None:
+    """Nobody finds or runs it any more; the dispatches that have ended still know what they ran."""
+    for table in (workflow_fleets, worker_workflows):
+        await tx.execute(delete(table).where(table.c.workflow_id == workflow_id))
+    query = update(workflows).where(workflows.c.id == workflow_id)
+    await tx.execute(query.values(deleted_at=relay_now(), updated_at=relay_now(), is_active=False))
+
+
+async def workflow_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
+    """The slugs by id, of deleted ones too."""
+    query = select(workflows.c.id, workflows.c.slug).where(workflows.c.id.in_(set(ids)))
+    return {row.id: row.slug for row in await tx.execute(query)}
+
+
+async def create_effect(tx: Tx, **values: Any) -> Effect:
+    query = insert(effects).values(**values, created_at=relay_now(), updated_at=relay_now())
+    try:
+        row = (await tx.execute(query.returning(*_EFFECT))).one()
+    except IntegrityError as error:
+        raise Conflict(f"There is already an effect {values['slug']!r}.") from error
+    return Effect(**row._mapping)
+
+
+async def update_effect(tx: Tx, effect_id: int, **values: Any) -> Effect:
+    query = update(effects).where(effects.c.id == effect_id).values(**values, updated_at=relay_now())
+    return Effect(**(await tx.execute(query.returning(*_EFFECT))).one()._mapping)
+
+
+async def effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> Effect | None:
+    rows = await tx.fetch(_effect_by_slug if slug is not None else _effect_by_id, {"slug": slug, "id": id_})
+    if not rows:
+        return None
+    decoded = {name: json_value(getattr(rows[0], name)) for name in ("property_overrides", "asset_hashes")}
+    return Effect(**{**rows[0]._mapping, **decoded})
+
+
+@cache
+def _effect_by_slug(_dialect: str) -> Executable:
+    return select(*_EFFECT).where(effects.c.slug == bindparam("slug", type_=Text()))
+
+
+@cache
+def _effect_by_id(_dialect: str) -> Executable:
+    return select(*_EFFECT).where(effects.c.id == bindparam("id", type_=BigInteger()))
+
+
+async def list_effects(
+    tx: Tx, *, workflow_id: int | None, is_active: bool | None, after_slug: str | None, limit: int
+) -> tuple[list[Effect], str | None]:
+    query = select(*_EFFECT).order_by(effects.c.slug).limit(limit + 1)
+    if workflow_id is not None:
+        query = query.where(effects.c.workflow_id == workflow_id)
+    if is_active is not None:
+        query = query.where(effects.c.is_active == is_active)
+    if after_slug is not None:
+        query = query.where(effects.c.slug > after_slug)
+    rows, after = one_page((await tx.execute(query)).all(), "slug", limit=limit)
+    return [Effect(**row._mapping) for row in rows], after
+
+
+async def effects_of(tx: Tx, workflow_id: int) -> list[Effect]:
+    query = select(*_EFFECT).where(effects.c.workflow_id == workflow_id).order_by(effects.c.slug)
+    return [Effect(**row._mapping) for row in await tx.execute(query)]
+
+
+async def lock_effect(tx: Tx, slug: str) -> Effect | None:
+    query = select(*_EFFECT).where(effects.c.slug == slug).with_for_update(key_share=True)
+    row = (await tx.execute(query)).one_or_none()
+    return Effect(**row._mapping) if row else None
+
+
+async def delete_effect(tx: Tx, slug: str) -> bool:
+    query = delete(effects).where(effects.c.slug == slug).returning(effects.c.id)
+    return (await tx.execute(query)).first() is not None
+
+
+async def note_processing_times(tx: Tx, seconds: Mapping[int, float]) -> None:
+    rows = [{"id": effect_id, "seconds": value} for effect_id, value in seconds.items()]
+    await tx.write(_note_processing_times, with_rows(rows))
+
+
+@cache
+def _note_processing_times(dialect: str) -> Executable:
+    r = rows_table(dialect, {"id": BigInteger(), "seconds": Float(53)})
+    # An effect that another settlement is timing this moment is left to it: one row that every completion of a popular
+    # effect had to lock would make them all queue up behind each other.
+    locked = (
+        select(effects.c.id, r.c.seconds)
+        .join(r, effects.c.id == r.c.id)
+        .with_for_update(of=effects, skip_locked=True)
+        .subquery()
+    )
+    return update(effects).values(last_processing_time_seconds=locked.c.seconds).where(effects.c.id == locked.c.id)
+
+
+async def create_fleet(tx: Tx, **values: Any) -> Fleet:
+    query = insert(fleets).values(**values, created_at=relay_now())
+    try:
+        row = (await tx.execute(query.returning(*FLEET_COLUMNS))).one()
+    except IntegrityError as error:
+        raise Conflict(f"There is already a {values['stage']} fleet {values['slug']!r}.") from error
+    return Fleet(**row._mapping)
+
+
+async def fleet(tx: Tx, *, stage: str, slug: str, lock: bool = False) -> Fleet | None:
+    query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.slug == slug)
+    if lock:
+        query = query.with_for_update(key_share=True)
+    row = (await tx.execute(query)).one_or_none()
+    return Fleet(**row._mapping) if row else None
+
+
+async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> None:
+    """Make these, and only these, the workflows of a fleet."""
+    await tx.execute(delete(workflow_fleets).where(workflow_fleets.c.fleet_id == fleet_id))
+    if workflow_ids:
+        rows = [{"fleet_id": fleet_id, "workflow_id": each} for each in workflow_ids]
+        await tx.execute(insert(workflow_fleets).values(rows))
+
+
+async def map_also(tx: Tx, fleet_id: int, workflow_id: int) -> None:
+    """Make this one more of the workflows of a fleet; it is none of them yet."""
+    await tx.execute(insert(workflow_fleets).values(fleet_id=fleet_id, workflow_id=workflow_id))

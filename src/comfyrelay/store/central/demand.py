@@ -1,0 +1,172 @@
+"""What is queued, and which of the workers that wait could take it: looks that lock nothing and decide nothing."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import BigInteger, Float, Integer, Select, Text, bindparam, func, select, text
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import worker_workflows, workers, workflows
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.types import relay_now, word
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Queued:
+    """A dispatch that could be leased now."""
+
+    id: int
+    stage: str
+    provider: str
+    workflow_id: int
+    workflow_hash: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefetched(Queued):
+    """A dispatch that a busy worker holds and has not begun."""
+
+    worker_id: str
+
+
+_QUEUED = [d.c[name] for name in Queued.__dataclass_fields__]
+_NAMES = ", ".join(f"q.{each.name}" for each in _QUEUED)
+
+# From one kind to the next through the hot index: what is queued behind the first few of a kind is never read.
+_KINDS = """
+    WITH RECURSIVE kinds AS (
+        SELECT * FROM (
+            SELECT stage, provider, workflow_id
+              FROM ai_job_dispatches
+             WHERE status = 'queued'
+             ORDER BY stage, provider, workflow_id
+             LIMIT 1
+        ) AS first
+        UNION ALL
+        {next_kind}
+    )"""
+_FIRST_WHERE = """
+              FROM ai_job_dispatches AS q
+             WHERE q.status = 'queued'
+               AND {condition}
+             ORDER BY q.stage, q.provider, q.workflow_id
+             LIMIT 1"""
+_AFTER = _FIRST_WHERE.format(condition="(q.stage, q.provider, q.workflow_id) > (k.stage, k.provider, k.workflow_id)")
+# The same as SQLite can look it up: it would use only the first column of the three.
+_AFTER_SQLITE = ", ".join(
+    f"(SELECT q.id {_FIRST_WHERE.format(condition=each)})"
+    for each in (
+        "q.stage = k.stage AND q.provider = k.provider AND q.workflow_id > k.workflow_id",
+        "q.stage = k.stage AND q.provider > k.provider",
+        "q.stage > k.stage",
+    )
+)
+_OF_KIND = """
+          FROM ai_job_dispatches AS q
+         WHERE q.status = 'queued'
+           AND q.stage = k.stage
+           AND q.provider = k.provider
+           AND q.workflow_id = k.workflow_id
+           AND q.attempts < q.max_attempts
+           AND q.available_at <= relay_now(0)
+           AND {not_down}
+         ORDER BY q.priority DESC, q.rank, q.id
+         LIMIT :most"""
+
+POSTGRES = text(
+    _KINDS.format(
+        next_kind=f"""
+        SELECT n.* FROM kinds AS k
+         CROSS JOIN LATERAL (SELECT q.stage, q.provider, q.workflow_id {_AFTER}) AS n"""
+    )
+    + f"""
+    SELECT q.* FROM kinds AS k
+     CROSS JOIN LATERAL (
+        SELECT {_NAMES} {_OF_KIND.format(not_down="NOT CAST(:down_pools AS jsonb) ? q.db_pool")}
+     ) AS q
+    """
+).columns(*_QUEUED)
+
+# SQLite has no LATERAL: each step is looked up by the id that a subquery finds.
+SQLITE = text(
+    _KINDS.format(
+        next_kind=f"""
+        SELECT n.stage, n.provider, n.workflow_id FROM kinds AS k
+          JOIN ai_job_dispatches AS n ON n.id = coalesce({_AFTER_SQLITE})"""
+    )
+    + f"""
+    SELECT {_NAMES.replace("q.", "o.")} FROM kinds AS k
+      JOIN ai_job_dispatches AS o ON o.id IN (
+        SELECT q.id {_OF_KIND.format(not_down="q.db_pool NOT IN (SELECT value FROM json_each(:down_pools))")}
+      )
+    """
+).columns(*_QUEUED)
+
+
+def _queued(dialect: str) -> Executable:
+    return SQLITE if dialect == "sqlite" else POSTGRES
+
+
+async def queued(tx: Tx, *, most: int, down_pools: Sequence[str]) -> list[Queued]:
+    """Of each stage, provider and workflow, the first dispatches that could be leased now; at most so many."""
+    rows = await tx.fetch(_queued, {"most": most, "down_pools": list(down_pools)})
+    return [Queued(**row._mapping) for row in rows]
+
+
+async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[Prefetched]:
+    """What busy workers have held for so long without beginning it, and are not asked for yet; the oldest first."""
+    rows = await tx.fetch(prefetched_query, {"for_seconds": -for_seconds, "most": most})
+    return [Prefetched(**row._mapping) for row in rows]
+
+
+@cache
+def prefetched_query(_dialect: str = "") -> Select[Any]:
+    return (
+        select(*_QUEUED, d.c.worker_id)
+        .where(
+            d.c.status == word(DispatchStatus.LEASED),
+            d.c.is_prefetch,
+            d.c.progress.is_(None),
+            d.c.release_requested_at.is_(None),
+            d.c.leased_at <= relay_now(bindparam("for_seconds", type_=Float())),
+        )
+        .order_by(d.c.id)
+        .limit(bindparam("most", type_=Integer()))
+    )
+
+
+async def able(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Which of the workers may run one of these workflows, by stage and id, and how many free slots each has."""
+    kinds = with_rows(({"stage": stage, "id": id_} for stage, id_ in wanted), "wanted")
+    return {row.worker_id: row.free for row in await tx.fetch(_able, {**with_ids(worker_ids), **kinds})}
+
+
+@cache
+def _able(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    wanted = rows_table(dialect, {"stage": Text(), "id": BigInteger()}, parameter="wanted", alias="wanted")
+    leases = (
+        select(func.count())
+        .where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED))
+        .scalar_subquery()
+    )
+    may_run = (
+        select(worker_workflows.c.workflow_id)
+        .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
+        .join(wanted, wanted.c.id == worker_workflows.c.workflow_id)
+        .where(
+            worker_workflows.c.worker_id == workers.c.worker_id,
+            workflows.c.is_active,
+            wanted.c.stage == workers.c.stage,
+        )
+        .exists()
+    )
+    free = (workers.c.max_concurrency - leases).cast(Integer).label("free")
+    return (
+        select(workers.c.worker_id, free).join(r, workers.c.worker_id == r.c.id).where(~workers.c.is_draining, may_run)
+    )

@@ -1,0 +1,46 @@
+"""Payments that a provider reported, by its event ids."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+
+from comfyrelay.store.central.tables import payment_events, tenants, users
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import insert_into
+from comfyrelay.store.types import relay_now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaymentEvent:
+    provider_event_id: str
+    tenant_id: str
+    amount: int
+    currency: str | None
+
+
+_EVENT = [payment_events.c[name] for name in PaymentEvent.__dataclass_fields__]
+
+
+async def now(tx: Tx) -> datetime:
+    found: datetime = (await tx.execute(select(relay_now()))).scalar_one()
+    return found
+
+
+async def tenant_of(tx: Tx, *, tenant_id: str | None, email: str | None) -> str | None:
+    """The id of the tenant that is named one way or the other."""
+    if tenant_id is not None:
+        query = select(tenants.c.id).where(tenants.c.id == tenant_id)
+    else:
+        query = select(users.c.tenant_id).where(users.c.email == email)
+    found: str | None = await tx.scalar(query)
+    return found
+
+
+async def record(tx: Tx, event: PaymentEvent) -> PaymentEvent:
+    """Write the event down, unless it is there; returns what is there."""
+    values = {name: getattr(event, name) for name in PaymentEvent.__dataclass_fields__}
+    query = insert_into(tx.dialect, payment_events).values(**values, created_at=relay_now())
+    await tx.execute(query.on_conflict_do_nothing())
+    there = select(*_EVENT).where(payment_events.c.provider_event_id == event.provider_event_id)
+    return PaymentEvent(**(await tx.execute(there)).one()._mapping)

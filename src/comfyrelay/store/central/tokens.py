@@ -1,0 +1,79 @@
+"""API tokens of users: only their hashes are kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import insert, select, update
+
+from comfyrelay.store.central.tables import api_tokens, users
+from comfyrelay.store.central.tenants import USER_COLUMNS, User
+from comfyrelay.store.database import Tx
+from comfyrelay.store.types import relay_now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    id: str
+    user_id: str
+    name: str
+    created_at: datetime
+    expires_at: datetime | None
+
+
+_TOKEN = [api_tokens.c[name] for name in Token.__dataclass_fields__]
+
+
+async def create(
+    tx: Tx, *, id_: str, user_id: str, name: str, token_hash: str, lifetime_seconds: float | None
+) -> Token:
+    query = insert(api_tokens).values(
+        id=id_,
+        user_id=user_id,
+        name=name,
+        token_hash=token_hash,
+        created_at=relay_now(),
+        expires_at=None if lifetime_seconds is None else relay_now(lifetime_seconds),
+    )
+    return Token(**(await tx.execute(query.returning(*_TOKEN))).one()._mapping)
+
+
+async def owner(tx: Tx, token_hash: str) -> User | None:
+    """Whose token it is; nobody's once it was revoked or has expired."""
+    query = (
+        select(*USER_COLUMNS)
+        .join(api_tokens, api_tokens.c.user_id == users.c.id)
+        .where(
+            api_tokens.c.token_hash == token_hash,
+            api_tokens.c.revoked_at.is_(None),
+            api_tokens.c.expires_at.is_(None) | (api_tokens.c.expires_at > relay_now()),
+        )
+    )
+    row = (await tx.execute(query)).one_or_none()
+    return User(**row._mapping) if row else None
+
+
+async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: int = 200) -> Sequence[Token]:
+    """Those that still work, newest first, page by page through `before_id`."""
+    query = (
+        select(*_TOKEN)
+        .where(
+            api_tokens.c.user_id == user_id,
+            api_tokens.c.revoked_at.is_(None),
+            api_tokens.c.expires_at.is_(None) | (api_tokens.c.expires_at > relay_now()),
+        )
+        .order_by(api_tokens.c.id.desc())
+        .limit(limit)
+    )
+    if before_id is not None:
+        query = query.where(api_tokens.c.id < before_id)
+    return [Token(**row._mapping) for row in await tx.execute(query)]
+
+
+async def revoke(tx: Tx, user_id: str, *, id_: str | None = None, token_hash: str | None = None) -> bool:
+    """Revoke one token of the user's, by its id or its hash; whether there was one."""
+    query = update(api_tokens).where(api_tokens.c.user_id == user_id, api_tokens.c.revoked_at.is_(None))
+    query = (
+        query.where(api_tokens.c.id == id_) if id_ is not None else query.where(api_tokens.c.token_hash == token_hash)
+    )
+    return (await tx.execute(query.values(revoked_at=relay_now()).returning(api_tokens.c.id))).first() is not None

@@ -1,0 +1,197 @@
+"""The worker registry: who there is, what each may run, and who could take a dispatch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Text, bindparam, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.states import DispatchStatus, RegistrationSource, WorkflowKind
+from comfyrelay.errors import Conflict
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import worker_workflows, workers, workflow_fleets, workflows
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.types import json_value, relay_now, word
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    worker_id: str
+    fleet_id: int
+    stage: str
+    registration_source: str
+    display_name: str | None
+    max_concurrency: int
+    current_load: int
+    narrowed_to: Sequence[str] | None
+    is_approved: bool
+    is_draining: bool
+    last_seen_at: datetime
+    capabilities: Mapping[str, Any]
+    token_hash: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingWorker:
+    """A worker that has a workflow, as far as waiting for it is concerned."""
+
+    worker_id: str
+    max_concurrency: int
+    leases: int
+
+
+_WORKER = [workers.c[name] for name in Worker.__dataclass_fields__]
+
+
+async def create(tx: Tx, **values: Any) -> Worker:
+    query = insert(workers).values(**values, created_at=relay_now(), last_seen_at=relay_now())
+    try:
+        row = (await tx.execute(query.returning(*_WORKER))).one()
+    except IntegrityError as error:
+        raise Conflict(f"A worker {values['worker_id']!r} is already registered.") from error
+    return Worker(**row._mapping)
+
+
+async def remove_if_gone(tx: Tx, worker_id: str, *, stale_seconds: float) -> bool:
+    """Remove a worker that was not heard of for so long and holds nothing. One that was revoked stays."""
+    is_gone = (workers.c.last_seen_at < relay_now(-stale_seconds)) & workers.c.is_approved
+    holds = select(d.c.id).where(d.c.worker_id == worker_id, d.c.status == word(DispatchStatus.LEASED)).exists()
+    query = delete(workers).where(workers.c.worker_id == worker_id, is_gone, ~holds)
+    return (await tx.execute(query.returning(workers.c.worker_id))).first() is not None
+
+
+async def get(tx: Tx, worker_id: str) -> Worker | None:
+    row = (await tx.execute(select(*_WORKER).where(workers.c.worker_id == worker_id))).one_or_none()
+    return Worker(**row._mapping) if row else None
+
+
+async def by_token(tx: Tx, token_hash: str) -> Worker | None:
+    rows = await tx.fetch(_by_token, {"token_hash": token_hash})
+    if not rows:
+        return None
+    decoded = {name: json_value(getattr(rows[0], name)) for name in ("narrowed_to", "capabilities")}
+    return Worker(**{**rows[0]._mapping, **decoded})
+
+
+@cache
+def _by_token(_dialect: str) -> Executable:
+    return select(*_WORKER).where(workers.c.token_hash == bindparam("token_hash", type_=Text()))
+
+
+async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
+    query = update(workers).where(workers.c.worker_id == worker_id).values(**values).returning(*_WORKER)
+    row = (await tx.execute(query)).one_or_none()
+    return Worker(**row._mapping) if row else None
+
+
+async def remove(tx: Tx, worker_id: str) -> None:
+    await tx.execute(delete(workers).where(workers.c.worker_id == worker_id))
+
+
+async def assign(tx: Tx, worker: Worker) -> list[str]:
+    """Assign what the worker's fleet maps, narrowed to what the worker asked for; returns the slugs.
+
+    A workflow that is switched off is assigned too, so that it need only be switched on; it is not among the slugs.
+    """
+    found = await mapped_to(tx, worker.fleet_id, narrowed_to=worker.narrowed_to, source=worker.registration_source)
+    await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id == worker.worker_id))
+    if found:
+        rows = [{"worker_id": worker.worker_id, "workflow_id": row.id} for row in found]
+        await tx.execute(insert(worker_workflows).values(rows))
+    return [row.slug for row in found if row.is_active]
+
+
+async def mapped_to(
+    tx: Tx, fleet_id: int, *, narrowed_to: Sequence[str] | None, source: str = RegistrationSource.FLEET
+) -> Sequence[Any]:
+    """Rows of `id`, `slug` and `is_active`: what a worker of the fleet would be assigned."""
+    query = (
+        select(workflows.c.id, workflows.c.slug, workflows.c.is_active)
+        .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
+        .where(workflow_fleets.c.fleet_id == fleet_id)
+        .order_by(workflows.c.slug)
+    )
+    if narrowed_to is not None:
+        query = query.where(workflows.c.slug.in_(narrowed_to))
+    if source != RegistrationSource.DESK:
+        query = query.where(workflows.c.kind != WorkflowKind.SCRIPT)
+    return (await tx.execute(query)).all()
+
+
+async def assign_fleet(tx: Tx, fleet_id: int) -> None:
+    """Assign every worker of a fleet what the fleet maps, with four statements however many workers there are."""
+    mapped = (
+        select(workflows.c.id, workflows.c.slug, workflows.c.kind)
+        .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
+        .where(workflow_fleets.c.fleet_id == fleet_id)
+    )
+    found = (await tx.execute(mapped)).all()
+    members = select(workers.c.worker_id, workers.c.narrowed_to, workers.c.registration_source).where(
+        workers.c.fleet_id == fleet_id
+    )
+    rows = [
+        {"worker_id": worker.worker_id, "workflow_id": each.id}
+        for worker in await tx.execute(members)
+        for each in found
+        if worker.narrowed_to is None or each.slug in worker.narrowed_to
+        if each.kind != WorkflowKind.SCRIPT or worker.registration_source == RegistrationSource.DESK
+    ]
+    its = select(workers.c.worker_id).where(workers.c.fleet_id == fleet_id)
+    await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id.in_(its)))
+    if rows:
+        await tx.write(_assign_rows, with_rows(rows))
+
+
+@cache
+def _assign_rows(dialect: str) -> Executable:
+    names = ("worker_id", "workflow_id")
+    r = rows_table(dialect, columns_of(worker_workflows, *names))
+    return insert(worker_workflows).from_select(names, select(*(r.c[name] for name in names)))
+
+
+async def seen(tx: Tx, worker_ids: Iterable[str]) -> None:
+    """Note for many workers at once that they were heard of."""
+    await tx.write(_seen, with_ids(sorted(worker_ids)))
+
+
+@cache
+def _seen(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return update(workers).values(last_seen_at=relay_now()).where(workers.c.worker_id == r.c.id)
+
+
+async def serving(tx: Tx, workflow_id: int, *, stage: str, stale_seconds: float) -> list[ServingWorker]:
+    """Workers that may run the workflow now, with how many leases each holds."""
+    leases = (
+        select(func.count())
+        .where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED))
+        .scalar_subquery()
+    )
+    query = (
+        select(workers.c.worker_id, workers.c.max_concurrency, leases.label("leases"))
+        .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
+        .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
+        .where(
+            worker_workflows.c.workflow_id == workflow_id,
+            workflows.c.is_active,
+            workers.c.stage == stage,
+            workers.c.is_approved,
+            ~workers.c.is_draining,
+            workers.c.last_seen_at >= relay_now(-stale_seconds),
+        )
+    )
+    return [ServingWorker(**row._mapping) for row in await tx.execute(query)]
+
+
+async def workflows_of(tx: Tx, worker_ids: Sequence[str]) -> list[int]:
+    query = select(worker_workflows.c.workflow_id).where(worker_workflows.c.worker_id.in_(worker_ids)).distinct()
+    return list((await tx.scalars(query)).all())
+
+
+async def count_of_fleet(tx: Tx, fleet_id: int) -> int:
+    return int(await tx.scalar(select(func.count()).where(workers.c.fleet_id == fleet_id)) or 0)

@@ -1,0 +1,1 @@
+"""A tenant pool: everything private."""

@@ -1,0 +1,61 @@
+"""What happened to jobs, for those who follow them: events of many jobs in one statement, and log lines by page."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.settlement import Event
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import columns_of, rows_table, with_rows
+from comfyrelay.store.tenant.tables import job_events, job_logs
+from comfyrelay.store.types import json_value
+
+__all__ = ["LogLine", "Seen", "events_after", "log_page"]
+
+_SEEN = ("tenant_id", "job_id", "seq")
+
+
+class Seen(NamedTuple):
+    """Up to which event somebody has seen a job's history."""
+
+    tenant_id: str
+    job_id: str
+    seq: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogLine:
+    id: int
+    line: str
+    created_at: datetime
+
+
+async def events_after(tx: Tx, seen: Iterable[Seen]) -> list[Event]:
+    """What came after, for all these jobs at once; oldest first for each."""
+    result = await tx.fetch(_events_after, with_rows([each._asdict() for each in seen]))
+    return [Event(**{**row._mapping, "data": json_value(row.data)}) for row in result]
+
+
+@cache
+def _events_after(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(job_events, *_SEEN))
+    newer = (
+        (job_events.c.job_id == r.c.job_id) & (job_events.c.tenant_id == r.c.tenant_id) & (job_events.c.seq > r.c.seq)
+    )
+    return select(job_events).join(r, newer).order_by(job_events.c.job_id, job_events.c.seq)
+
+
+async def log_page(tx: Tx, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> list[LogLine]:
+    """A job's log lines, oldest first, page by page through `after_id`."""
+    query = (
+        select(job_logs.c.id, job_logs.c.line, job_logs.c.created_at)
+        .where(job_logs.c.tenant_id == tenant_id, job_logs.c.job_id == job_id, job_logs.c.id > after_id)
+        .order_by(job_logs.c.id)
+        .limit(limit)
+    )
+    return [LogLine(**row._mapping) for row in await tx.execute(query)]

@@ -1,0 +1,402 @@
+"""Jobs in a tenant pool: making them, reading them, and writing what the queue's messages changed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import asyncpg
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Float,
+    Integer,
+    Select,
+    Text,
+    bindparam,
+    distinct,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.pace import Done
+from comfyrelay.domain.settlement import Attempt, Event, JobState, Settled
+from comfyrelay.domain.states import ACTIVE_JOB, JobStatus
+from comfyrelay.errors import Conflict
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.tenant.tables import ai_jobs, batches, job_attempts, job_events, job_logs
+from comfyrelay.store.types import json_value, relay_now, word
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    id: str
+    tenant_id: str
+    user_id: str
+    effect_id: int | None
+    workflow_id: int
+    workflow_hash: str
+    provider: str
+    stage: str
+    status: str
+    priority: int
+    max_attempts: int
+    attempts: int
+    batch_id: str | None
+    item_no: int
+    label: str | None
+    video_id: str | None
+    input_file_id: str | None
+    output_file_id: str | None
+    retry_of: str | None
+    idempotency_key: str
+    request_digest: str
+    webhook_url: str | None
+    reserved_tokens: int
+    provider_job_id: str | None
+    error_message: str | None
+    error_detail: str | None
+    dispatch_version: int
+    event_seq: int
+    available_at: datetime
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewJob:
+    id: str
+    tenant_id: str
+    user_id: str
+    effect_id: int | None
+    workflow_id: int
+    workflow_hash: str
+    provider: str
+    stage: str
+    priority: int
+    max_attempts: int
+    idempotency_key: str
+    request_digest: str
+    input_payload: Mapping[str, Any]
+    reserved_tokens: int
+    delay_seconds: float = 0
+    batch_id: str | None = None
+    item_no: int = 0
+    label: str | None = None
+    video_id: str | None = None
+    input_file_id: str | None = None
+    retry_of: str | None = None
+    webhook_url: str | None = None
+
+
+_JOB = [ai_jobs.c[name] for name in Job.__dataclass_fields__]
+_STATE = [ai_jobs.c[name] for name in JobState._fields]
+_NEW = tuple(name for name in NewJob.__dataclass_fields__ if name != "delay_seconds")
+_SETTLED = (
+    "status",
+    "priority",
+    "attempts",
+    "dispatch_version",
+    "event_seq",
+    "started_at",
+    "completed_at",
+    "output_file_id",
+    "provider_job_id",
+    "error_message",
+    "error_detail",
+)
+_ATTEMPT = tuple(Attempt.__dataclass_fields__)
+_EVENT = ("job_id", "seq", "tenant_id", "type", "data")
+
+
+async def create(tx: Tx, new: Sequence[NewJob]) -> list[Job]:
+    """Make the jobs, in the order given, and the event that each was queued."""
+    rows = [{name: getattr(each, name) for name in (*_NEW, "delay_seconds")} for each in new]
+    try:
+        result = await tx.fetch(_create, with_rows(rows))
+    except (IntegrityError, asyncpg.ForeignKeyViolationError) as error:
+        if "foreign key" not in str(error).lower():
+            raise
+        raise Conflict("A file or video that this names was deleted just now.") from error
+    made = {row.id: Job(**row._mapping) for row in result}
+    first = [{"job_id": each.id, "seq": 1, "tenant_id": each.tenant_id, "type": "job:queued"} for each in new]
+    for row in first:
+        row["data"] = {"status": JobStatus.QUEUED}
+    await tx.write(_create_events, with_rows(first))
+    return [made[each.id] for each in new]
+
+
+@cache
+def _create(dialect: str) -> Executable:
+    columns = columns_of(ai_jobs, *_NEW) | {"delay_seconds": Float(53)}
+    r = rows_table(dialect, columns)
+    rows = select(*(r.c[name] for name in _NEW), literal(1, Integer()), relay_now(r.c.delay_seconds), relay_now())
+    names = [*_NEW, "event_seq", "available_at", "created_at"]
+    return insert(ai_jobs).from_select(names, rows).returning(*_JOB)
+
+
+@cache
+def _create_events(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(job_events, *_EVENT))
+    rows = select(*(r.c[name] for name in _EVENT), relay_now())
+    return insert(job_events).from_select([*_EVENT, "created_at"], rows)
+
+
+async def get(tx: Tx, tenant_id: str, job_id: str) -> Job | None:
+    query = select(*_JOB).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.id == job_id)
+    row = (await tx.execute(query)).one_or_none()
+    return Job(**row._mapping) if row else None
+
+
+async def by_key(tx: Tx, tenant_id: str, idempotency_key: str) -> Job | None:
+    rows = await tx.fetch(_by_key, {"tenant_id": tenant_id, "key": idempotency_key})
+    return Job(**rows[0]._mapping) if rows else None
+
+
+@cache
+def _by_key(_dialect: str) -> Executable:
+    return select(*_JOB).where(
+        ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),
+        ai_jobs.c.idempotency_key == bindparam("key", type_=Text()),
+    )
+
+
+async def retry_of(tx: Tx, job_id: str) -> Job | None:
+    row = (await tx.execute(select(*_JOB).where(ai_jobs.c.retry_of == job_id))).one_or_none()
+    return Job(**row._mapping) if row else None
+
+
+async def by_ids(tx: Tx, job_ids: Iterable[str]) -> list[Job]:
+    """The jobs, in the order in which they were made."""
+    result = await tx.fetch(_by_ids, with_ids(job_ids))
+    return [Job(**row._mapping) for row in result]
+
+
+@cache
+def _by_ids(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return select(*_JOB).join(r, ai_jobs.c.id == r.c.id).order_by(ai_jobs.c.created_at, ai_jobs.c.item_no, ai_jobs.c.id)
+
+
+async def payloads(tx: Tx, job_ids: Iterable[str]) -> dict[str, Any]:
+    """What each job must run, as it was fixed when it was submitted."""
+    result = await tx.fetch(_payloads, with_ids(job_ids))
+    return {row.id: json_value(row.input_payload) for row in result}
+
+
+@cache
+def _payloads(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return select(ai_jobs.c.id, ai_jobs.c.input_payload).join(r, ai_jobs.c.id == r.c.id)
+
+
+def list_query(
+    tenant_id: str,
+    *,
+    status: str | None = None,
+    batch_id: str | None = None,
+    no_batch: bool = False,
+    search: str | None = None,
+    before_id: str | None = None,
+    limit: int = 50,
+    dialect: str = "postgresql",
+) -> Select[Any]:
+    """A tenant's newest jobs first, page by page through `before_id`. `search` is part of a label, also the batch's, an
+    error or an id."""
+    # a batch has an index of its own; SQLite would rather look through all of the tenant's
+    tenant = ai_jobs.c.tenant_id if batch_id is None or status is not None else ai_jobs.c.tenant_id.concat("")
+    query = select(*_JOB).where(tenant == tenant_id).order_by(ai_jobs.c.id.desc()).limit(limit)
+    if status is not None:
+        query = query.where(ai_jobs.c.status == status)
+    if batch_id is not None:
+        query = query.where(ai_jobs.c.batch_id == batch_id)
+    if no_batch:
+        query = query.where(ai_jobs.c.batch_id.is_(None))
+    if search:
+        texts = (ai_jobs.c.label, ai_jobs.c.error_message)
+        # SQLite's LIKE takes capitals for small letters by itself; to change them in every row takes a third longer
+        holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
+        found = [holds(each, search, autoescape=True) for each in texts]
+        # looked for once, not for every job
+        named = select(batches.c.id).where(batches.c.tenant_id == tenant_id)
+        found.append(ai_jobs.c.batch_id.in_(named.where(holds(batches.c.label, search, autoescape=True))))
+        query = query.where(or_(*found, ai_jobs.c.id.contains(search.lower(), autoescape=True)))
+    if before_id is not None:
+        query = query.where(ai_jobs.c.id < before_id)
+    return query
+
+
+async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[Job]:
+    return [Job(**row._mapping) for row in await tx.execute(list_query(tenant_id, **filters, dialect=tx.dialect))]
+
+
+async def count_active(tx: Tx, tenant_id: str, user_id: str, *, beside: str | None = None) -> int:
+    """A user's active jobs, but for those of the batch `beside`; a batch counts as one."""
+    # No job is in a batch without a name.
+    (row,) = await tx.fetch(_count_active, {"tenant_id": tenant_id, "user_id": user_id, "beside": beside or ""})
+    return int(row.active)
+
+
+@cache
+def _count_active(_dialect: str) -> Executable:
+    counted = func.coalesce(ai_jobs.c.batch_id, ai_jobs.c.id)
+    return select(func.count(distinct(counted)).label("active")).where(
+        ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),
+        ai_jobs.c.user_id == bindparam("user_id", type_=Text()),
+        ai_jobs.c.completed_at.is_(None),
+        ai_jobs.c.status.in_([word(each) for each in sorted(ACTIVE_JOB)]),
+        counted != bindparam("beside", type_=Text()),
+    )
+
+
+async def lock_states(tx: Tx, job_ids: Iterable[str]) -> dict[str, JobState]:
+    """The jobs as the queue's messages find them, locked in the order of their ids."""
+    result = await tx.fetch(_lock_states, with_ids(job_ids))
+    return {row.id: JobState._make(row) for row in result}
+
+
+@cache
+def _lock_states(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return select(*_STATE).join(r, ai_jobs.c.id == r.c.id).order_by(ai_jobs.c.id).with_for_update(of=ai_jobs)
+
+
+async def write_settled(tx: Tx, settled: Sequence[Settled]) -> None:
+    rows = as_rows([each.job for each in settled], ("id", *_SETTLED))
+    await tx.write(_write_settled, with_rows(rows))
+
+
+@cache
+def _write_settled(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(ai_jobs, "id", *_SETTLED))
+    values = {ai_jobs.c[name]: r.c[name] for name in _SETTLED}
+    return update(ai_jobs).values(values).where(ai_jobs.c.id == r.c.id)
+
+
+async def write_attempts(tx: Tx, attempts: Sequence[Attempt]) -> None:
+    rows = as_rows(attempts, _ATTEMPT)
+    for each in rows:
+        if each["seed"] is not None:
+            each["seed"] = str(each["seed"])
+    if rows:
+        await tx.write(_write_attempts, with_rows(rows))
+
+
+@cache
+def _write_attempts(dialect: str) -> Executable:
+    names = _ATTEMPT
+    r = rows_table(dialect, columns_of(job_attempts, *names))
+    rows = select(*(r.c[name] for name in names)).where(literal(1) == 1)
+    query = insert_into(dialect, job_attempts).from_select(names, rows)
+    ended = ("started_at", "ended_at", "outcome", "fault", "error", "seed", "about", "provider_job_id")
+    return query.on_conflict_do_update(
+        index_elements=["job_id", "epoch"], set_={name: query.excluded[name] for name in ended}
+    )
+
+
+async def write_events(tx: Tx, events: Sequence[Event]) -> None:
+    if events:
+        await tx.write(_write_events, with_rows(events))
+
+
+@cache
+def _write_events(dialect: str) -> Executable:
+    names = (*_EVENT, "created_at")
+    r = rows_table(dialect, columns_of(job_events, *names))
+    return insert(job_events).from_select(names, select(*(r.c[name] for name in names)))
+
+
+async def attempts_of(tx: Tx, job_id: str) -> list[Attempt]:
+    columns = [job_attempts.c[name] for name in Attempt.__dataclass_fields__]
+    query = select(*columns).where(job_attempts.c.job_id == job_id).order_by(job_attempts.c.epoch)
+    return [_attempt(row._mapping) for row in await tx.execute(query)]
+
+
+def _attempt(row: Mapping[Any, Any]) -> Attempt:
+    return Attempt(**{**row, "seed": None if row["seed"] is None else int(row["seed"])})
+
+
+async def add_logs(tx: Tx, lines: Sequence[Mapping[str, Any]]) -> None:
+    rows = [{**line, "n": n} for n, line in enumerate(lines)]
+    await tx.write(_add_logs, with_rows(rows))
+
+
+@cache
+def _add_logs(dialect: str) -> Executable:
+    names = ("job_id", "epoch", "tenant_id", "line")
+    r = rows_table(dialect, columns_of(job_logs, *names) | {"n": BigInteger()})
+    # Joined with its job: lines of a job that is gone are dropped.
+    rows = select(*(r.c[name] for name in names), relay_now()).join(ai_jobs, ai_jobs.c.id == r.c.job_id).order_by(r.c.n)
+    return insert(job_logs).from_select([*names, "created_at"], rows)
+
+
+async def page_after(tx: Tx, *, after_id: str, limit: int) -> list[Job]:
+    """All jobs of the pool in the order of their ids, for the reconciler."""
+    query = select(*_JOB).where(ai_jobs.c.id > after_id).order_by(ai_jobs.c.id).limit(limit)
+    return [Job(**row._mapping) for row in await tx.execute(query)]
+
+
+async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[Job]:
+    """The newest job of each chain of retries in a batch, in the batch's order."""
+    retry = ai_jobs.alias("retry")
+    query = (
+        select(*_JOB)
+        .outerjoin(retry, retry.c.retry_of == ai_jobs.c.id)
+        .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id == batch_id, retry.c.id.is_(None))
+        .order_by(ai_jobs.c.item_no)
+    )
+    return [Job(**row._mapping) for row in await tx.execute(query)]
+
+
+async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    """By batch, how many of its items are in which status: of each chain of retries, the newest."""
+    retry = ai_jobs.alias("retry")
+    query = (
+        select(ai_jobs.c.batch_id, ai_jobs.c.status, func.count().label("jobs"))
+        .outerjoin(retry, retry.c.retry_of == ai_jobs.c.id)
+        .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id.in_(batch_ids), retry.c.id.is_(None))
+        .group_by(ai_jobs.c.batch_id, ai_jobs.c.status)
+    )
+    counts: dict[str, dict[str, int]] = {}
+    for row in await tx.execute(query):
+        counts.setdefault(row.batch_id, {})[row.status] = row.jobs
+    return counts
+
+
+async def newest_done(
+    tx: Tx, tenant_id: str, batch_ids: Sequence[str], *, limit: int
+) -> tuple[dict[str, list[Done]], datetime]:
+    """By batch, the items that were completed last; and what time it is."""
+    ordered = func.row_number().over(partition_by=ai_jobs.c.batch_id, order_by=ai_jobs.c.completed_at.desc())
+    numbered = (
+        select(ai_jobs.c.batch_id, ai_jobs.c.started_at, ai_jobs.c.completed_at, ordered.label("place"))
+        .where(
+            ai_jobs.c.tenant_id == tenant_id,
+            ai_jobs.c.batch_id.in_(batch_ids),
+            ai_jobs.c.status == JobStatus.COMPLETED,
+        )
+        .subquery()
+    )
+    found: dict[str, list[Done]] = {}
+    for row in await tx.execute(select(numbered).where(numbered.c.place <= limit)):
+        found.setdefault(row.batch_id, []).append(Done(row.started_at, row.completed_at))
+    return found, (await tx.execute(select(relay_now()))).scalar_one()
+
+
+async def set_version(tx: Tx, job_id: str, version: int) -> None:
+    """For the reconciler: from where on the queue's messages are to be applied."""
+    await tx.execute(update(ai_jobs).where(ai_jobs.c.id == job_id).values(dispatch_version=version))
+
+
+async def waive_tokens(tx: Tx, job_id: str) -> None:
+    """For the reconciler: a job that holds no tokens owes none and is given none back."""
+    await tx.execute(update(ai_jobs).where(ai_jobs.c.id == job_id).values(reserved_tokens=0))

@@ -1,0 +1,198 @@
+"""Wallets and the append-only transactions behind their balances."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+from sqlalchemy import BigInteger, Text, bindparam, func, literal, select, update
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.states import TransactionType
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.tenant.tables import ai_jobs, token_transactions, token_wallets
+from comfyrelay.store.types import relay_now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A transaction to be written."""
+
+    tenant_id: str
+    type: TransactionType
+    amount: int
+    job_id: str | None = None
+    reference: str | None = None
+    description: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transaction:
+    id: int
+    tenant_id: str
+    type: str
+    amount: int
+    job_id: str | None
+    reference: str | None
+    description: str | None
+    created_at: datetime
+
+
+_WRITTEN = ("tenant_id", "type", "amount", "job_id", "reference", "description")
+
+
+async def open_wallets(tx: Tx, tenant_ids: Iterable[str]) -> None:
+    await tx.write(_open_wallets, with_ids(sorted(set(tenant_ids))))
+
+
+@cache
+def _open_wallets(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    rows = select(r.c.id, literal(0), relay_now()).where(literal(1) == 1)
+    query = insert_into(dialect, token_wallets).from_select(["tenant_id", "balance", "updated_at"], rows)
+    return query.on_conflict_do_nothing()
+
+
+async def lock_wallet(tx: Tx, tenant_id: str) -> int:
+    """The balance, with the wallet locked until the transaction ends; a first wallet is opened."""
+    rows = await tx.fetch(_lock_wallet, {"tenant_id": tenant_id})
+    if not rows:
+        await open_wallets(tx, [tenant_id])
+        rows = await tx.fetch(_lock_wallet, {"tenant_id": tenant_id})
+    return int(rows[0].balance)
+
+
+@cache
+def _lock_wallet(_dialect: str) -> Executable:
+    own = token_wallets.c.tenant_id == bindparam("tenant_id", type_=Text())
+    return select(token_wallets.c.balance).where(own).with_for_update()
+
+
+async def lock_wallets(tx: Tx, tenant_ids: Iterable[str]) -> None:
+    """Lock several wallets, in the order of their tenants, so that two settlements cannot wait for each other."""
+    await tx.fetch(_lock_wallets, with_ids(sorted(set(tenant_ids))))
+
+
+@cache
+def _lock_wallets(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return (
+        select(token_wallets.c.tenant_id)
+        .join(r, token_wallets.c.tenant_id == r.c.id)
+        .order_by(token_wallets.c.tenant_id)
+        .with_for_update(of=token_wallets)
+    )
+
+
+async def append(tx: Tx, entries: Sequence[Entry]) -> int:
+    """Write the transactions that are not there yet, and move the balances by what was written.
+
+    Wallets whose balance moves must be locked. A transaction that is already there (same job and type, a job settled
+    either way, same reference) is left alone and does not count; returns how many were written.
+    """
+    written = await tx.fetch(_append, with_rows(entries))
+    sums: dict[str, int] = {}
+    for tenant_id, amount in written:
+        sums[tenant_id] = sums.get(tenant_id, 0) + amount
+    moved = [{"tenant_id": tenant, "amount": amount} for tenant, amount in sorted(sums.items()) if amount]
+    if moved:
+        await tx.write(_move_balances, with_rows(moved))
+    return len(written)
+
+
+@cache
+def _append(dialect: str) -> Executable:
+    t = token_transactions
+    r = rows_table(dialect, columns_of(t, *_WRITTEN))
+    rows = select(*(r.c[name] for name in _WRITTEN), relay_now()).where(literal(1) == 1)
+    query = insert_into(dialect, t).from_select([*_WRITTEN, "created_at"], rows).on_conflict_do_nothing()
+    return query.returning(t.c.tenant_id, t.c.amount)
+
+
+@cache
+def _move_balances(dialect: str) -> Executable:
+    r = rows_table(dialect, {"tenant_id": Text(), "amount": BigInteger()})
+    return (
+        update(token_wallets)
+        .values(balance=token_wallets.c.balance + r.c.amount, updated_at=relay_now())
+        .where(token_wallets.c.tenant_id == r.c.tenant_id)
+    )
+
+
+async def balance(tx: Tx, tenant_id: str) -> int:
+    query = select(token_wallets.c.balance).where(token_wallets.c.tenant_id == tenant_id)
+    return int(await tx.scalar(query) or 0)
+
+
+async def balances(tx: Tx, tenant_ids: Iterable[str]) -> dict[str, int]:
+    query = select(token_wallets).where(token_wallets.c.tenant_id.in_(set(tenant_ids)))
+    return {row.tenant_id: row.balance for row in await tx.execute(query)}
+
+
+async def by_reference(tx: Tx, tenant_id: str, reference: str) -> Transaction | None:
+    t = token_transactions
+    query = select(t).where(t.c.tenant_id == tenant_id, t.c.reference == reference)
+    row = (await tx.execute(query)).one_or_none()
+    return Transaction(**row._mapping) if row else None
+
+
+async def transactions(tx: Tx, tenant_id: str, *, limit: int = 100, before_id: int | None = None) -> list[Transaction]:
+    """Newest first, page by page through `before_id`."""
+    t = token_transactions
+    query = select(t).where(t.c.tenant_id == tenant_id).order_by(t.c.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(t.c.id < before_id)
+    return [Transaction(**row._mapping) for row in await tx.execute(query)]
+
+
+async def of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, list[Transaction]]:
+    found: dict[str, list[Transaction]] = {}
+    for row in await tx.fetch(_of_jobs, with_ids(job_ids)):
+        found.setdefault(row.job_id, []).append(Transaction(**row._mapping))
+    return found
+
+
+@cache
+def _of_jobs(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    return select(token_transactions).join(r, token_transactions.c.job_id == r.c.id)
+
+
+async def drifted_wallets(tx: Tx) -> dict[str, tuple[int, int]]:
+    """Wallets whose balance is not the sum of their transactions: tenant → (balance, sum)."""
+    t, w = token_transactions, token_wallets
+    total = func.coalesce(func.sum(t.c.amount), 0)
+    query = (
+        select(w.c.tenant_id, w.c.balance, total.label("total"))
+        .outerjoin(t, t.c.tenant_id == w.c.tenant_id)
+        .group_by(w.c.tenant_id, w.c.balance)
+        .having(w.c.balance != total)
+    )
+    return {row.tenant_id: (row.balance, int(row.total)) for row in await tx.execute(query)}
+
+
+async def transactions_without_job(tx: Tx, *, limit: int) -> list[Transaction]:
+    """Job transactions whose job is gone, and whose tokens are still held."""
+    t = token_transactions
+    settled = t.alias("settled")
+    ended = (
+        select(settled.c.id)
+        .where(
+            settled.c.job_id == t.c.job_id,
+            settled.c.type.in_((TransactionType.JOB_CONSUME, TransactionType.JOB_REFUND)),
+        )
+        .exists()
+    )
+    query = (
+        select(t)
+        .outerjoin(ai_jobs, ai_jobs.c.id == t.c.job_id)
+        .where(t.c.type == TransactionType.JOB_RESERVE, ai_jobs.c.id.is_(None), ~ended)
+        .limit(limit)
+    )
+    return [Transaction(**row._mapping) for row in await tx.execute(query)]
+
+
+async def set_balance(tx: Tx, tenant_id: str, balance: int) -> None:
+    query = update(token_wallets).where(token_wallets.c.tenant_id == tenant_id)
+    await tx.execute(query.values(balance=balance, updated_at=relay_now()))

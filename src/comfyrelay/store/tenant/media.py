@@ -1,0 +1,251 @@
+"""Files, videos and batches of a tenant."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Text, bindparam, insert, literal, select, update
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.payloads import StoredFile
+from comfyrelay.store.database import Tx
+from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.tenant.tables import batches, files, videos
+from comfyrelay.store.types import json_value, relay_now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class File:
+    id: str
+    tenant_id: str
+    user_id: str
+    disk: str
+    path: str
+    mime_type: str
+    size: int | None
+    content_hash: str | None
+    original_filename: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Video:
+    id: str
+    tenant_id: str
+    user_id: str
+    title: str | None
+    effect_id: int | None
+    status: str
+    job_id: str | None
+    original_file_id: str | None
+    processed_file_id: str | None
+    processing_details: Mapping[str, Any] | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    id: str
+    tenant_id: str
+    user_id: str
+    label: str | None
+    request_digest: str
+    notify_urls: Sequence[str] | None = field(repr=False)
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VideoChange:
+    """A job's news for its video: it counts only while the job is the newest of its chain."""
+
+    id: str
+    job_id: str
+    status: str
+    processed_file_id: str | None = None
+    processing_details: Mapping[str, Any] | None = None
+
+
+_FILE = [files.c[name] for name in File.__dataclass_fields__]
+_VIDEO = [videos.c[name] for name in Video.__dataclass_fields__]
+_BATCH = [batches.c[name] for name in Batch.__dataclass_fields__]
+_NEW_FILE = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "original_filename")
+_OUTPUT = ("id", "tenant_id", "user_id", "disk", "path", "mime_type", "size", "content_hash", "metadata")
+
+
+async def create_files(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
+    await tx.write(_create_files, with_rows(rows))
+
+
+@cache
+def _create_files(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(files, *_NEW_FILE))
+    rows = select(*(r.c[name] for name in _NEW_FILE), relay_now())
+    return insert(files).from_select([*_NEW_FILE, "created_at"], rows)
+
+
+async def files_of(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, File]:
+    """Those of the files that are the tenant's own, with all that is known of them."""
+    result = await tx.fetch(_files_of, {**with_ids(file_ids), "tenant_id": tenant_id})
+    return {row.id: File(**row._mapping) for row in result}
+
+
+@cache
+def _files_of(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    own = files.c.tenant_id == bindparam("tenant_id", type_=Text())
+    return select(*_FILE).join(r, files.c.id == r.c.id).where(own, files.c.removing_at.is_(None))
+
+
+async def metadata_of(tx: Tx, tenant_id: str, file_id: str) -> Mapping[str, Any] | None:
+    """What was told of a file when it was made."""
+    query = select(files.c.metadata).where(files.c.id == file_id, files.c.tenant_id == tenant_id)
+    found: Mapping[str, Any] | None = (await tx.execute(query)).scalar_one_or_none()
+    return found
+
+
+async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, StoredFile]:
+    """Those of the files that are the tenant's own."""
+    result = await tx.fetch(_stored_files, {**with_ids(file_ids), "tenant_id": tenant_id})
+    return {
+        row.id: StoredFile(
+            id=row.id,
+            disk=row.disk,
+            path=row.path,
+            mime_type=row.mime_type,
+            name=row.original_filename,
+        )
+        for row in result
+    }
+
+
+@cache
+def _stored_files(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    own = files.c.tenant_id == bindparam("tenant_id", type_=Text())
+    return select(files).join(r, files.c.id == r.c.id).where(own, files.c.removing_at.is_(None))
+
+
+async def write_outputs(tx: Tx, outputs: Sequence[Mapping[str, Any]]) -> None:
+    await tx.write(_write_outputs, with_rows(outputs))
+
+
+@cache
+def _write_outputs(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(files, *_OUTPUT))
+    rows = select(*(r.c[name] for name in _OUTPUT), relay_now(), relay_now()).where(literal(1) == 1)
+    query = insert_into(dialect, files).from_select([*_OUTPUT, "created_at", "used_at"], rows)
+    return query.on_conflict_do_nothing()
+
+
+async def use_files(tx: Tx, tenant_id: str, paths: Iterable[str]) -> None:
+    """Note that jobs need the files at these paths: an upload that is used is kept."""
+    rows = [{"path": each} for each in paths]
+    await tx.write(_use_files, {**with_rows(rows), "owner": tenant_id})
+
+
+@cache
+def _use_files(dialect: str) -> Executable:
+    r = rows_table(dialect, {"path": Text()})
+    own = files.c.tenant_id == bindparam("owner", type_=Text())
+    # not a join: SQLite would go through all rows for each file, which takes half a minute for 5,000
+    named = files.c.disk.is_not(None) & files.c.path.in_(select(r.c.path))
+    return update(files).values(used_at=relay_now()).where(own, named, files.c.used_at.is_(None))
+
+
+async def create_video(tx: Tx, **values: Any) -> None:
+    await tx.execute(insert(videos).values(**values, created_at=relay_now(), updated_at=relay_now()))
+
+
+async def video(tx: Tx, tenant_id: str, video_id: str) -> Video | None:
+    return (await videos_of(tx, tenant_id, [video_id])).get(video_id)
+
+
+async def videos_of(tx: Tx, tenant_id: str, video_ids: Iterable[str]) -> dict[str, Video]:
+    """Those of the videos that are the tenant's own."""
+    result = await tx.fetch(_videos_of, {**with_ids(video_ids), "tenant_id": tenant_id})
+    return {row.id: _video(row) for row in result}
+
+
+def _video(row: Any) -> Video:
+    return Video(**{**row._mapping, "processing_details": json_value(row.processing_details)})
+
+
+@cache
+def _videos_of(dialect: str) -> Executable:
+    r = ids_table(dialect, Text)
+    own = videos.c.tenant_id == bindparam("tenant_id", type_=Text())
+    return select(*_VIDEO).join(r, videos.c.id == r.c.id).where(own)
+
+
+async def video_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[Video]:
+    """A tenant's videos, newest first, page by page through `before_id`."""
+    query = select(*_VIDEO).where(videos.c.tenant_id == tenant_id).order_by(videos.c.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(videos.c.id < before_id)
+    return [_video(row) for row in await tx.execute(query)]
+
+
+async def attach_job(tx: Tx, video_ids: Mapping[str, str]) -> None:
+    """Make these the jobs that the videos follow: video id → job id."""
+    rows = [{"id": video_id, "job_id": job_id} for video_id, job_id in video_ids.items()]
+    await tx.write(_attach_job, with_rows(rows))
+
+
+@cache
+def _attach_job(dialect: str) -> Executable:
+    r = rows_table(dialect, {"id": Text(), "job_id": Text()})
+    values = {"job_id": r.c.job_id, "status": "queued", "processing_details": None, "updated_at": relay_now()}
+    return update(videos).values(values).where(videos.c.id == r.c.id)
+
+
+async def change_videos(tx: Tx, changes: Sequence[VideoChange]) -> None:
+    await tx.write(_change_videos, with_rows(changes))
+
+
+@cache
+def _change_videos(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(videos, *VideoChange.__dataclass_fields__))
+    return (
+        update(videos)
+        .values(
+            status=r.c.status,
+            processed_file_id=r.c.processed_file_id,
+            processing_details=r.c.processing_details,
+            updated_at=relay_now(),
+        )
+        # An expired video stays expired whatever a late job says.
+        .where(videos.c.id == r.c.id, videos.c.job_id == r.c.job_id, videos.c.status != "expired")
+    )
+
+
+async def videos_of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, Video]:
+    """Videos that follow one of these jobs: job id → video."""
+    query = select(*_VIDEO).where(videos.c.job_id.in_(list(job_ids)))
+    return {row.job_id: Video(**row._mapping) for row in await tx.execute(query)}
+
+
+async def create_batch(tx: Tx, **values: Any) -> Batch:
+    query = insert(batches).values(**values, created_at=relay_now()).returning(*_BATCH)
+    return Batch(**(await tx.execute(query)).one()._mapping)
+
+
+async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[Batch]:
+    """A tenant's batches, newest first, page by page through `before_id`."""
+    query = select(*_BATCH).where(batches.c.tenant_id == tenant_id).order_by(batches.c.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(batches.c.id < before_id)
+    return [Batch(**row._mapping) for row in await tx.execute(query)]
+
+
+async def batches_of(tx: Tx, tenant_id: str, batch_ids: Iterable[str]) -> list[Batch]:
+    query = select(*_BATCH).where(batches.c.tenant_id == tenant_id, batches.c.id.in_(list(batch_ids)))
+    return [Batch(**row._mapping) for row in await tx.execute(query)]
+
+
+async def batch(tx: Tx, tenant_id: str, *, id_: str | None = None, key: str | None = None) -> Batch | None:
+    condition = batches.c.id == id_ if id_ is not None else batches.c.idempotency_key == key
+    row = (await tx.execute(select(*_BATCH).where(batches.c.tenant_id == tenant_id, condition))).one_or_none()
+    return Batch(**row._mapping) if row else None

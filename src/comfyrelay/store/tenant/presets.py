@@ -1,0 +1,55 @@
+"""Presets: inputs that a tenant keeps under a name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from comfyrelay.errors import Conflict
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant.tables import presets
+from comfyrelay.store.types import relay_now
+
+__all__ = ["Preset", "create", "named", "page", "remove"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preset:
+    id: str
+    name: str
+    settings: Mapping[str, Any]
+    created_at: datetime
+
+
+_PRESET = [presets.c[name] for name in Preset.__dataclass_fields__]
+
+
+async def create(tx: Tx, **values: Any) -> Preset:
+    query = insert(presets).values(**values, created_at=relay_now()).returning(*_PRESET)
+    try:
+        return Preset(**(await tx.execute(query)).one()._mapping)
+    except IntegrityError as error:
+        raise Conflict(f"There is already a preset {values['name']!r}.") from error
+
+
+async def page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[Preset]:
+    """Newest first, page by page through `before_id`."""
+    query = select(*_PRESET).where(presets.c.tenant_id == tenant_id).order_by(presets.c.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(presets.c.id < before_id)
+    return [Preset(**row._mapping) for row in await tx.execute(query)]
+
+
+async def named(tx: Tx, tenant_id: str, name: str) -> Preset | None:
+    query = select(*_PRESET).where(presets.c.tenant_id == tenant_id, presets.c.name == name)
+    row = (await tx.execute(query)).one_or_none()
+    return Preset(**row._mapping) if row else None
+
+
+async def remove(tx: Tx, tenant_id: str, preset_id: str) -> bool:
+    """Whether there was one."""
+    query = delete(presets).where(presets.c.tenant_id == tenant_id, presets.c.id == preset_id)
+    return (await tx.execute(query.returning(presets.c.id))).first() is not None

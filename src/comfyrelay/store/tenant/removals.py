@@ -1,0 +1,103 @@
+"""Removing what a tenant no longer wants: rows at once, and the objects behind them as soon as storage can be reached.
+
+Whoever removes holds the wallet's lock, as whoever submits does: nothing of a live job is ever removed.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Text, cast, delete, insert, or_, select, update
+
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant.media import File
+from comfyrelay.store.tenant.tables import ai_jobs, files, job_attempts, job_events, removals, videos
+from comfyrelay.store.types import relay_now
+
+__all__ = [
+    "Removal",
+    "finish",
+    "has_live_job",
+    "keep",
+    "of_video",
+    "pending",
+    "remove_files",
+    "remove_job",
+    "remove_video",
+]
+
+
+class Removal(NamedTuple):
+    """An object that is still to be removed from storage."""
+
+    id: int
+    path: str
+
+
+async def of_video(tx: Tx, tenant_id: str, video_id: str) -> list[str]:
+    """The outputs of every job that was made of a video."""
+    query = select(ai_jobs.c.output_file_id).where(
+        ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.video_id == video_id, ai_jobs.c.output_file_id.is_not(None)
+    )
+    return list((await tx.scalars(query)).all())
+
+
+async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[File], *, video_id: str | None = None) -> bool:
+    """Whether a job that has not ended needs one of the files, or the video."""
+    # A job names its inputs by path, in the payload that was fixed when it was submitted. A tenant's live jobs are few.
+    payload = cast(ai_jobs.c.input_payload, Text)
+    uses = [payload.contains(each.path, autoescape=True) for each in found]
+    uses.append(ai_jobs.c.input_file_id.in_([each.id for each in found]))
+    if video_id is not None:
+        uses.append(ai_jobs.c.video_id == video_id)
+    live = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.completed_at.is_(None)
+    return await tx.scalar(select(ai_jobs.c.id).where(live, or_(*uses)).limit(1)) is not None
+
+
+async def keep(tx: Tx, file_ids: Iterable[str], *, beside: str | None = None) -> set[str]:
+    """Those of the files that a video (but for the one `beside`) was made of."""
+    query = select(videos.c.original_file_id).where(videos.c.original_file_id.in_(list(file_ids)))
+    if beside is not None:
+        query = query.where(videos.c.id != beside)
+    return set((await tx.scalars(query)).all())
+
+
+async def remove_video(tx: Tx, tenant_id: str, video_id: str) -> None:
+    own = (ai_jobs.c.tenant_id == tenant_id) & (ai_jobs.c.video_id == video_id)
+    await tx.execute(update(ai_jobs).where(own).values(video_id=None))
+    await tx.execute(delete(videos).where(videos.c.tenant_id == tenant_id, videos.c.id == video_id))
+
+
+async def remove_job(tx: Tx, tenant_id: str, job_id: str) -> None:
+    """Remove a job with its history. Its retry becomes the first of its chain, its video one without a job."""
+    await tx.execute(update(ai_jobs).where(ai_jobs.c.retry_of == job_id).values(retry_of=None))
+    followed = (videos.c.tenant_id == tenant_id) & (videos.c.job_id == job_id) & (videos.c.status != "expired")
+    nothing = {"job_id": None, "processed_file_id": None, "processing_details": None}
+    await tx.execute(update(videos).where(followed).values(**nothing, status="uploaded", updated_at=relay_now()))
+    for history in (job_events, job_attempts):
+        await tx.execute(delete(history).where(history.c.tenant_id == tenant_id, history.c.job_id == job_id))
+    await tx.execute(delete(ai_jobs).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.id == job_id))
+
+
+async def remove_files(tx: Tx, tenant_id: str, file_ids: Sequence[str], paths: Iterable[str]) -> list[Removal]:
+    """Remove the rows of files, and write down which objects are to follow.
+
+    What names them as an output is left alone: one that is gone is not found.
+    """
+    named = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.input_file_id.in_(file_ids)
+    await tx.execute(update(ai_jobs).where(named).values(input_file_id=None))
+    await tx.execute(delete(files).where(files.c.tenant_id == tenant_id, files.c.id.in_(file_ids)))
+    rows = [{"tenant_id": tenant_id, "path": each, "created_at": relay_now()} for each in sorted(set(paths))]
+    if not rows:
+        return []
+    made = await tx.execute(insert(removals).values(rows).returning(removals.c.id, removals.c.path))
+    return [Removal._make(row) for row in made]
+
+
+async def pending(tx: Tx, *, limit: int, older_than_seconds: float) -> list[Removal]:
+    query = select(removals.c.id, removals.c.path).where(removals.c.created_at <= relay_now(-older_than_seconds))
+    return [Removal._make(row) for row in await tx.execute(query.order_by(removals.c.id).limit(limit))]
+
+
+async def finish(tx: Tx, ids: Iterable[int]) -> None:
+    """The objects are gone."""
+    await tx.execute(delete(removals).where(removals.c.id.in_(list(ids))))

@@ -1,0 +1,367 @@
+"""The tenant schema: everything private. Every row carries its `tenant_id`; a pool holds many tenants."""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from comfyrelay.domain.states import JobStatus, Outcome, Provider, Stage, TransactionType, VideoStatus
+from comfyrelay.domain.webhooks import DeliveryStatus
+from comfyrelay.store.central.tables import NAMES, BigId, one_of
+from comfyrelay.store.types import JsonText, UtcTime
+
+metadata = MetaData(naming_convention=NAMES)
+
+files = Table(
+    "files",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("disk", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("mime_type", Text, nullable=False),
+    Column("size", BigInteger),
+    Column("content_hash", Text),
+    Column("original_filename", Text),
+    Column("metadata", JsonText),
+    Column("created_at", UtcTime, nullable=False),
+    # When a job first named it, or made it. An upload that stays without is removed.
+    Column("used_at", UtcTime),
+    # From then on nobody may use it any more; its object is removed a while later, and then the row.
+    Column("removing_at", UtcTime),
+    UniqueConstraint("disk", "path"),
+)
+Index(
+    "ix_files_unused",
+    files.c.id,
+    postgresql_where=text("used_at IS NULL AND removing_at IS NULL"),
+    sqlite_where=text("used_at IS NULL AND removing_at IS NULL"),
+)
+Index(
+    "ix_files_removing",
+    files.c.id,
+    postgresql_where=text("removing_at IS NOT NULL"),
+    sqlite_where=text("removing_at IS NOT NULL"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("label", Text),
+    Column("idempotency_key", Text, nullable=False),
+    Column("request_digest", Text, nullable=False),
+    # Whom to tell when it has ended. They hold secrets.
+    Column("notify_urls", JsonText),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("tenant_id", "idempotency_key"),
+    Index(None, "tenant_id", "id"),
+)
+
+videos = Table(
+    "videos",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("title", Text),
+    Column("effect_id", BigInteger),
+    Column("status", Text, nullable=False, server_default=VideoStatus.UPLOADED),
+    # The newest job of its chain of retries: the one whose outcome the video shows.
+    Column("job_id", Text),
+    Column("original_file_id", Text, ForeignKey("files.id")),
+    # An output, which may be removed. A foreign key would need an index, and every completion would have to write it.
+    Column("processed_file_id", Text),
+    Column("processing_details", JsonText),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    one_of("status", VideoStatus),
+    Index(None, "tenant_id", "id"),
+    # Files, videos and batches are removed: what refers to them must be found without reading whole tables.
+    Index(None, "original_file_id"),
+    # A video changes with its job's state, and no index knows that: with room on the page it is a HOT update.
+    postgresql_with={"fillfactor": "70"},
+)
+
+ai_jobs = Table(
+    "ai_jobs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("effect_id", BigInteger),
+    Column("workflow_id", BigInteger, nullable=False),
+    Column("workflow_hash", Text, nullable=False),
+    Column("provider", Text, nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("status", Text, nullable=False, server_default=JobStatus.QUEUED),
+    Column("priority", Integer, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("batch_id", Text, ForeignKey("batches.id")),
+    # The place in its batch. The queue keeps to it.
+    Column("item_no", Integer, nullable=False, server_default=text("0")),
+    # What a person would call it among others.
+    Column("label", Text),
+    Column("video_id", Text, ForeignKey("videos.id")),
+    Column("input_file_id", Text, ForeignKey("files.id")),
+    # No foreign key, as in `videos`.
+    Column("output_file_id", Text),
+    Column("retry_of", Text, ForeignKey("ai_jobs.id")),
+    Column("idempotency_key", Text, nullable=False),
+    Column("request_digest", Text, nullable=False),
+    Column("input_payload", JsonText, nullable=False),
+    Column("webhook_url", Text),
+    Column("reserved_tokens", BigInteger, nullable=False),
+    Column("provider_job_id", Text),
+    Column("error_message", Text),
+    Column("error_detail", Text),
+    # The version of the dispatch up to which its messages have been applied here.
+    Column("dispatch_version", BigInteger, nullable=False, server_default=text("0")),
+    Column("event_seq", Integer, nullable=False, server_default=text("0")),
+    Column("available_at", UtcTime, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("started_at", UtcTime),
+    Column("completed_at", UtcTime),
+    UniqueConstraint("tenant_id", "idempotency_key"),
+    one_of("status", JobStatus),
+    one_of("provider", Provider),
+    one_of("stage", Stage),
+    CheckConstraint("reserved_tokens >= 0", name="reserved_tokens"),
+    CheckConstraint(
+        "(completed_at IS NOT NULL) = (status IN ('completed', 'failed', 'canceled'))",
+        name="completed_iff_terminal",
+    ),
+    postgresql_with={"fillfactor": "80"},
+)
+# With the batch, so that a list without the items of batches passes over them without reading their rows.
+Index("ix_ai_jobs_tenant_newest", ai_jobs.c.tenant_id, ai_jobs.c.id, ai_jobs.c.batch_id)
+# A desk has one tenant, and its page counts and filters every second. On PostgreSQL each start of a job would have to
+# write a new entry into every index for this one.
+Index(
+    "ix_ai_jobs_status",
+    ai_jobs.c.tenant_id,
+    ai_jobs.c.status,
+    ai_jobs.c.id,
+    ai_jobs.c.batch_id,
+    info={"only": "sqlite"},
+)
+# Not by status: a job that starts must not have to be indexed anew.
+Index(
+    "ix_ai_jobs_active",
+    ai_jobs.c.tenant_id,
+    ai_jobs.c.user_id,
+    postgresql_where=text("completed_at IS NULL"),
+    sqlite_where=text("completed_at IS NULL"),
+)
+# A job is retried at most once; the retry may be retried in turn, so a chain never forks.
+Index(
+    "uq_ai_jobs_retry_of",
+    ai_jobs.c.retry_of,
+    unique=True,
+    postgresql_where=text("retry_of IS NOT NULL"),
+    sqlite_where=text("retry_of IS NOT NULL"),
+)
+Index(
+    "ix_ai_jobs_batch",
+    ai_jobs.c.batch_id,
+    ai_jobs.c.id,
+    postgresql_where=text("batch_id IS NOT NULL"),
+    sqlite_where=text("batch_id IS NOT NULL"),
+)
+Index(
+    "ix_ai_jobs_video",
+    ai_jobs.c.video_id,
+    postgresql_where=text("video_id IS NOT NULL"),
+    sqlite_where=text("video_id IS NOT NULL"),
+)
+Index(
+    "ix_ai_jobs_input_file",
+    ai_jobs.c.input_file_id,
+    postgresql_where=text("input_file_id IS NOT NULL"),
+    sqlite_where=text("input_file_id IS NOT NULL"),
+)
+
+job_attempts = Table(
+    "job_attempts",
+    metadata,
+    # A job's history is written under the lock of the job and removed with it: a foreign key would only look the job
+    # up again for every row.
+    Column("job_id", Text, primary_key=True),
+    Column("epoch", BigInteger, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("worker_id", Text),
+    Column("started_at", UtcTime),
+    Column("ended_at", UtcTime),
+    Column("outcome", Text),
+    Column("fault", Text),
+    Column("error", Text),
+    # as text: ComfyUI's have 64 bits without a sign, one more than a number of a database
+    Column("seed", Text),
+    Column("about", JsonText),
+    Column("provider_job_id", Text),
+    one_of("outcome", Outcome, nullable=True),
+)
+
+job_events = Table(
+    "job_events",
+    metadata,
+    # No foreign key, as in `job_attempts`.
+    Column("job_id", Text, primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("data", JsonText, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+)
+
+job_logs = Table(
+    "job_logs",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    Column("job_id", Text, ForeignKey("ai_jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("tenant_id", Text, nullable=False),
+    Column("line", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Index(None, "job_id", "id"),
+)
+
+token_wallets = Table(
+    "token_wallets",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("balance", BigInteger, nullable=False, server_default=text("0")),
+    Column("updated_at", UtcTime, nullable=False),
+    CheckConstraint("balance >= 0", name="balance"),
+)
+
+token_transactions = Table(
+    "token_transactions",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("job_id", Text),
+    Column("reference", Text),
+    Column("description", Text),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("tenant_id", "job_id", "type"),
+    one_of("type", TransactionType),
+    CheckConstraint(
+        "(type = 'JOB_RESERVE' AND amount <= 0) OR (type = 'JOB_CONSUME' AND amount = 0)"
+        " OR (type = 'JOB_REFUND' AND amount >= 0) OR (type = 'PAYMENT_CREDIT' AND amount > 0)"
+        " OR type = 'ADJUSTMENT'",
+        name="amount",
+    ),
+    CheckConstraint("type NOT LIKE 'JOB_%' OR job_id IS NOT NULL", name="job_of_job_type"),
+    Index(None, "tenant_id", "id"),
+)
+Index(
+    "uq_token_transactions_settlement",
+    token_transactions.c.tenant_id,
+    token_transactions.c.job_id,
+    unique=True,
+    postgresql_where=text("type IN ('JOB_CONSUME', 'JOB_REFUND')"),
+    sqlite_where=text("type IN ('JOB_CONSUME', 'JOB_REFUND')"),
+)
+Index(
+    "uq_token_transactions_reference",
+    token_transactions.c.tenant_id,
+    token_transactions.c.reference,
+    unique=True,
+    postgresql_where=text("reference IS NOT NULL"),
+    sqlite_where=text("reference IS NOT NULL"),
+)
+
+presets = Table(
+    "presets",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("settings", JsonText, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("tenant_id", "name"),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    # Where the ends of jobs are told that name no URL of their own.
+    Column("url", Text),
+    Column("secret", Text, nullable=False),
+    Column("is_secret_shown", Boolean, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+)
+
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    # Written with the end that it tells of.
+    Column("id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("job_id", Text, ForeignKey("ai_jobs.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("url", Text, nullable=False),
+    Column("status", Text, nullable=False, server_default=DeliveryStatus.PENDING),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    # When it is to be sent next. Whoever sends it puts this off first, so that nobody else does.
+    Column("due_at", UtcTime),
+    Column("last_status_code", Integer),
+    Column("last_error", Text),
+    Column("created_at", UtcTime, nullable=False),
+    Column("delivered_at", UtcTime),
+    one_of("status", DeliveryStatus),
+    CheckConstraint("(due_at IS NOT NULL) = (status = 'pending')", name="due_iff_pending"),
+)
+Index(
+    "ix_webhook_deliveries_due",
+    webhook_deliveries.c.due_at,
+    postgresql_where=text("status = 'pending'"),
+    sqlite_where=text("status = 'pending'"),
+)
+
+stray_outputs = Table(
+    "stray_outputs",
+    metadata,
+    # Jobs that have ended and had leases that did not win; what those uploaded is removed when it is due.
+    Column("job_id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("due_at", UtcTime, nullable=False),
+    Index(None, "due_at"),
+)
+
+removals = Table(
+    "removals",
+    metadata,
+    # Objects that no row speaks of any more: written with the removal of the row, kept until storage has removed them.
+    Column("id", BigId, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    # Jobs that the queue has yet to hear of: each row one list of job ids, written with the jobs.
+    Column("id", BigId, primary_key=True),
+    Column("job_ids", JsonText, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+)
