@@ -44,9 +44,9 @@ async def one_at_a_time(filled: Filled) -> None:
 
     async def work(worker: str) -> None:
         request = LeaseRequest(worker_id=worker, providers=PROVIDERS)
-        while leased := await engine.claimer.poll(request):
+        while leased := await engine.queue.polls.poll(request):
             for each in leased:
-                await engine.settle.report(_completed(each), wait_for_tenant=False)
+                await engine.queue.settle.report(_completed(each), wait_for_tenant=False)
 
     await asyncio.gather(*(work(worker) for worker in filled.workers))
 
@@ -63,8 +63,8 @@ def many_per_call(limit: int) -> Callable[[Filled], Awaitable[None]]:
 
         async def work(worker: str) -> None:
             request = LeaseRequest(worker_id=worker, providers=PROVIDERS, limit=limit)
-            while leased := await engine.leasing.lease(request):
-                for answer in await engine.settle.report_many([_completed(each) for each in leased]):
+            while leased := await engine.queue.leasing.lease(request):
+                for answer in await engine.queue.settle.report_many([_completed(each) for each in leased]):
                     if isinstance(answer, Exception):
                         raise answer
 
@@ -91,7 +91,7 @@ async def cycle_rate(
         await vacuum([central_url, *pool_urls.values()])
         begin = time.perf_counter()
         await run(filled)
-        await engine.courier.idle()
+        await engine.outbox.delivery.idle()
         elapsed = time.perf_counter() - begin
         await check_rows(central_url, list(pool_urls.values()), filled.jobs)
     return filled.jobs / elapsed
@@ -104,9 +104,9 @@ async def sqlite_rate(folder: Path, *, jobs: int) -> float:
         filled = await fill(engine, jobs=jobs, tenants=100, workers=32, concurrency=1)
         begin = time.perf_counter()
         await one_at_a_time(filled)
-        await engine.courier.idle()
+        await engine.outbox.delivery.idle()
         elapsed = time.perf_counter() - begin
-        report = await engine.reconciler.run()
+        report = await engine.operations.reconciler.run()
         if not report.is_clean or report.jobs != filled.jobs:
             raise RuntimeError(f"queue, jobs and ledger do not agree: {report.findings[:3]}")
     return filled.jobs / elapsed

@@ -233,10 +233,10 @@ async def add_singles(client: Client, slug: str, file: Path, count: int) -> None
 async def end_some(data_dir: Path, count: int) -> None:
     """Lease and settle jobs in the order of the queue, as a worker would that needs no time for them."""
     async with Engine(Settings(data_dir=data_dir)) as engine:
-        await engine.workers.register(worker_id="bench", fleet_slug="desk", max_concurrency=100)
+        await engine.fleet.workers.register(worker_id="bench", fleet_slug="desk", max_concurrency=100)
         request = LeaseRequest(worker_id="bench", providers=("self_hosted",), limit=100)
         done = 0
-        while done < count and (leased := await engine.leasing.lease(request)):
+        while done < count and (leased := await engine.queue.leasing.lease(request)):
             reports = [
                 Report(verb=Verb.FAIL, dispatch_id=each.dispatch_id, lease_token=each.lease_token, error=ERROR)
                 if number % FAILED_EVERY == 0
@@ -245,12 +245,12 @@ async def end_some(data_dir: Path, count: int) -> None:
                 )
                 for number, each in enumerate(leased, done)
             ]
-            for answer in await engine.settle.report_many(reports):
+            for answer in await engine.queue.settle.report_many(reports):
                 if isinstance(answer, Exception):
                     raise answer
             done += len(leased)
-        await engine.workers.deregister("bench")
-        await engine.courier.idle()
+        await engine.fleet.workers.deregister("bench")
+        await engine.outbox.delivery.idle()
 
 
 # ------------------------------------------------------------------------------------------------ the page

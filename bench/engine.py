@@ -69,13 +69,13 @@ async def engine_on(
 
 async def fill(engine: Engine, *, jobs: int, tenants: int, workers: int, concurrency: int) -> Filled:
     """Jobs of many tenants, each with an input file and a video, all submitted the way users submit them."""
-    await engine.catalogue.create_workflow(slug="bench", graph=GRAPH, properties=PROPERTIES)
-    effect = await engine.catalogue.create_effect(slug="bench", workflow_slug="bench", credits_cost=COST)
-    await engine.catalogue.create_fleet(slug="bench", workflow_slugs=["bench"])
+    await engine.catalogue.workflows.create(slug="bench", graph=GRAPH, properties=PROPERTIES)
+    effect = await engine.catalogue.effects.create(slug="bench", workflow_slug="bench", credits_cost=COST)
+    await engine.fleet.fleets.create(slug="bench", workflow_slugs=["bench"])
     names = [f"worker-{n}" for n in range(workers)]
     for name in names:
-        await engine.workers.register(worker_id=name, fleet_slug="bench", max_concurrency=concurrency)
-    users = [await engine.tenancy.create_user(email=f"{n}@example.org") for n in range(tenants)]
+        await engine.fleet.workers.register(worker_id=name, fleet_slug="bench", max_concurrency=concurrency)
+    users = [await engine.accounts.tenancy.create_user(email=f"{n}@example.org") for n in range(tenants)]
     filled = Filled(engine=engine, tenants=tenants, workers=names)
     for user in users:
         await add_jobs(filled, user, effect.id, jobs // tenants)
@@ -84,7 +84,7 @@ async def fill(engine: Engine, *, jobs: int, tenants: int, workers: int, concurr
 
 async def add_jobs(filled: Filled, user: User, effect_id: int, count: int) -> None:
     engine = filled.engine
-    await engine.ledger.credit(user.tenant_id, count * COST, reference=uuid.uuid4().hex)
+    await engine.accounts.ledger.credit(user.tenant_id, count * COST, reference=uuid.uuid4().hex)
     video_ids = await _add_videos(engine, user, count)
     request = BatchRequest(
         tenant_id=user.tenant_id,
@@ -93,7 +93,7 @@ async def add_jobs(filled: Filled, user: User, effect_id: int, count: int) -> No
         effect_id=effect_id,
         items=[Item(video_id=each, input_payload={"prompt": f"number {n}"}) for n, each in enumerate(video_ids)],
     )
-    await engine.batches.submit(request)
+    await engine.jobs.batches.submit(request)
     filled.jobs += count
 
 

@@ -23,7 +23,7 @@ import procrastinate
 from bench.engine import engine_on, postgres_urls
 from bench.figure import Figure
 from bench.postgres import Server
-from comfyrelay.services.accounts.accounts import hash_of
+from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.engine import Engine
 from comfyrelay.store.central.tenants import User
 
@@ -48,7 +48,7 @@ class Site:
         """Registered workers, with their tokens."""
         made = [(f"worker-{number}", f"token-{number}") for number in range(count)]
         for name, token in made:
-            await self.engine.workers.register(worker_id=name, fleet_slug="bench", token_hash=hash_of(token))
+            await self.engine.fleet.workers.register(worker_id=name, fleet_slug="bench", token_hash=hash_of(token))
         return made
 
 
@@ -58,12 +58,12 @@ async def site(server: Server, name: str, processes: int) -> AsyncIterator[Site]
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-http-"))
         # in the servers' folder, because the graphs must be where they look for them
         engine = await stack.enter_async_context(engine_on(central, pools, data_dir=Path(folder)))
-        user = await engine.tenancy.create_user(email="bench@example.org")
-        await engine.ledger.credit(user.tenant_id, 10**9, reference="bench")
-        token = (await engine.accounts.issue(user, name="bench")).secret
-        await engine.catalogue.create_workflow(slug="bench", graph=GRAPH)
-        effect = await engine.catalogue.create_effect(slug="bench", workflow_slug="bench", credits_cost=7)
-        await engine.catalogue.create_fleet(slug="bench", max_workers=1_000_000, workflow_slugs=["bench"])
+        user = await engine.accounts.tenancy.create_user(email="bench@example.org")
+        await engine.accounts.ledger.credit(user.tenant_id, 10**9, reference="bench")
+        token = (await engine.accounts.sign_in.issue(user, name="bench")).secret
+        await engine.catalogue.workflows.create(slug="bench", graph=GRAPH)
+        effect = await engine.catalogue.effects.create(slug="bench", workflow_slug="bench", credits_cost=7)
+        await engine.fleet.fleets.create(slug="bench", max_workers=1_000_000, workflow_slugs=["bench"])
         ports = [FIRST_PORT + number for number in range(processes)]
         pids = [await stack.enter_async_context(_process(folder, central, pools, port)) for port in ports]
         urls = [f"http://127.0.0.1:{port}" for port in ports]

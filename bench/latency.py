@@ -49,11 +49,11 @@ async def lease_latency(server: Server, *, rows: int, queued: int, samples: int 
         times = []
         for _ in range(samples + 50):
             begin = time.perf_counter()
-            leased = await engine.leasing.lease(request)
+            leased = await engine.queue.leasing.lease(request)
             times.append(time.perf_counter() - begin)
             if not leased:
                 raise RuntimeError("nothing was leased")
-            await engine.courier.idle()
+            await engine.outbox.delivery.idle()
         # The first ones warm connections and plans.
         measured = sorted(1000 * each for each in times[50:])
         return Latency(statistics.median(measured), measured[int(0.99 * len(measured))])
@@ -62,7 +62,7 @@ async def lease_latency(server: Server, *, rows: int, queued: int, samples: int 
 async def _crowd(engine: Engine, central_url: str, rows: int, queued: int) -> None:
     first = 0
     for n in range(20):
-        workflow = await engine.catalogue.create_workflow(slug=f"crowd-{n}", graph=GRAPH)
+        workflow = await engine.catalogue.workflows.create(slug=f"crowd-{n}", graph=GRAPH)
         first = first or workflow.id
     connection = await asyncpg.connect(central_url)
     await connection.execute(CROWD, first, rows, queued)
@@ -77,7 +77,7 @@ async def hot_share(server: Server, *, leases: int = 200, beats: int = 20) -> fl
     ):
         filled = await fill(engine, jobs=leases, tenants=1, workers=1, concurrency=leases)
         request = LeaseRequest(worker_id=filled.workers[0], providers=PROVIDERS, limit=leases)
-        leased = await engine.leasing.lease(request)
+        leased = await engine.queue.leasing.lease(request)
         # The leases are updates too, and not what is measured.
         before = await _updates(central_url, at_least=leases)
         for beat in range(beats):
@@ -85,7 +85,7 @@ async def hot_share(server: Server, *, leases: int = 200, beats: int = 20) -> fl
                 Heartbeat(dispatch_id=each.dispatch_id, lease_token=each.lease_token, progress={"fraction": beat / 20})
                 for each in leased
             ]
-            await engine.heartbeats.beat_many(heartbeats)
+            await engine.queue.heartbeats.beat_many(heartbeats)
         after = await _updates(central_url, at_least=before[0] + leases * beats)
         return (after[1] - before[1]) / (after[0] - before[0])
 

@@ -14,10 +14,10 @@ import asyncpg
 from sqlalchemy import text
 
 from comfyrelay.domain.lifecycle import Dispatch
-from comfyrelay.domain.messages import Message
 from comfyrelay.domain.states import Provider, Stage
+from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.engine import Engine
+from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.submit import Item, JobRequest
 from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
@@ -262,26 +262,26 @@ class World:
         return self._numbers
 
     async def user(self, *, tokens: int = 1000, pool: str | None = None) -> User:
-        user = await self.engine.tenancy.create_user(email=f"user{self.number()}@example.org", pool=pool)
+        user = await self.engine.accounts.tenancy.create_user(email=f"user{self.number()}@example.org", pool=pool)
         if tokens:
-            await self.engine.ledger.credit(user.tenant_id, tokens, reference="first")
+            await self.engine.accounts.ledger.credit(user.tenant_id, tokens, reference="first")
         self.users.append(user)
         return user
 
     async def workflow(self, slug: str | None = None, **values: Any) -> Workflow:
         values.setdefault("graph", GRAPH)
         values.setdefault("properties", [PROMPT])
-        return await self.engine.catalogue.create_workflow(slug=slug or f"workflow-{self.number()}", **values)
+        return await self.engine.catalogue.workflows.create(slug=slug or f"workflow-{self.number()}", **values)
 
     async def effect(self, workflow: Workflow | None = None, *, cost: int = 10, **values: Any) -> Effect:
         workflow = workflow or await self.workflow()
-        return await self.engine.catalogue.create_effect(
+        return await self.engine.catalogue.effects.create(
             slug=f"effect-{self.number()}", workflow_slug=workflow.slug, credits_cost=cost, **values
         )
 
     async def fleet(self, *workflows: Workflow, stage: Stage = Stage.PRODUCTION) -> str:
         slug = f"fleet-{self.number()}"
-        await self.engine.catalogue.create_fleet(
+        await self.engine.fleet.fleets.create(
             slug=slug, stage=stage, workflow_slugs=[each.slug for each in workflows], max_workers=10_000
         )
         return slug
@@ -290,7 +290,7 @@ class World:
         self, fleet: str, *, concurrency: int = 1, stage: Stage = Stage.PRODUCTION, name: str | None = None
     ) -> str:
         worker_id = name or f"worker-{self.number()}"
-        await self.engine.workers.register(
+        await self.engine.fleet.workers.register(
             worker_id=worker_id, fleet_slug=fleet, stage=stage, max_concurrency=concurrency
         )
         return worker_id
@@ -326,30 +326,30 @@ class World:
             item=item,
             **values,
         )
-        return await self.engine.submit.submit(request)
+        return await self.engine.jobs.submit.submit(request)
 
     async def lease(self, worker: str, **values: Any) -> LeasedJob | None:
         values.setdefault("providers", [Provider.SELF_HOSTED])
-        found = await self.engine.leasing.lease(LeaseRequest(worker_id=worker, **values))
+        found = await self.engine.queue.leasing.lease(LeaseRequest(worker_id=worker, **values))
         await self.settled()
         return found[0] if found else None
 
     async def leases(self, worker: str, limit: int, **values: Any) -> list[LeasedJob]:
         values.setdefault("providers", [Provider.SELF_HOSTED])
-        found = await self.engine.leasing.lease(LeaseRequest(worker_id=worker, limit=limit, **values))
+        found = await self.engine.queue.leasing.lease(LeaseRequest(worker_id=worker, limit=limit, **values))
         await self.settled()
         return found
 
     async def complete(self, leased: LeasedJob, **values: Any) -> str:
         values.setdefault("output", OUTPUT)
-        return (await self.engine.settle.complete(leased.dispatch_id, leased.lease_token, **values)).status
+        return (await self.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, **values)).status
 
     async def fail(self, leased: LeasedJob, error: str = "it broke", **values: Any) -> str:
-        answer = await self.engine.settle.fail(leased.dispatch_id, leased.lease_token, error=error, **values)
+        answer = await self.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error=error, **values)
         return answer.status
 
     async def requeue(self, leased: LeasedJob, reason: str = "spot_interruption") -> str:
-        answer = await self.engine.settle.requeue(leased.dispatch_id, leased.lease_token, reason=reason)
+        answer = await self.engine.queue.settle.requeue(leased.dispatch_id, leased.lease_token, reason=reason)
         return answer.status
 
     async def advance(self, seconds: float) -> None:
@@ -357,12 +357,12 @@ class World:
 
     async def settled(self) -> None:
         """Wait until nothing is being delivered behind anybody's back."""
-        await self.engine.courier.idle()
+        await self.engine.outbox.delivery.idle()
 
     async def relay(self) -> None:
         """Finish everything that is under way, whatever its age."""
         await self.settled()
-        await self.engine.relay.run_once(grace_seconds=0)
+        await self.engine.outbox.recovery.run_once(grace_seconds=0)
 
     def crash_on(self, step: str, boundary: Boundary) -> list[str]:
         """Die, once, at this boundary of this step; the list tells whether it came to that."""
@@ -380,7 +380,7 @@ class World:
         for database in (self.engine.databases.central, *self.engine.databases.pools.values()):
             database.crash = crash
 
-    async def restart(self) -> None:
+    async def restart(self, hooks: Hooks | None = None) -> Engine:
         """The process is dead and another one starts: all that was only in memory is lost, and nothing is armed."""
         dying = asyncio.all_tasks() - {asyncio.current_task()}
         for task in dying:
@@ -388,7 +388,8 @@ class World:
         await asyncio.gather(*dying, return_exceptions=True)
         await self.engine.databases.close()
         clock = self.clock
-        self.engine = Engine(self.engine.settings, clock=lambda: clock.now, wakeup=LocalWakeup())
+        self.engine = Engine(self.engine.settings, clock=lambda: clock.now, wakeup=LocalWakeup(), hooks=hooks)
+        return self.engine
 
     # looking at things
 
@@ -403,7 +404,7 @@ class World:
             return (await dispatches.by_job(tx, job.tenant_id, [job.id]))[job.id]
 
     async def balance(self, user: User) -> int:
-        return await self.engine.ledger.balance(user.tenant_id)
+        return await self.engine.accounts.ledger.balance(user.tenant_id)
 
     async def transactions(self, job: Job) -> dict[str, int]:
         async with (await self.engine.databases.pool_of(job.tenant_id)).read() as tx:
@@ -427,13 +428,13 @@ class World:
         async with self.engine.databases.central.read() as tx:
             return [entry.event for entry in reversed((await audit.page(tx, worker_id=worker, limit=100))[0])]
 
-    async def letters(self) -> list[Message]:
+    async def entries(self) -> list[JobUpdate]:
         async with self.engine.databases.central.read() as tx:
             return [
-                message
+                update
                 for pool in self.engine.databases.pools
-                for letter in await outbox.letters(tx, pool, limit=1000)
-                for message in letter.messages
+                for entry in await outbox.entries(tx, pool, limit=1000)
+                for update in entry.updates
             ]
 
     async def count(self, table: Any = central.ai_job_dispatches) -> int:
@@ -463,7 +464,7 @@ class Desk:
 
     async def file(self, mime_type: str = "video/mp4") -> str:
         path = f"uploads/{self.world.number()}"
-        return await self.world.engine.tenancy.add_file(self.user, path=path, mime_type=mime_type, size=1)
+        return await self.world.engine.accounts.tenancy.add_file(self.user, path=path, mime_type=mime_type, size=1)
 
     async def balance(self) -> int:
         return await self.world.balance(self.user)
@@ -522,7 +523,7 @@ async def submit_many(world: World, user: User, effect: Effect, count: int, *, p
         effect_id=effect.id,
         priority=priority,
     )
-    batch = await world.engine.batches.submit(request)
+    batch = await world.engine.jobs.batches.submit(request)
     async with (await world.engine.databases.pool_of(user.tenant_id)).read() as tx:
         return await jobs.newest_in_batch(tx, user.tenant_id, batch.id)
 
@@ -560,7 +561,7 @@ async def submit_batch(
         items=chosen,
         **values,
     )
-    return await world.engine.batches.submit(request)
+    return await world.engine.jobs.batches.submit(request)
 
 
 def queued_dispatch(**values: Any) -> Dispatch:

@@ -16,7 +16,7 @@
     ├── StorageUnavailable       object storage cannot be reached
     ├── ControlPlaneUnreachable  a control plane does not answer, or not like one
     ├── NotReady                 the server cannot serve; says which parts are missing
-    ├── JobCanceled              it was canceled before it was done
+    ├── Canceled                 it was canceled before it was done
     ├── GraphError               not a graph that ComfyUI can run
     ├── TransferFailed           a job's file could not be fetched or stored; `fault` says whose fault that is
     ├── ComfyError               a ComfyUI server could not do it; `fault` says whose fault that is
@@ -48,6 +48,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 __all__ = [
+    "Canceled",
     "ComfyError",
     "ComfyRelayError",
     "ConfigurationError",
@@ -61,7 +62,6 @@ __all__ = [
     "InputMissing",
     "InsufficientTokens",
     "InvalidInput",
-    "JobCanceled",
     "LeaseLost",
     "NoOutput",
     "NodeFailed",
@@ -217,10 +217,10 @@ class NotReady(ComfyRelayError):
         super().__init__(f"The server is not ready: {', '.join(errors)}.")
 
 
-class JobCanceled(ComfyRelayError):
+class Canceled(ComfyRelayError):
     """The job was canceled."""
 
-    code = "job_canceled"
+    code = "canceled"
 
 
 class GraphError(ComfyRelayError):

@@ -125,7 +125,7 @@ class Settings(ArgumentsOnly):
     max_attempts: Count = Field(3, description="leases a job may use up before it fails")
     retry_backoff_seconds: SecondsOrZero = Field(5, description="first wait of a job that cannot be built yet")
     reaper_interval_seconds: Seconds = Field(5, description="how often expired leases are looked for")
-    relay_interval_seconds: Seconds = Field(3, description="how often jobs without a dispatch are looked for")
+    recovery_interval_seconds: Seconds = Field(3, description="how often jobs without a dispatch are looked for")
 
     max_fleet_workers: Count = Field(50, description="workers that may register in one fleet")
     default_fleet: str | None = Field(None, description="fleet that runs every new workflow, those of users too")

@@ -90,15 +90,15 @@ class Api:
 
     async def user(self, email: str = "ada@example.com", *, is_admin: bool = False, tokens: int = 0) -> Caller:
         """A user, signed in by an API token."""
-        user = await self.engine.tenancy.create_user(email=email, password_hash=hashed(), is_admin=is_admin)
+        user = await self.engine.accounts.tenancy.create_user(email=email, password_hash=hashed(), is_admin=is_admin)
         if tokens:
-            await self.engine.ledger.credit(user.tenant_id, tokens, reference="test")
-        issued = await self.engine.accounts.issue(user, name="test")
+            await self.engine.accounts.ledger.credit(user.tenant_id, tokens, reference="test")
+        issued = await self.engine.accounts.sign_in.issue(user, name="test")
         return Caller(self.anybody.http, {"Authorization": f"Bearer {issued.secret}"}, user)
 
     async def effect(self, slug: str = "clip", *, credits_cost: int = 7) -> int:
         """An effect with a workflow of the same slug, which the fleet `home` runs; returns the effect's id."""
-        await self.engine.catalogue.create_workflow(
+        await self.engine.catalogue.workflows.create(
             slug=slug,
             graph=GRAPH,
             properties=[PROMPT],
@@ -106,8 +106,8 @@ class Api:
             output_extension="png",
             output_mime_type="image/png",
         )
-        effect = await self.engine.catalogue.create_effect(slug=slug, workflow_slug=slug, credits_cost=credits_cost)
-        await self.engine.catalogue.create_fleet(slug=f"home-{slug}", workflow_slugs=[slug])
+        effect = await self.engine.catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=credits_cost)
+        await self.engine.fleet.fleets.create(slug=f"home-{slug}", workflow_slugs=[slug])
         return effect.id
 
     async def worker(self, worker_id: str = "gpu-1", *, fleet: str = "home-clip", **more: Any) -> Caller:

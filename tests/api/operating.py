@@ -47,22 +47,22 @@ class Operating:
             idempotency_key=f"job-{self._numbers}",
             **{"effect_id": self.effect_id, **more},
         )
-        return await self.api.engine.submit.submit(request)
+        return await self.api.engine.jobs.submit.submit(request)
 
     async def worker(self, worker_id: str = "gpu-1", *, fleet: str = "home-clip", **more: Any) -> str:
-        await self.api.engine.workers.register(worker_id=worker_id, fleet_slug=fleet, **more)
+        await self.api.engine.fleet.workers.register(worker_id=worker_id, fleet_slug=fleet, **more)
         return worker_id
 
     async def lease(self, worker_id: str = "gpu-1") -> LeasedJob:
         request = LeaseRequest(worker_id=worker_id, providers=[Provider.SELF_HOSTED])
-        [leased] = await self.api.engine.leasing.lease(request)
+        [leased] = await self.api.engine.queue.leasing.lease(request)
         return leased
 
     async def complete(self, leased: LeasedJob) -> None:
-        await self.api.engine.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+        await self.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
 
     async def fail(self, leased: LeasedJob, error: str = "it broke", *, fault: Fault = Fault.JOB) -> None:
-        await self.api.engine.settle.fail(leased.dispatch_id, leased.lease_token, error=error, fault=fault)
+        await self.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error=error, fault=fault)
 
     async def completed(self) -> Job:
         job = await self.submit()

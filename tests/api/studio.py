@@ -61,12 +61,12 @@ async def complete(api: Api, worker: Caller, job: Any, data: bytes | None = None
     assert sent.status_code == 200, sent.text
     body = {**lease_of(job), "output": {"size": len(data), "mime_type": "image/png"}}
     await worker.post("/api/worker/complete", body)
-    await api.engine.courier.idle()
+    await api.engine.outbox.delivery.idle()
 
 
 async def fail(api: Api, worker: Caller, job: Any, error: str = "It broke.") -> None:
     await worker.post("/api/worker/fail", {**lease_of(job), "error_message": error})
-    await api.engine.courier.idle()
+    await api.engine.outbox.delivery.idle()
 
 
 async def run(api: Api, user: Caller, worker: Caller, effect_id: int, **more: Any) -> Any:

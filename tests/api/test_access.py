@@ -77,7 +77,7 @@ async def people(api: Api) -> People:
     effect_id = await api.effect()
     owner = await api.user("owner@example.com", tokens=100)
     assert owner.user is not None
-    job = await api.engine.submit.submit(
+    job = await api.engine.jobs.submit.submit(
         JobRequest(tenant_id=owner.user.tenant_id, user_id=owner.user.id, idempotency_key="k", effect_id=effect_id)
     )
     made = People()
@@ -89,10 +89,10 @@ async def people(api: Api) -> People:
         "worker": await api.worker("gpu-1"),
         "revoked worker": revoked,
     }
-    await api.engine.workers.set_approved("revoked", is_approved=False)
+    await api.engine.fleet.workers.set_approved("revoked", is_approved=False)
     api.context.forget_worker("revoked")
-    file_id = await api.engine.tenancy.add_file(owner.user, path="t/in.png", mime_type="image/png", size=3)
-    video_id = await api.engine.tenancy.add_video(owner.user, original_file_id=file_id)
+    file_id = await api.engine.accounts.tenancy.add_file(owner.user, path="t/in.png", mime_type="image/png", size=3)
+    video_id = await api.engine.accounts.tenancy.add_video(owner.user, original_file_id=file_id)
     made.ids = {
         "job_id": job.id,
         "video_id": video_id,

@@ -68,7 +68,7 @@ class TestLooking:
 
     async def test_a_batch_is_found_by_its_id(self, desk: Operating) -> None:
         await desk.submit()
-        batch = await desk.api.engine.batches.submit(
+        batch = await desk.api.engine.jobs.batches.submit(
             BatchRequest(
                 tenant_id=desk.user.tenant_id,
                 user_id=desk.user.id,
@@ -116,7 +116,7 @@ class TestCanceling:
         id_ = (await desk.dispatch(job)).id
         assert (await desk.send("POST", f"/dispatches/{id_}/cancel"))["status"] == "canceled"
         assert (await desk.send("POST", f"/dispatches/{id_}/cancel"))["status"] == "canceled"
-        assert await desk.api.engine.ledger.balance(job.tenant_id) == 100
+        assert await desk.api.engine.accounts.ledger.balance(job.tenant_id) == 100
 
     async def test_the_worker_of_one_that_runs_hears_of_it_at_once(self, desk: Operating) -> None:
         worker = await desk.api.worker()
@@ -147,7 +147,7 @@ class TestRetrying:
         assert retried["dispatch"]["job_id"] == retried["job_id"]
         assert retried["dispatch"]["tenant_id"] == job.tenant_id
         assert retried["dispatch"]["status"] == "queued"
-        assert await desk.api.engine.ledger.balance(job.tenant_id) == 93
+        assert await desk.api.engine.accounts.ledger.balance(job.tenant_id) == 93
         again = await desk.send("POST", f"/dispatches/{id_}/retry")
         assert again["job_id"] == retried["job_id"]
 

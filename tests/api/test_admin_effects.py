@@ -54,7 +54,7 @@ async def test_a_mistake_is_told_by_its_field(desk: Operating, wrong: dict[str, 
 
 
 async def test_a_tenant_s_own_workflow_is_not_offered_to_others(desk: Operating) -> None:
-    create = desk.api.engine.catalogue.create_workflow
+    create = desk.api.engine.catalogue.workflows.create
     await create(slug="private", graph=GRAPH, tenant_id=desk.user.tenant_id)
     problem = problem_of(await desk.call("POST", "/effects", new(workflow_slug="private")), 422)
     assert list(problem["errors"]) == ["workflow_slug"]

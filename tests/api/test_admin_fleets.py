@@ -65,7 +65,7 @@ async def test_a_fleet_with_workers_is_not_deleted(desk: Operating) -> None:
     await desk.worker()
     problem_of(await desk.call("DELETE", HOME), 409)
     assert (await desk.get(HOME))["workers"] == 1
-    await desk.api.engine.workers.deregister("gpu-1")
+    await desk.api.engine.fleet.workers.deregister("gpu-1")
     await desk.send("DELETE", HOME)
 
 
@@ -90,7 +90,7 @@ class TestMapping:
 
 class TestMetrics:
     async def test_workers_are_counted_by_what_they_are_doing(self, desk: Operating) -> None:
-        workers = desk.api.engine.workers
+        workers = desk.api.engine.fleet.workers
         await desk.worker("offline")
         await desk.advance(301)
         for name in ("busy", "idle", "draining", "revoked"):

@@ -27,7 +27,7 @@ class TestFinding:
 
     async def test_they_are_found_by_a_part_of_the_email(self, desk: Operating) -> None:
         for email in ("grace@example.org", "a_b@example.org", "acb@example.org"):
-            await desk.api.engine.tenancy.create_user(email=email)
+            await desk.api.engine.accounts.tenancy.create_user(email=email)
         emails = [each["email"] for each in (await desk.get("/tenants", search="EXAMPLE.org"))["items"]]
         assert emails == ["acb@example.org", "a_b@example.org", "grace@example.org"]
         assert len((await desk.get("/tenants", search="a_b"))["items"]) == 1
@@ -60,20 +60,20 @@ class TestCrediting:
             "balance": 140,
         }
         assert await desk.send("POST", path, body) == first
-        newest = (await desk.api.engine.ledger.transactions(desk.user.tenant_id))[0]
+        newest = (await desk.api.engine.accounts.ledger.transactions(desk.user.tenant_id))[0]
         assert (newest.type, newest.amount, newest.description) == ("PAYMENT_CREDIT", 40, "Thanks")
 
     async def test_the_same_reference_with_another_amount_is_refused(self, desk: Operating) -> None:
         path = f"/tenants/{desk.user.tenant_id}/credits"
         await desk.send("POST", path, {"amount": 40, "reference": "one"})
         problem_of(await desk.call("POST", path, {"amount": 41, "reference": "one"}), 409)
-        assert await desk.api.engine.ledger.balance(desk.user.tenant_id) == 140
+        assert await desk.api.engine.accounts.ledger.balance(desk.user.tenant_id) == 140
 
     async def test_references_of_tenants_do_not_meet(self, desk: Operating) -> None:
         assert desk.admin.user is not None
         for tenant in (desk.user.tenant_id, desk.admin.user.tenant_id):
             await desk.send("POST", f"/tenants/{tenant}/credits", {"amount": 1, "reference": "one"})
-        assert await desk.api.engine.ledger.balance(desk.admin.user.tenant_id) == 1
+        assert await desk.api.engine.accounts.ledger.balance(desk.admin.user.tenant_id) == 1
 
     @pytest.mark.parametrize(
         ("wrong", "field"),

@@ -32,7 +32,7 @@ class TestLooking:
         for name in ("a", "b", "c"):
             await desk.worker(name)
         await desk.worker("d", fleet="home-other")
-        await desk.api.engine.workers.set_draining("b", is_draining=True)
+        await desk.api.engine.fleet.workers.set_draining("b", is_draining=True)
         first = await desk.get("/workers", fleet="home-clip", limit=2)
         assert [each["worker_id"] for each in first["items"]] == ["a", "b"]
         second = await desk.get("/workers", fleet="home-clip", limit=2, cursor=first["next_cursor"])
@@ -137,7 +137,7 @@ class TestAudit:
 
     async def test_the_logs_of_one_that_has_left_stay(self, desk: Operating) -> None:
         await desk.worker()
-        await desk.api.engine.workers.deregister("gpu-1")
+        await desk.api.engine.fleet.workers.deregister("gpu-1")
         logs = await desk.get("/workers/gpu-1/audit-logs")
         assert [each["event"] for each in logs["items"]] == ["deregister", "register"]
 

@@ -122,7 +122,7 @@ class TestRegistering:
     async def test_the_list_goes_on_page_by_page_and_leaves_private_ones_out(self, desk: Operating) -> None:
         for slug in ("c", "a", "b"):
             await desk.send("POST", "/workflows", new(slug, is_active=slug != "b"))
-        create = desk.api.engine.catalogue.create_workflow
+        create = desk.api.engine.catalogue.workflows.create
         await create(slug="aa-private", graph=GRAPH, tenant_id=desk.user.tenant_id)
         first = await desk.get("/workflows", limit=2)
         assert [each["slug"] for each in first["items"]] == ["a", "b"]
@@ -198,9 +198,9 @@ class TestDeleting:
         job = await desk.submit()
         await desk.send("DELETE", "/effects/clip")
         problem_of(await desk.call("DELETE", "/workflows/clip"), 409)
-        await desk.api.engine.control.pause(job.tenant_id, job.id)
+        await desk.api.engine.queue.control.pause(job.tenant_id, job.id)
         problem_of(await desk.call("DELETE", "/workflows/clip"), 409)
-        await desk.api.engine.control.resume(job.tenant_id, job.id)
+        await desk.api.engine.queue.control.resume(job.tenant_id, job.id)
         leased = await desk.lease()
         problem_of(await desk.call("DELETE", "/workflows/clip"), 409)
         await desk.complete(leased)
@@ -222,18 +222,18 @@ class TestDeleting:
     async def test_a_job_retried_after_that_fails_and_is_refunded(self, desk: Operating) -> None:
         await desk.worker()
         job = await desk.failed()
-        balance = await desk.api.engine.ledger.balance(job.tenant_id)
+        balance = await desk.api.engine.accounts.ledger.balance(job.tenant_id)
         await desk.send("DELETE", "/effects/clip")
         await desk.send("DELETE", "/workflows/clip")
-        retried = await desk.api.engine.submit.retry(job.tenant_id, job.id)
+        retried = await desk.api.engine.jobs.submit.retry(job.tenant_id, job.id)
         async with desk.api.engine.databases.pools["main"].read() as tx:
             found = await jobs.get(tx, retried.tenant_id, retried.id)
         assert found is not None
         assert (found.status, found.error_message) == ("failed", "The workflow of this job no longer exists.")
-        assert await desk.api.engine.ledger.balance(job.tenant_id) == balance
+        assert await desk.api.engine.accounts.ledger.balance(job.tenant_id) == balance
 
     async def test_a_job_submitted_at_the_same_moment_keeps_it_or_ends(self, desk: Operating) -> None:
-        create = desk.api.engine.catalogue.create_workflow
+        create = desk.api.engine.catalogue.workflows.create
         for number in range(5):
             slug = f"own-{number}"
             await create(slug=slug, graph=GRAPH, tenant_id=desk.user.tenant_id)
@@ -249,7 +249,7 @@ class TestDeleting:
             assert found is not None
             assert (answer.status_code, found.status) in {(409, "queued"), (200, "failed")}
             if found.status == "queued":
-                await desk.api.engine.control.cancel(job.tenant_id, job.id)
+                await desk.api.engine.queue.control.cancel(job.tenant_id, job.id)
 
 
 class TestValidating:
@@ -259,8 +259,8 @@ class TestValidating:
         await desk.worker("able", capabilities={"node_types": nodes, "models": models})
         await desk.worker("lacking", capabilities={"node_types": ["Prompt"], "models": []})
         await desk.worker("silent")
-        await desk.api.engine.catalogue.create_workflow(slug="other", graph=GRAPH)
-        await desk.api.engine.catalogue.create_fleet(slug="other", stage=Stage.STAGING, workflow_slugs=["other"])
+        await desk.api.engine.catalogue.workflows.create(slug="other", graph=GRAPH)
+        await desk.api.engine.fleet.fleets.create(slug="other", stage=Stage.STAGING, workflow_slugs=["other"])
         await desk.worker("elsewhere", fleet="other", stage=Stage.STAGING)
         found = await desk.send("POST", "/workflows/clip/validate")
         assert found["node_types"] == nodes

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -92,15 +93,11 @@ async def test_one_pool_of_several_that_is_down_takes_no_server_away(api: Api, t
         assert checked.is_ready
         assert checked.problems.keys() == {"a"}
         with down(two_pools, "b"):
-            app = create_app(
-                Engine(
-                    Settings(data_dir=api.engine.settings.data_dir),
-                    wakeup=LocalWakeup(),
-                    signing_secrets=SECRETS.signing,
-                ),
-                SECRETS,
+            engine = Engine(
+                Settings(data_dir=api.engine.settings.data_dir), wakeup=LocalWakeup(), signing_secrets=SECRETS.signing
             )
-            app.state.context.engine.readiness = Readiness(two_pools, api.engine.objects)
+            app = create_app(engine, SECRETS)
+            engine.operations = replace(engine.operations, readiness=Readiness(two_pools, api.engine.objects))
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay.test") as http:
                 assert problem_of(await http.get("/readyz"), 503)["errors"].keys() == {"a", "b"}
 

@@ -22,7 +22,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 async def figures(api: Api) -> dict[Sample, float]:
     """Every sample, read anew."""
-    api.engine.measures._asked = None
+    api.engine.operations.measures._asked = None
     answer = await api.anybody.call("GET", "/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
@@ -38,18 +38,18 @@ def at(found: dict[Sample, float], name: str, **labels: str) -> float | None:
 
 
 async def user_of(api: Api, email: str = "ada@example.com") -> User:
-    user = await api.engine.tenancy.create_user(email=email)
-    await api.engine.ledger.credit(user.tenant_id, 1000, reference="test")
+    user = await api.engine.accounts.tenancy.create_user(email=email)
+    await api.engine.accounts.ledger.credit(user.tenant_id, 1000, reference="test")
     return user
 
 
 async def submit(api: Api, user: User, key: str, **what: Any) -> str:
     request = JobRequest(tenant_id=user.tenant_id, user_id=user.id, idempotency_key=key, **what)
-    return (await api.engine.submit.submit(request)).id
+    return (await api.engine.jobs.submit.submit(request)).id
 
 
 async def lease(api: Api, worker: str = "gpu-1") -> Any:
-    [leased] = await api.engine.leasing.lease(LeaseRequest(worker_id=worker, providers=["self_hosted"]))
+    [leased] = await api.engine.queue.leasing.lease(LeaseRequest(worker_id=worker, providers=["self_hosted"]))
     return leased
 
 
@@ -68,7 +68,7 @@ async def test_the_queue_and_the_leases_by_workflow(api: Api) -> None:
     leased = await lease(api)
     found = await figures(api)
     assert (at(found, "queue_depth", **where), at(found, "leases", **where)) == (1, 1)
-    await api.engine.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+    await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
     await lease(api)
     found = await figures(api)
     assert (at(found, "queue_depth", **where), at(found, "leases", **where)) == (None, 1)
@@ -81,11 +81,11 @@ async def test_jobs_by_how_they_ended(api: Api) -> None:
     await submit(api, user, "one", effect_id=effect_id)
     leased = await lease(api)
     for _ in range(2):
-        await api.engine.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+        await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
     await submit(api, user, "two", effect_id=effect_id)
     leased = await lease(api)
-    await api.engine.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
-    await api.engine.control.cancel(user.tenant_id, await submit(api, user, "three", effect_id=effect_id))
+    await api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
+    await api.engine.queue.control.cancel(user.tenant_id, await submit(api, user, "three", effect_id=effect_id))
     found = await figures(api)
     ended = {status: at(found, "jobs_ended_total", status=status) for status in ("completed", "failed", "canceled")}
     assert ended == {"completed": 1, "failed": 1, "canceled": 1}
@@ -93,7 +93,7 @@ async def test_jobs_by_how_they_ended(api: Api) -> None:
 
 async def test_no_tenant_is_told_of(api: Api) -> None:
     user = await user_of(api, "private@example.com")
-    await api.engine.catalogue.create_workflow(slug="my-secret-project", graph=GRAPH, tenant_id=user.tenant_id)
+    await api.engine.catalogue.workflows.create(slug="my-secret-project", graph=GRAPH, tenant_id=user.tenant_id)
     job_id = await submit(api, user, "one", workflow_slug="my-secret-project")
     caller = await api.user()
     await caller.call("GET", f"/api/ai-jobs/{job_id}")
@@ -121,7 +121,7 @@ async def test_a_route_that_fails_is_counted_as_failed(api: Api, monkeypatch: py
     async def check() -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(api.engine.readiness, "check", check)
+    monkeypatch.setattr(api.engine.operations.readiness, "check", check)
     assert (await api.anybody.call("GET", "/readyz")).status_code == 500
     found = await figures(api)
     assert at(found, "request_seconds_count", method="GET", route="/readyz", status="500") == 1
@@ -135,7 +135,7 @@ async def test_a_workflow_that_several_workers_are_blocked_for_is_suspect(api: A
     for count, worker in enumerate(("gpu-1", "gpu-2")):
         assert at(await figures(api), "workflows_blocked_on_several_workers") == 0, count
         leased = await lease(api, worker)
-        await api.engine.settle.fail(
+        await api.engine.queue.settle.fail(
             leased.dispatch_id, leased.lease_token, error="no such model", fault=Fault.WORKER, retry_after_seconds=0
         )
         await api.clock.set(api.clock.now + timedelta(seconds=10))
@@ -167,8 +167,8 @@ async def test_undelivered_webhooks(api: Api) -> None:
     """A private address is refused, and tried again."""
     effect_id, user = await api.effect(), await user_of(api)
     job_id = await submit(api, user, "one", effect_id=effect_id, webhook_url="http://127.0.0.1:9/")
-    await api.engine.control.cancel(user.tenant_id, job_id)
-    await api.engine.deliveries.run_once()
+    await api.engine.queue.control.cancel(user.tenant_id, job_id)
+    await api.engine.webhooks.deliveries.run_once()
     found = await figures(api)
     assert at(found, "webhooks_undelivered", pool="main") == 1
     assert at(found, "webhook_attempts_total", status="pending") == 1
@@ -205,13 +205,13 @@ async def test_every_figure_is_documented(api: Api) -> None:
 
 async def test_the_databases_are_asked_once_in_a_while(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
-    read = api.engine.measures._read
+    read = api.engine.operations.measures._read
 
     async def counted() -> Any:
         reads.append(1)
         return await read()
 
-    monkeypatch.setattr(api.engine.measures, "_read", counted)
+    monkeypatch.setattr(api.engine.operations.measures, "_read", counted)
     for _ in range(5):
         await api.anybody.call("GET", "/metrics")
     assert len(reads) == 1

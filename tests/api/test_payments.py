@@ -25,8 +25,8 @@ PATH = "/api/webhooks/payments"
 async def shop(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Api]:
     """A server that takes payments, with two users."""
     async with open_api(backend, tmp_path, payment_webhook_secret=SECRET) as api:
-        await api.engine.tenancy.create_user(email="ada@example.com")
-        await api.engine.tenancy.create_user(email="other@example.com")
+        await api.engine.accounts.tenancy.create_user(email="ada@example.com")
+        await api.engine.accounts.tenancy.create_user(email="other@example.com")
         yield api
 
 
@@ -55,13 +55,13 @@ async def tenant_of(api: Api, email: str = "ada@example.com") -> str:
 
 
 async def balance(api: Api, email: str = "ada@example.com") -> int:
-    return await api.engine.ledger.balance(await tenant_of(api, email))
+    return await api.engine.accounts.ledger.balance(await tenant_of(api, email))
 
 
 async def test_a_payment_is_credited_to_the_user_it_names(shop: Api) -> None:
     answer = await report(shop, event(description="100 tokens", currency="EUR"))
     assert data_of(answer) == {"event_id": "evt_1", "status": "credited"}
-    [credit] = await shop.engine.ledger.transactions(await tenant_of(shop))
+    [credit] = await shop.engine.accounts.ledger.transactions(await tenant_of(shop))
     assert await balance(shop) == 100
     assert (credit.type, credit.amount, credit.reference) == ("PAYMENT_CREDIT", 100, "payment:evt_1")
     assert credit.description == "100 tokens"
@@ -155,7 +155,7 @@ async def test_a_tenant_that_is_not_there_is_not_found(shop: Api) -> None:
     problem_of(await report(shop, event(email="nobody@example.com")), 404)
     problem_of(await report(shop, event(email=None, tenant_id="nobody")), 404)
     # the event was not used up
-    await shop.engine.tenancy.create_user(email="nobody@example.com")
+    await shop.engine.accounts.tenancy.create_user(email="nobody@example.com")
     assert (await report(shop, event(email="nobody@example.com"))).status_code == 200
 
 

@@ -57,12 +57,12 @@ async def site(real_postgres_backend: PostgresBackend, tmp_path: Path) -> AsyncI
         }
         own = Settings(data_dir=tmp_path, database_url=central, tenant_pools=pools)
         async with Engine(own, signing_secrets=SECRETS.signing) as engine:
-            user = await engine.accounts.register(email="ada@example.com", password=PASSWORD)
-            await engine.ledger.credit(user.tenant_id, 10_000, reference="test")
-            secret = (await engine.accounts.issue(user, name="test")).secret
-            await engine.catalogue.create_workflow(slug="clip", graph=GRAPH, properties=[PROMPT])
-            effect = await engine.catalogue.create_effect(slug="clip", workflow_slug="clip", credits_cost=1)
-            await engine.catalogue.create_fleet(slug="home", max_workers=1000, workflow_slugs=["clip"])
+            user = await engine.accounts.sign_in.register(email="ada@example.com", password=PASSWORD)
+            await engine.accounts.ledger.credit(user.tenant_id, 10_000, reference="test")
+            secret = (await engine.accounts.sign_in.issue(user, name="test")).secret
+            await engine.catalogue.workflows.create(slug="clip", graph=GRAPH, properties=[PROMPT])
+            effect = await engine.catalogue.effects.create(slug="clip", workflow_slug="clip", credits_cost=1)
+            await engine.fleet.fleets.create(slug="home", max_workers=1000, workflow_slugs=["clip"])
             yield Site(engine, settings, user, {"Authorization": f"Bearer {secret}"}, effect.id)
 
 
@@ -188,9 +188,9 @@ async def test_servers_may_be_killed_between_any_two_steps(site: Site) -> None:
         for worker in workers:
             worker.cancel()
         killing.is_over.set()
-    report = await site.engine.reconciler.run(repair=False)
+    report = await site.engine.operations.reconciler.run(repair=False)
     assert report.findings == []
-    assert await site.engine.ledger.balance(site.user.tenant_id) == 10_000 - count
+    assert await site.engine.accounts.ledger.balance(site.user.tenant_id) == 10_000 - count
 
 
 async def _unfinished(site: Site) -> int:

@@ -41,10 +41,10 @@ class Attic:
     async def file(self, name: str, mime_type: str = "video/mp4") -> str:
         path = f"tenants/{self.user.tenant_id}/uploads/{name}"
         await self.api.engine.objects.put(path, b"bytes")
-        return await self.api.engine.tenancy.add_file(self.user, path=path, mime_type=mime_type, size=5)
+        return await self.api.engine.accounts.tenancy.add_file(self.user, path=path, mime_type=mime_type, size=5)
 
     async def video(self, name: str = "clip.mp4") -> str:
-        return await self.api.engine.tenancy.add_video(self.user, original_file_id=await self.file(name))
+        return await self.api.engine.accounts.tenancy.add_video(self.user, original_file_id=await self.file(name))
 
     async def submit(self, key: str = "k", **item: Any) -> Job:
         request = JobRequest(
@@ -54,10 +54,10 @@ class Attic:
             effect_id=self.effect_id,
             item=Item(**item),
         )
-        return await self.api.engine.submit.submit(request)
+        return await self.api.engine.jobs.submit.submit(request)
 
     async def lease(self, *, upload: bool = True) -> LeasedJob:
-        [leased] = await self.api.engine.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
+        [leased] = await self.api.engine.queue.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
         if upload:
             await self.api.engine.objects.put(self.output_of(leased), b"out")
         return leased
@@ -71,7 +71,7 @@ class Attic:
         )
 
     async def complete(self, leased: LeasedJob) -> None:
-        await self.api.engine.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+        await self.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
 
     async def processed(self, name: str = "clip.mp4") -> str:
         """A video with a result."""
@@ -85,9 +85,9 @@ class Attic:
 
     async def tidy(self) -> Retained:
         """Both looks that it takes: to mark, and to remove."""
-        first = await self.api.engine.retention.run_once()
+        first = await self.api.engine.operations.retention.run_once()
         await self.advance(GRACE_SECONDS)
-        second = await self.api.engine.retention.run_once()
+        second = await self.api.engine.operations.retention.run_once()
         return Retained(
             expired=first.expired, unused=first.unused, removed=second.removed, strays=first.strays + second.strays
         )
@@ -110,12 +110,12 @@ class Attic:
 async def attic(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Attic]:
     async with open_api(backend, tmp_path, retention_days=30, unused_upload_hours=24) as api:
         await api.stop_loops()
-        await api.engine.catalogue.create_workflow(
+        await api.engine.catalogue.workflows.create(
             slug="clip", graph=GRAPH, properties=[PROMPT, MASK, CLIP], output_extension="mp4"
         )
-        effect = await api.engine.catalogue.create_effect(slug="clip", workflow_slug="clip", credits_cost=0)
-        await api.engine.catalogue.create_fleet(slug="home", workflow_slugs=["clip"])
-        await api.engine.workers.register(worker_id="gpu-1", fleet_slug="home", max_concurrency=5)
+        effect = await api.engine.catalogue.effects.create(slug="clip", workflow_slug="clip", credits_cost=0)
+        await api.engine.fleet.fleets.create(slug="home", workflow_slugs=["clip"])
+        await api.engine.fleet.workers.register(worker_id="gpu-1", fleet_slug="home", max_concurrency=5)
         caller = await api.user()
         assert caller.user is not None
         yield Attic(api, caller, caller.user, effect.id)
@@ -136,7 +136,7 @@ class TestOldVideos:
     async def test_it_shows_no_file_from_the_moment_it_is_marked(self, attic: Attic) -> None:
         video_id = await attic.processed()
         await attic.advance(31 * DAY)
-        await attic.api.engine.retention.run_once()
+        await attic.api.engine.operations.retention.run_once()
         shown = await attic.caller.get(f"/api/videos/{video_id}")
         assert (shown["status"], shown["original_file_url"]) == ("expired", None)
         assert len(await attic.objects()) == 2
@@ -164,7 +164,7 @@ class TestOldVideos:
         if state == "processing":
             await attic.lease(upload=False)
         if state == "paused":
-            await attic.api.engine.control.pause(job.tenant_id, job.id)
+            await attic.api.engine.queue.control.pause(job.tenant_id, job.id)
         await attic.advance(365 * DAY)
         assert await attic.tidy() == Retained()
         assert await attic.objects() == {"clip.mp4"}
@@ -174,7 +174,7 @@ class TestOldVideos:
         await attic.submit("older", video_id=video_id)
         leased = await attic.lease(upload=False)
         newer = await attic.submit("newer", video_id=video_id)
-        await attic.api.engine.control.cancel(newer.tenant_id, newer.id)
+        await attic.api.engine.queue.control.cancel(newer.tenant_id, newer.id)
         await attic.advance(31 * DAY)
         assert (await attic.tidy()).expired == 0
         await attic.complete(leased)
@@ -183,7 +183,7 @@ class TestOldVideos:
     async def test_a_file_that_a_live_job_needs_keeps_its_video(self, attic: Attic) -> None:
         """A job names its inputs by path, in what was fixed when it was submitted; no column tells."""
         mask = await attic.file("mask.png", "image/png")
-        video_id = await attic.api.engine.tenancy.add_video(attic.user, original_file_id=mask)
+        video_id = await attic.api.engine.accounts.tenancy.add_video(attic.user, original_file_id=mask)
         await attic.submit(input_file_id=await attic.file("a.mp4"), input_payload={"mask": mask})
         await attic.advance(31 * DAY)
         assert await attic.tidy() == Retained()
@@ -192,9 +192,9 @@ class TestOldVideos:
 
     async def test_a_file_that_another_video_shows_is_kept(self, attic: Attic) -> None:
         file_id = await attic.file("both.mp4")
-        old = await attic.api.engine.tenancy.add_video(attic.user, original_file_id=file_id)
+        old = await attic.api.engine.accounts.tenancy.add_video(attic.user, original_file_id=file_id)
         await attic.advance(20 * DAY)
-        young = await attic.api.engine.tenancy.add_video(attic.user, original_file_id=file_id)
+        young = await attic.api.engine.accounts.tenancy.add_video(attic.user, original_file_id=file_id)
         await attic.advance(11 * DAY)
         await attic.tidy()
         assert (await attic.status(old), await attic.status(young)) == ("expired", "uploaded")
@@ -212,7 +212,7 @@ class TestOldVideos:
         if used_at != "NULL":
             await attic.complete(leased)
         await attic.advance(GRACE_SECONDS)
-        assert (await attic.api.engine.retention.run_once()).removed == 0
+        assert (await attic.api.engine.operations.retention.run_once()).removed == 0
         assert "late.mp4" in await attic.objects()
         assert await execute(attic.pool, "SELECT id FROM files WHERE removing_at IS NOT NULL") == []
 
@@ -248,7 +248,7 @@ class TestUnusedUploads:
         assert (await attic.objects(), await attic.rows()) == (set(), set())
 
     async def test_a_row_whose_bytes_never_came_is_removed_alike(self, attic: Attic) -> None:
-        await attic.api.engine.tenancy.add_file(attic.user, path="tenants/x/never.mp4", mime_type="video/mp4")
+        await attic.api.engine.accounts.tenancy.add_file(attic.user, path="tenants/x/never.mp4", mime_type="video/mp4")
         await attic.advance(2 * DAY)
         assert await attic.tidy() == Retained(unused=1, removed=1)
         assert await attic.rows() == set()
@@ -257,7 +257,7 @@ class TestUnusedUploads:
         await attic.video("of-a-video.mp4")
         mask = await attic.file("mask.png", "image/png")
         job = await attic.submit(input_file_id=await attic.file("input.mp4"), input_payload={"mask": mask})
-        await attic.api.engine.control.cancel(job.tenant_id, job.id)
+        await attic.api.engine.queue.control.cancel(job.tenant_id, job.id)
         await attic.advance(2 * DAY)
         assert await attic.tidy() == Retained()
         assert await attic.objects() == {"of-a-video.mp4", "mask.png", "input.mp4"}
@@ -265,7 +265,7 @@ class TestUnusedUploads:
     async def test_an_upload_that_is_going_cannot_be_used_any_more(self, attic: Attic) -> None:
         file_id = await attic.file("going.mp4")
         await attic.advance(2 * DAY)
-        await attic.api.engine.retention.run_once()
+        await attic.api.engine.operations.retention.run_once()
         answer = await attic.caller.call("POST", "/api/videos", {"original_file_id": file_id})
         assert answer.status_code == 422
 
@@ -282,12 +282,12 @@ class TestOutputsThatLost:
     async def test_only_the_output_that_won_is_kept(self, attic: Attic) -> None:
         await attic.submit(input_file_id=await attic.file("a.mp4"))
         lost = await attic.lease()
-        await attic.api.engine.settle.requeue(lost.dispatch_id, lost.lease_token, reason="spot_interruption")
+        await attic.api.engine.queue.settle.requeue(lost.dispatch_id, lost.lease_token, reason="spot_interruption")
         won = await attic.lease()
         await attic.complete(won)
-        assert (await attic.api.engine.retention.run_once()).strays == 0
+        assert (await attic.api.engine.operations.retention.run_once()).strays == 0
         await attic.advance(3600)
-        assert (await attic.api.engine.retention.run_once()).strays == 1
+        assert (await attic.api.engine.operations.retention.run_once()).strays == 1
         names = {attic.output_of(each).rpartition("/")[2] for each in (lost, won)}
         assert await attic.objects() & names == {attic.output_of(won).rpartition("/")[2]}
         assert await execute(attic.pool, "SELECT * FROM stray_outputs") == []
@@ -295,15 +295,15 @@ class TestOutputsThatLost:
     async def test_what_a_failed_job_uploaded_is_removed(self, attic: Attic) -> None:
         await attic.submit(input_file_id=await attic.file("a.mp4"))
         leased = await attic.lease()
-        await attic.api.engine.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
+        await attic.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
         await attic.advance(3600)
-        assert (await attic.api.engine.retention.run_once()).strays == 1
+        assert (await attic.api.engine.operations.retention.run_once()).strays == 1
         assert await attic.objects() == {"a.mp4"}
 
     async def test_nothing_of_a_live_job_is_touched(self, attic: Attic) -> None:
         await attic.submit(input_file_id=await attic.file("a.mp4"))
         lost = await attic.lease()
-        await attic.api.engine.settle.requeue(lost.dispatch_id, lost.lease_token, reason="spot_interruption")
+        await attic.api.engine.queue.settle.requeue(lost.dispatch_id, lost.lease_token, reason="spot_interruption")
         await attic.lease()
         await attic.advance(10 * DAY)
         assert await attic.tidy() == Retained()
@@ -321,7 +321,7 @@ async def test_a_crash_at_any_step_leaves_nothing_behind(attic: Attic, step: Ste
     await attic.file("unused.mp4")
     await attic.submit("failed", input_file_id=await attic.file("a.mp4"))
     leased = await attic.lease()
-    await attic.api.engine.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
+    await attic.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
     await attic.advance(31 * DAY)
     died: list[str] = []
 

@@ -35,5 +35,5 @@ async def test_whatever_is_sent_the_answer_is_as_documented(tmp_path: Path) -> N
 async def _administrator(folder: Path) -> str:
     async with Engine(Settings(data_dir=folder)) as engine:
         await engine.databases.upgrade()
-        user = await engine.accounts.register(email="ada@example.com", password=PASSWORD, is_admin=True)
-        return (await engine.accounts.issue(user, name="test")).secret
+        user = await engine.accounts.sign_in.register(email="ada@example.com", password=PASSWORD, is_admin=True)
+        return (await engine.accounts.sign_in.issue(user, name="test")).secret

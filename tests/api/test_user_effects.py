@@ -14,7 +14,7 @@ PROMPT = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "default
 
 async def rich_effect(api: Api, **more: Any) -> int:
     """An effect with inputs of all kinds."""
-    await api.engine.catalogue.create_workflow(
+    await api.engine.catalogue.workflows.create(
         slug="rich",
         graph=GRAPH,
         properties=[
@@ -40,7 +40,7 @@ async def rich_effect(api: Api, **more: Any) -> int:
             {"key": "model", "type": "text", "placeholder": "X", "default_value": "secret-model"},
         ],
     )
-    effect = await api.engine.catalogue.create_effect(
+    effect = await api.engine.catalogue.effects.create(
         slug="rich", workflow_slug="rich", credits_cost=3, property_overrides={"prompt": "a dog", "steps": 20}, **more
     )
     return effect.id
@@ -69,7 +69,7 @@ class TestEffects:
     async def test_one_that_is_switched_off_is_not_there(self, api: Api) -> None:
         await rich_effect(api)
         user = await api.user()
-        await api.engine.catalogue.set_workflow_active("rich", is_active=False)
+        await api.engine.catalogue.workflows.set_active("rich", is_active=False)
         assert (await user.get("/api/effects"))["items"] == []
         problem_of(await user.call("GET", "/api/effects/rich"), 404)
 

@@ -80,7 +80,7 @@ async def test_somebody_who_comes_back_in_the_middle_hears_progress_too(
 ) -> None:
     job = await submit(user, effect)
     leased = await lease(worker)
-    await api.engine.courier.idle()
+    await api.engine.outbox.delivery.idle()
     async with follow(user, job["id"], last_event_id=2) as stream:
         await worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": {"done": 0.5}})
         [said] = await stream.until("progress")
@@ -94,7 +94,7 @@ async def test_what_another_process_told_is_heard_within_a_second(
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")
         # no hint: this process does not know
-        monkeypatch.setattr(api.engine.courier, "_told", None)
+        monkeypatch.setattr(api.engine.outbox.delivery, "_told", None)
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
         assert [each.type for each in await stream.rest()] == ["job:canceled"]
 
@@ -112,7 +112,7 @@ async def test_many_followers_cost_one_statement(
 
     monkeypatch.setattr(history, "events_after", counted)
     # only hints count here: a tick that falls into the test would be one more
-    monkeypatch.setattr(api.engine.events, "_tick_seconds", 60.0)
+    monkeypatch.setattr(api.engine.jobs.events, "_tick_seconds", 60.0)
     jobs = [await submit(user, effect) for _ in range(3)]
     async with follow(user, jobs[0]["id"]) as a, follow(user, jobs[1]["id"]) as b, follow(user, jobs[1]["id"]) as c:
         for stream in (a, b, c):
@@ -139,8 +139,8 @@ async def test_nobody_is_followed_for_somebody_who_hung_up(api: Api, user: Calle
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")
-        assert api.engine.events.followers == 1
-    assert api.engine.events.followers == 0
+        assert api.engine.jobs.events.followers == 1
+    assert api.engine.jobs.events.followers == 0
 
 
 async def test_a_server_that_stops_ends_its_streams_at_once(api: Api, user: Caller, effect: int) -> None:

@@ -115,7 +115,7 @@ class TestLooking:
         leased = await lease(worker)
         beat = {**lease_of(leased), "progress": {"done": 0.25}, "logs": ["loading", "sampling"]}
         await worker.post("/api/worker/heartbeat", beat)
-        await api.engine.courier.idle()
+        await api.engine.outbox.delivery.idle()
         for seen in (await user.get(f"/api/ai-jobs/{job['id']}"), (await user.get("/api/ai-jobs"))["items"][0]):
             assert (seen["status"], seen["attempts"], seen["progress"]) == ("processing", 1, {"done": 0.25})
             assert seen["waiting"] is None
@@ -251,7 +251,7 @@ class TestDeleting:
         wallet = await user.get("/api/wallet")
         assert wallet["balance"] == 93
         assert [each["type"] for each in wallet["transactions"]] == ["JOB_CONSUME", "JOB_RESERVE", "PAYMENT_CREDIT"]
-        assert (await api.engine.reconciler.run()).findings == []
+        assert (await api.engine.operations.reconciler.run()).findings == []
 
     async def test_what_lost_leases_left_goes_too(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
@@ -271,12 +271,12 @@ class TestDeleting:
 
     async def test_not_while_another_job_needs_the_output(self, api: Api, user: Caller, effect: int) -> None:
         job = await run(api, user, await api.worker(), effect)
-        await api.engine.catalogue.create_workflow(
+        await api.engine.catalogue.workflows.create(
             slug="again",
             graph={"1": {"class_type": "LoadImage", "inputs": {"image": "{{X}}"}}},
             properties=[{"key": "x", "type": "image", "placeholder": "{{X}}", "is_primary_input": True}],
         )
-        again = await api.engine.catalogue.create_effect(slug="again", workflow_slug="again", credits_cost=0)
+        again = await api.engine.catalogue.effects.create(slug="again", workflow_slug="again", credits_cost=0)
         following = await submit(user, again.id, input_file_id=job["outputs"][0]["file_id"])
         problem_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"), 409)
         await user.post(f"/api/ai-jobs/{following['id']}/cancel")

@@ -16,7 +16,7 @@ PHOTO = {"key": "photo", "type": "image", "placeholder": "{{INPUT}}", "required"
 async def photo_effect(api: Api, slug: str = "clip", **more: Any) -> int:
     """An effect that takes a photo and, on request, another."""
     extra = {"key": "extra", "type": "image", "placeholder": "{{PROMPT}}", "user_configurable": True}
-    await api.engine.catalogue.create_workflow(
+    await api.engine.catalogue.workflows.create(
         slug=slug,
         graph=GRAPH,
         properties=[PHOTO, extra],
@@ -25,8 +25,8 @@ async def photo_effect(api: Api, slug: str = "clip", **more: Any) -> int:
         output_mime_type="image/png",
         **more,
     )
-    effect = await api.engine.catalogue.create_effect(slug=slug, workflow_slug=slug, credits_cost=0)
-    await api.engine.catalogue.create_fleet(slug=f"home-{slug}", workflow_slugs=[slug])
+    effect = await api.engine.catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=0)
+    await api.engine.fleet.fleets.create(slug=f"home-{slug}", workflow_slugs=[slug])
     return effect.id
 
 
@@ -117,7 +117,7 @@ class TestVideos:
         leased = await lease(worker)
         beat = {"dispatch_id": leased["dispatch_id"], "lease_token": leased["lease_token"], "progress": {"done": 0.5}}
         await worker.post("/api/worker/heartbeat", beat)
-        await api.engine.courier.idle()
+        await api.engine.outbox.delivery.idle()
         seen = await user.get(f"/api/videos/{video['id']}")
         assert (seen["status"], seen["progress"]) == ("processing", {"done": 0.5})
         await complete(api, worker, leased)
@@ -221,23 +221,23 @@ class TestDeleting:
             patch.setattr(api.engine.objects, "remove_many", broken)
             data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
         assert (await api.anybody.http.get(video["original_file_url"])).status_code == 200
-        assert await api.engine.removing.run_once(grace_seconds=0) == 1
+        assert await api.engine.jobs.removal.run_once(grace_seconds=0) == 1
         assert (await api.anybody.http.get(video["original_file_url"])).status_code == 404
-        assert await api.engine.removing.run_once(grace_seconds=0) == 0
+        assert await api.engine.jobs.removal.run_once(grace_seconds=0) == 0
 
     async def test_a_job_that_was_just_being_submitted_for_it_is_refused(
         self, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         user, effect = await api.user(), await photo_effect(api)
         video = await video_of(user)
-        real = api.engine.submit.media
+        real = api.engine.jobs.submit.media
 
         async def overtaken(*arguments: Any) -> Any:
             found = await real(*arguments)
             data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
             return found
 
-        monkeypatch.setattr(api.engine.submit, "media", overtaken)
+        monkeypatch.setattr(api.engine.jobs.submit, "media", overtaken)
         body = {"effect_id": effect, "idempotency_key": "k", "video_id": video["id"]}
         problem_of(await user.call("POST", "/api/ai-jobs", body), 409)
         assert (await user.get("/api/ai-jobs"))["items"] == []

@@ -48,18 +48,18 @@ class House:
             effect_id=self.effect_id,
             webhook_url=webhook_url,
         )
-        return (await self.api.engine.submit.submit(request)).id
+        return (await self.api.engine.jobs.submit.submit(request)).id
 
     async def complete(self) -> None:
-        settle, leased = self.api.engine.settle, await self._lease()
+        settle, leased = self.api.engine.queue.settle, await self._lease()
         await settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
 
     async def fail(self, error: str) -> None:
-        settle, leased = self.api.engine.settle, await self._lease()
+        settle, leased = self.api.engine.queue.settle, await self._lease()
         await settle.fail(leased.dispatch_id, leased.lease_token, error=error)
 
     async def _lease(self) -> Any:
-        [leased] = await self.api.engine.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
+        [leased] = await self.api.engine.queue.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
         return leased
 
     async def ended(self, *, key: str = "one") -> str:
@@ -69,7 +69,7 @@ class House:
         return job_id
 
     async def send(self) -> int:
-        return await self.api.engine.deliveries.run_once()
+        return await self.api.engine.webhooks.deliveries.run_once()
 
     async def advance(self, seconds: float) -> None:
         await self.api.clock.set(self.api.clock.now + timedelta(seconds=seconds))
@@ -97,7 +97,7 @@ async def house(backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiv
         await api.clock.set(datetime.now(UTC))
         effect_id = await api.effect()
         caller = await api.user(tokens=100)
-        await api.engine.workers.register(worker_id="gpu-1", fleet_slug="home-clip")
+        await api.engine.fleet.workers.register(worker_id="gpu-1", fleet_slug="home-clip")
         yield House(api, caller, effect_id, receiver)
 
 
@@ -135,7 +135,7 @@ class TestWhatIsTold:
 
     async def test_a_canceled_job_is_told_though_it_never_ran(self, house: House) -> None:
         job_id = await house.submit(webhook_url=house.receiver.url)
-        await house.api.engine.control.cancel(house.tenant_id, job_id)
+        await house.api.engine.queue.control.cancel(house.tenant_id, job_id)
         await house.send()
         assert json.loads(house.receiver.heard[0][1])["type"] == "job.canceled"
 
@@ -159,8 +159,8 @@ class TestWhatIsTold:
         job_id = await house.submit(webhook_url=house.receiver.url)
         leased = await house._lease()
         for _ in range(3):
-            await house.api.engine.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
-        await house.api.engine.relay.run_once(grace_seconds=0)
+            await house.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+        await house.api.engine.outbox.recovery.run_once(grace_seconds=0)
         await house.send()
         await house.send()
         assert len(house.receiver.heard) == len(await house.deliveries(job_id)) == 1
@@ -169,7 +169,7 @@ class TestWhatIsTold:
     async def test_it_is_told_exactly_if_the_end_is_known(self, house: House, boundary: Boundary) -> None:
         job_id = await house.submit(webhook_url=house.receiver.url)
         leased = await house._lease()
-        await house.api.engine.courier.idle()
+        await house.api.engine.outbox.delivery.idle()
         pool = house.api.engine.databases.pools["main"]
 
         async def die(step: str, where: Boundary) -> None:
@@ -178,10 +178,10 @@ class TestWhatIsTold:
 
         pool.crash = die
         with pytest.raises(Crash):
-            await house.api.engine.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+            await house.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
         pool.crash = None
         assert len(await house.deliveries(job_id)) == (1 if boundary is Boundary.AFTER_COMMIT else 0)
-        await house.api.engine.relay.run_once(grace_seconds=0)
+        await house.api.engine.outbox.recovery.run_once(grace_seconds=0)
         assert len(await house.deliveries(job_id)) == 1
 
     async def test_a_server_tells_by_itself(
@@ -276,9 +276,9 @@ class TestTryingAgain:
 
         house.api.engine.databases.pool("main").crash = hold
         job_id = await house.ended()
-        await house.api.engine.deliveries.start_due()
+        await house.api.engine.webhooks.deliveries.start_due()
         await noting.wait()
-        closing = asyncio.create_task(house.api.engine.deliveries.close())
+        closing = asyncio.create_task(house.api.engine.webhooks.deliveries.close())
         assert await asyncio.wait([closing], timeout=0.2) == (set(), {closing})
         may_go.set()
         await closing

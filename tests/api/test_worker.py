@@ -3,7 +3,7 @@
 import asyncio
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -49,12 +49,12 @@ async def submitted(api: Api) -> Made:
 
 async def submit(api: Api, user: User, effect_id: int, key: str) -> str:
     request = JobRequest(tenant_id=user.tenant_id, user_id=user.id, idempotency_key=key, effect_id=effect_id)
-    return (await api.engine.submit.submit(request)).id
+    return (await api.engine.jobs.submit.submit(request)).id
 
 
 async def balance(api: Api, made: Made) -> int:
-    await api.engine.courier.idle()
-    return await api.engine.ledger.balance(made.user.tenant_id)
+    await api.engine.outbox.delivery.idle()
+    return await api.engine.accounts.ledger.balance(made.user.tenant_id)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -130,7 +130,7 @@ class TestRegister:
 
     async def test_a_registered_worker_may_try_though_its_fleet_is_full(self, api: Api) -> None:
         await api.effect()
-        await api.engine.catalogue.create_fleet(slug="small", max_workers=1, workflow_slugs=["clip"])
+        await api.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
         await api.worker("gpu-1", fleet="small")
         body = {"worker_id": "gpu-1", "fleet_slug": "small", "dry_run": True}
         assert (await api.anybody.post("/api/worker/register", body, headers=SECRET))["workflows_assigned"] == ["clip"]
@@ -196,20 +196,20 @@ class TestRegister:
     async def test_the_name_of_a_worker_that_was_revoked_may_not(self, api: Api) -> None:
         await api.effect()
         await api.worker()
-        await api.engine.workers.set_approved("gpu-1", is_approved=False)
+        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
         await api.clock.set(api.clock.now + timedelta(seconds=301))
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
 
     async def test_a_full_fleet_takes_nobody(self, api: Api) -> None:
         await api.effect()
-        await api.engine.catalogue.create_fleet(slug="small", max_workers=1, workflow_slugs=["clip"])
+        await api.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
         await api.worker("gpu-1", fleet="small")
         body = {"worker_id": "gpu-2", "fleet_slug": "small"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 403)
 
     async def test_a_fleet_without_an_active_workflow_takes_nobody(self, api: Api) -> None:
-        await api.engine.catalogue.create_fleet(slug="empty")
+        await api.engine.fleet.fleets.create(slug="empty")
         body = {"worker_id": "w", "fleet_slug": "empty"}
         problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
         assert "no active workflow" in problem["errors"]["fleet_slug"]
@@ -266,7 +266,7 @@ class TestPoll:
         worker = await api.worker()
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(poll(worker, wait_seconds=30))
-            await until(lambda: api.engine.claimer.parked)
+            await until(lambda: api.engine.queue.polls.parked)
             await submit(api, user, effect_id, "one")
         job = waiting.result()
         assert job is not None
@@ -294,7 +294,7 @@ class TestPoll:
         worker = await api.worker()
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(poll(worker, wait_seconds=30))
-            await until(lambda: api.engine.claimer.parked)
+            await until(lambda: api.engine.queue.polls.parked)
             await api.context.stop_waiting()
         assert waiting.result() is None
 
@@ -310,7 +310,7 @@ class TestPoll:
     async def test_a_revoked_worker_is_refused(self, api: Api) -> None:
         await api.effect()
         worker = await api.worker()
-        await api.engine.workers.set_approved("gpu-1", is_approved=False)
+        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
         api.context.forget_worker("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 403)
 
@@ -322,7 +322,7 @@ class TestPoll:
         body = {"worker_id": "gpu-1", "wait_seconds": 30}
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(worker.call("POST", "/api/worker/poll", body))
-            await until(lambda: api.engine.claimer.parked)
+            await until(lambda: api.engine.queue.polls.parked)
             await admin.post("/api/admin/workers/gpu-1/rotate-token")
             await submit(api, user.user, effect_id, "one")
         problem_of(waiting.result(), 401)
@@ -350,7 +350,7 @@ class TestPoll:
         await api.effect()
         worker = await api.worker()
         await poll(worker)
-        await api.engine.workers.deregister("gpu-1")
+        await api.engine.fleet.workers.deregister("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
 
     async def test_one_that_leaves_does_not_make_the_others_unknown(self, api: Api) -> None:
@@ -365,7 +365,7 @@ class TestPoll:
     async def test_a_draining_worker_gets_nothing(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
-        await api.engine.workers.set_draining("gpu-1", is_draining=True)
+        await api.engine.fleet.workers.set_draining("gpu-1", is_draining=True)
         assert await poll(worker) is None
 
     async def test_a_worker_at_capacity_gets_nothing(self, api: Api) -> None:
@@ -411,7 +411,8 @@ class TestHeartbeat:
         job = await poll(worker)
         assert job is not None
         # as at another server, which has not handed this lease over
-        api.engine.handover = Handover(api.engine.databases, api.engine.objects, ttl_seconds=900)
+        another = Handover(api.engine.databases, api.engine.objects, ttl_seconds=900)
+        api.engine.queue = replace(api.engine.queue, handover=another)
         answer = await worker.post("/api/worker/heartbeat", lease_of(job))
         assert answer["urls"]["output_url"].partition("?")[0] == job["output_url"].partition("?")[0]
 
@@ -423,9 +424,9 @@ class TestHeartbeat:
         async with asyncio.TaskGroup() as group:
             body = {**lease_of(job), "wait_seconds": 30}
             waiting = group.create_task(worker.post("/api/worker/heartbeat", body))
-            await until(lambda: api.engine.stops.waiting)
-            await api.engine.control.cancel(made.user.tenant_id, made.job_id)
-            api.engine.stops.hint()
+            await until(lambda: api.engine.queue.stops.waiting)
+            await api.engine.queue.control.cancel(made.user.tenant_id, made.job_id)
+            api.engine.queue.stops.hint()
         assert waiting.result()["stop"] == "cancel"
 
 

@@ -45,11 +45,11 @@ async def drain(world: World) -> None:
     for _ in range(ROUNDS):
         await world.relay()
         await world.advance(LONG_SECONDS)
-        await world.engine.reaper.run_once()
+        await world.engine.queue.reaper.run_once()
         for tenant_id, job_id in await _jobs_in(world, DispatchStatus.PAUSED):
-            await world.engine.control.resume(tenant_id, job_id)
+            await world.engine.queue.control.resume(tenant_id, job_id)
         for leased in await world.leases(JANITOR, 100, providers=list(Provider)):
-            await world.engine.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+            await world.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
         await world.relay()
         if not await _jobs_in(world, *(set(DispatchStatus) - TERMINAL_DISPATCH)):
             return
@@ -61,7 +61,7 @@ async def _employ_janitor(world: World) -> None:
     async with world.engine.databases.central.read() as tx:
         slugs = list((await tx.scalars(select(central.workflows.c.slug))).all())
     if slugs:
-        await world.engine.catalogue.create_fleet(slug=JANITOR, workflow_slugs=slugs)
+        await world.engine.fleet.fleets.create(slug=JANITOR, workflow_slugs=slugs)
         await world.worker(JANITOR, concurrency=100, name=JANITOR)
 
 

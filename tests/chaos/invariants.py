@@ -11,7 +11,6 @@ from typing import Any
 
 from sqlalchemy import Table, select
 
-from comfyrelay.domain.messages import Message
 from comfyrelay.domain.settlement import settlement_of
 from comfyrelay.domain.states import (
     JOB_STATUS_OF,
@@ -22,6 +21,7 @@ from comfyrelay.domain.states import (
     Outcome,
     TransactionType,
 )
+from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import tables as tenant
@@ -103,7 +103,7 @@ class Facts:
     events: Sequence[tuple[str, int]] = ()
     transactions: Sequence[TransactionFact] = ()
     wallets: Mapping[str, int] = field(default_factory=dict)
-    letters: Sequence[Message] = ()
+    entries: Sequence[JobUpdate] = ()
     submitted: Sequence[str] = ()
     # What each worker may run: its stage, and the workflows it is assigned.
     entitled: Mapping[str, tuple[str, frozenset[int]]] = field(default_factory=dict)
@@ -306,8 +306,8 @@ def every_job_is_reserved_once_and_settled_once(facts: Facts) -> Iterable[str]:
 def whatever_differs_is_under_way(facts: Facts) -> Iterable[str]:
     dispatches = facts.dispatch_of()
     told: dict[str, set[int]] = defaultdict(set)
-    for message in facts.letters:
-        told[message.job_id].add(message.version)
+    for update in facts.entries:
+        told[update.job_id].add(update.version)
     for job in facts.jobs:
         dispatch = dispatches.get(job.id)
         if dispatch is None:
@@ -366,8 +366,8 @@ CHANGES: tuple[Change, ...] = (
 
 
 def nothing_is_under_way(facts: Facts) -> Iterable[str]:
-    if facts.letters:
-        yield f"{len(facts.letters)} messages are not delivered"
+    if facts.entries:
+        yield f"{len(facts.entries)} updates are not delivered"
     if facts.submitted:
         yield f"{len(facts.submitted)} jobs are not in the queue"
 
@@ -425,7 +425,7 @@ async def check_agreed(world: World) -> Facts:
     """True once nothing is under way: both databases tell the same story, and the reconciler thinks so too."""
     facts = await look(world)
     _raise(broken(facts, (*ALWAYS, *QUIET)))
-    report = await world.engine.reconciler.run()
+    report = await world.engine.operations.reconciler.run()
     _raise([f"reconciler: {each.kind}: {each.text}" for each in report.findings])
     return facts
 
@@ -473,8 +473,8 @@ async def _look_at_central(database: Database, facts: Facts) -> None:
     async with database.read() as tx:
         facts.dispatches = [DispatchFact(**each) for each in await _rows(tx, central.ai_job_dispatches, DispatchFact)]
         facts.leases = [LeaseFact(**each) for each in await _rows(tx, central.dispatch_leases, LeaseFact)]
-        letters = await tx.execute(select(central.outbox.c.messages))
-        facts.letters = [Message.from_json(each) for row in letters for each in row.messages]
+        entries = await tx.execute(select(central.outbox.c.updates))
+        facts.entries = [JobUpdate.from_json(each) for row in entries for each in row.updates]
         assigned: dict[str, set[int]] = defaultdict(set)
         for row in await tx.execute(select(central.worker_workflows)):
             assigned[row.worker_id].add(row.workflow_id)

@@ -72,7 +72,7 @@ async def submit(world: World) -> Script:
 
 async def submit_for_a_video(world: World) -> Script:
     desk = await world.desk()
-    video = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     return Script(act=lambda: desk.submit(key="once", video_id=video), ends=["completed"], balances=[990])
 
 
@@ -87,7 +87,7 @@ async def retry(world: World) -> Script:
     job, leased = await desk.leased()
     await world.fail(leased)
     return Script(
-        act=lambda: world.engine.submit.retry(job.tenant_id, job.id), ends=["completed", "failed"], balances=[990]
+        act=lambda: world.engine.jobs.submit.retry(job.tenant_id, job.id), ends=["completed", "failed"], balances=[990]
     )
 
 
@@ -99,7 +99,7 @@ async def retry_what_failed_of_a_batch(world: World) -> Script:
         assert leased is not None
         await world.fail(leased)
     return Script(
-        act=lambda: world.engine.batches.retry_failed(desk.user.tenant_id, batch.id),
+        act=lambda: world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id),
         ends=["completed", "completed", "failed", "failed"],
         balances=[980],
     )
@@ -145,12 +145,12 @@ async def heartbeat(world: World) -> Script:
     beat = Heartbeat(
         dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, progress={"value": 1}, logs=["a line"]
     )
-    return Script(act=lambda: world.engine.heartbeats.beat(beat), ends=["completed"], balances=[990])
+    return Script(act=lambda: world.engine.queue.heartbeats.beat(beat), ends=["completed"], balances=[990])
 
 
 async def complete(world: World) -> Script:
     desk = await world.desk()
-    video = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     _, leased = await desk.leased(video_id=video)
     return Script(act=lambda: world.complete(leased), ends=["completed"], balances=[990])
 
@@ -165,7 +165,7 @@ async def complete_in_two_pools_at_once(world: World) -> Script:
         for each in await world.leases(desk.worker, 2)
     ]
     return Script(
-        act=lambda: world.engine.settle.report_many(reports), ends=["completed", "completed"], balances=[990, 990]
+        act=lambda: world.engine.queue.settle.report_many(reports), ends=["completed", "completed"], balances=[990, 990]
     )
 
 
@@ -191,7 +191,7 @@ async def release(world: World) -> Script:
     desk = await world.desk()
     await desk.leased()
     return Script(
-        act=lambda: world.engine.workers.release(desk.worker, reason="drain"), ends=["completed"], balances=[990]
+        act=lambda: world.engine.fleet.workers.release(desk.worker, reason="drain"), ends=["completed"], balances=[990]
     )
 
 
@@ -199,7 +199,7 @@ async def deregister(world: World) -> Script:
     desk = await world.desk()
     await desk.leased()
     return Script(
-        act=lambda: world.engine.workers.deregister(desk.worker),
+        act=lambda: world.engine.fleet.workers.deregister(desk.worker),
         ends=["completed"],
         balances=[990],
         refusals=(NotFound,),
@@ -214,7 +214,7 @@ async def revoke(world: World) -> Script:
         assert (await world.dispatch(job)).status == "queued"
 
     return Script(
-        act=lambda: world.engine.workers.set_approved(desk.worker, is_approved=False),
+        act=lambda: world.engine.fleet.workers.set_approved(desk.worker, is_approved=False),
         ends=["completed"],
         balances=[990],
         then=then,
@@ -228,10 +228,10 @@ async def recall(world: World) -> Script:
     beat = Heartbeat(dispatch_id=prefetched.dispatch_id, lease_token=prefetched.lease_token)
 
     async def then() -> None:
-        assert (await world.engine.heartbeats.beat(beat)).stop == "release"
+        assert (await world.engine.queue.heartbeats.beat(beat)).stop == "release"
 
     return Script(
-        act=lambda: world.engine.workers.recall_prefetched(desk.worker),
+        act=lambda: world.engine.fleet.workers.recall_prefetched(desk.worker),
         ends=["completed", "completed"],
         balances=[980],
         then=then,
@@ -252,13 +252,13 @@ async def reap_the_last_attempt(world: World) -> Script:
         assert await world.lease(desk.worker) is not None
         await world.advance(901)
         if attempt < 2:
-            await world.engine.reaper.run_once()
+            await world.engine.queue.reaper.run_once()
     return Script(act=partial(run_reaper, world), ends=["failed"], balances=[1000])
 
 
 async def run_reaper(world: World) -> None:
     # Whichever engine there is now: a bound method would be the dead one's.
-    await world.engine.reaper.run_once()
+    await world.engine.queue.reaper.run_once()
 
 
 async def relay_a_letter(world: World) -> Script:
@@ -274,7 +274,9 @@ async def relay_a_letter(world: World) -> Script:
 async def cancel(world: World) -> Script:
     desk = await world.desk()
     job = await desk.submit()
-    return Script(act=lambda: world.engine.control.cancel(job.tenant_id, job.id), ends=["canceled"], balances=[1000])
+    return Script(
+        act=lambda: world.engine.queue.control.cancel(job.tenant_id, job.id), ends=["canceled"], balances=[1000]
+    )
 
 
 async def cancel_what_runs(world: World) -> Script:
@@ -285,7 +287,10 @@ async def cancel_what_runs(world: World) -> Script:
         assert await world.requeue(leased) == "canceled"
 
     return Script(
-        act=lambda: world.engine.control.cancel(job.tenant_id, job.id), ends=["canceled"], balances=[1000], then=then
+        act=lambda: world.engine.queue.control.cancel(job.tenant_id, job.id),
+        ends=["canceled"],
+        balances=[1000],
+        then=then,
     )
 
 
@@ -295,7 +300,7 @@ async def cancel_what_is_not_in_the_queue_yet(world: World) -> Script:
     pool = await world.engine.databases.pool_of(desk.user.tenant_id)
     [(job_id,)] = await execute(pool, "SELECT id FROM ai_jobs")
     return Script(
-        act=lambda: world.engine.control.cancel(desk.user.tenant_id, job_id), ends=["canceled"], balances=[1000]
+        act=lambda: world.engine.queue.control.cancel(desk.user.tenant_id, job_id), ends=["canceled"], balances=[1000]
     )
 
 
@@ -304,7 +309,7 @@ async def cancel_a_batch(world: World) -> Script:
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     assert await world.lease(desk.worker) is not None
     return Script(
-        act=lambda: world.engine.control.cancel_batch(desk.user.tenant_id, batch.id),
+        act=lambda: world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id),
         ends=["canceled"] * 3,
         balances=[1000],
     )
@@ -318,7 +323,7 @@ async def pause_what_runs(world: World) -> Script:
         assert await world.requeue(leased) == "paused"
 
     return Script(
-        act=lambda: world.engine.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW),
+        act=lambda: world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW),
         ends=["completed"],
         balances=[990],
         then=then,
@@ -330,8 +335,8 @@ async def pause_and_resume(world: World) -> Script:
     job = await desk.submit()
 
     async def act() -> None:
-        await world.engine.control.pause(job.tenant_id, job.id)
-        await world.engine.control.resume(job.tenant_id, job.id)
+        await world.engine.queue.control.pause(job.tenant_id, job.id)
+        await world.engine.queue.control.resume(job.tenant_id, job.id)
 
     return Script(act=act, ends=["completed"], balances=[990])
 
@@ -344,7 +349,7 @@ async def set_priority(world: World) -> Script:
         assert ((await world.job(job)).priority, (await world.dispatch(job)).priority) == (5, 5)
 
     return Script(
-        act=lambda: world.engine.control.set_priority(job.tenant_id, job.id, 5),
+        act=lambda: world.engine.queue.control.set_priority(job.tenant_id, job.id, 5),
         ends=["completed"],
         balances=[990],
         then=then,
@@ -362,7 +367,7 @@ async def move(world: World) -> Script:
         assert leased.dispatch.tenant_job_id == job.id
 
     return Script(
-        act=lambda: world.engine.control.move(job.tenant_id, job.id, MoveTo.TOP),
+        act=lambda: world.engine.queue.control.move(job.tenant_id, job.id, MoveTo.TOP),
         ends=["completed", "completed"],
         balances=[980],
         then=then,
@@ -375,22 +380,24 @@ async def move(world: World) -> Script:
 async def credit(world: World) -> Script:
     desk = await world.desk()
     return Script(
-        act=lambda: world.engine.ledger.credit(desk.user.tenant_id, 50, reference="payment"), ends=[], balances=[1050]
+        act=lambda: world.engine.accounts.ledger.credit(desk.user.tenant_id, 50, reference="payment"),
+        ends=[],
+        balances=[1050],
     )
 
 
 async def remove_a_video(world: World) -> Script:
     desk = await world.desk()
     await world.engine.objects.put("uploads/cat.png", b"cat")
-    file = await world.engine.tenancy.add_file(desk.user, path="uploads/cat.png", mime_type="image/png")
-    video = await world.engine.tenancy.add_video(desk.user, original_file_id=file)
+    file = await world.engine.accounts.tenancy.add_file(desk.user, path="uploads/cat.png", mime_type="image/png")
+    video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file)
 
     async def nothing_is_left() -> None:
-        await world.engine.removing.run_once(grace_seconds=0)
+        await world.engine.jobs.removal.run_once(grace_seconds=0)
         assert not await world.engine.objects.exists("uploads/cat.png")
 
     return Script(
-        act=lambda: world.engine.removing.video(desk.user.tenant_id, video),
+        act=lambda: world.engine.jobs.removal.video(desk.user.tenant_id, video),
         ends=[],
         balances=[1000],
         refusals=(NotFound,),
@@ -401,7 +408,7 @@ async def remove_a_video(world: World) -> Script:
 async def take_a_payment(world: World) -> Script:
     desk = await world.desk(tokens=0)
     payment = Payment(event_id="evt_1", amount=50, tenant_id=desk.user.tenant_id)
-    return Script(act=lambda: world.engine.payments.take(payment), ends=[], balances=[50])
+    return Script(act=lambda: world.engine.accounts.payments.take(payment), ends=[], balances=[50])
 
 
 async def tell_of_an_end(world: World) -> Script:
@@ -412,10 +419,10 @@ async def tell_of_an_end(world: World) -> Script:
 
     async def it_is_tried_again() -> None:
         await world.advance(LEASE_SECONDS)
-        assert await world.engine.deliveries.run_once() == 1
+        assert await world.engine.webhooks.deliveries.run_once() == 1
 
     async def send() -> None:
-        await world.engine.deliveries.run_once()
+        await world.engine.webhooks.deliveries.run_once()
 
     return Script(act=send, ends=["completed"], balances=[990], then=it_is_tried_again)
 
@@ -423,14 +430,14 @@ async def tell_of_an_end(world: World) -> Script:
 async def remove_an_upload_that_nothing_uses(world: World) -> Script:
     desk = await world.desk()
     await world.engine.objects.put("uploads/cat.png", b"cat")
-    await world.engine.tenancy.add_file(desk.user, path="uploads/cat.png", mime_type="image/png")
+    await world.engine.accounts.tenancy.add_file(desk.user, path="uploads/cat.png", mime_type="image/png")
     await world.advance(2 * 86400)
 
     async def tidy() -> None:
-        await world.engine.retention.run_once(grace_seconds=0)
+        await world.engine.operations.retention.run_once(grace_seconds=0)
 
     async def nothing_is_left() -> None:
-        await world.engine.removing.run_once(grace_seconds=0)
+        await world.engine.jobs.removal.run_once(grace_seconds=0)
         assert not await world.engine.objects.exists("uploads/cat.png")
 
     return Script(act=tidy, ends=[], balances=[1000], then=nothing_is_left)
@@ -444,11 +451,11 @@ async def create_a_user(world: World) -> Script:
             id_ = (await tx.execute(select(central.users.c.id).where(central.users.c.email == "new@example.org"))).one()
             user = await tenants.user(tx, id_.id)
         assert isinstance(user, User)
-        await world.engine.ledger.credit(user.tenant_id, 100, reference="first")
+        await world.engine.accounts.ledger.credit(user.tenant_id, 100, reference="first")
         await world.submit(user, desk.effect)
 
     return Script(
-        act=lambda: world.engine.tenancy.create_user(email="new@example.org"),
+        act=lambda: world.engine.accounts.tenancy.create_user(email="new@example.org"),
         ends=["completed"],
         balances=[0, 90],
         refusals=(Conflict,),
@@ -463,9 +470,9 @@ async def create_what_a_fleet_runs(world: World) -> Script:
         with suppress(Conflict):
             await world.workflow("new")
         with suppress(Conflict):
-            await world.engine.catalogue.create_effect(slug="new", workflow_slug="new", credits_cost=10)
+            await world.engine.catalogue.effects.create(slug="new", workflow_slug="new", credits_cost=10)
         with suppress(Conflict):
-            await world.engine.catalogue.create_fleet(slug="new", workflow_slugs=["new"])
+            await world.engine.fleet.fleets.create(slug="new", workflow_slugs=["new"])
 
     async def then() -> None:
         async with world.engine.databases.central.read() as tx:
@@ -529,7 +536,7 @@ async def repair_an_orphan(world: World) -> Script:
 
 def repair(world: World, *, ends: Sequence[str], balances: Sequence[int]) -> Script:
     return Script(
-        act=lambda: world.engine.reconciler.run(repair=True),
+        act=lambda: world.engine.operations.reconciler.run(repair=True),
         ends=ends,
         balances=balances,
         heals_itself=False,
@@ -643,7 +650,7 @@ async def test_a_crash_loses_doubles_and_leaves_nothing(
 
 async def check_mended(world: World) -> Facts:
     """Where history was torn by hand the reconciler has the last word, and the tokens must be right all the same."""
-    report = await world.engine.reconciler.run()
+    report = await world.engine.operations.reconciler.run()
     assert report.findings == []
     facts = await look(world)
     rules = (balance_is_the_sum, nothing_is_under_way, every_job_agrees_with_its_dispatch, every_job_has_ended)

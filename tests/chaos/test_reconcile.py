@@ -86,7 +86,7 @@ async def letter_of_a_cancel_request_is_lost(world: World) -> Seeded:
     """The status says nothing of it; only the number of moves does."""
     desk = await world.desk()
     job, _ = await desk.leased()
-    await undelivered(world, lambda: world.engine.control.cancel(job.tenant_id, job.id))
+    await undelivered(world, lambda: world.engine.queue.control.cancel(job.tenant_id, job.id))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
     return Seeded(desk=desk, about=job.id, ends=["canceled"], balance=1000)
 
@@ -97,7 +97,7 @@ async def first_of_two_letters_is_lost(world: World) -> Seeded:
     job = await desk.submit()
     await undelivered(world, lambda: world.lease(desk.worker))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
-    await undelivered(world, lambda: world.engine.workers.release(desk.worker, reason="test"))
+    await undelivered(world, lambda: world.engine.fleet.workers.release(desk.worker, reason="test"))
     return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
 
 
@@ -180,7 +180,7 @@ async def completed_job_is_not_consumed(world: World) -> Seeded:
 async def canceled_job_is_not_refunded(world: World) -> Seeded:
     desk = await world.desk()
     job = await desk.submit()
-    await world.engine.control.cancel(job.tenant_id, job.id)
+    await world.engine.queue.control.cancel(job.tenant_id, job.id)
     await forget_transaction(await pool_of(desk), "JOB_REFUND", balance=990)
     return Seeded(desk=desk, about=job.id, ends=["canceled"], balance=1000)
 
@@ -220,7 +220,7 @@ async def sum_is_below_zero(world: World) -> Seeded:
 
 async def video_shows_another_state(world: World) -> Seeded:
     desk = await world.desk()
-    video = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     job, leased = await desk.leased(video_id=video)
     await world.complete(leased)
     await execute(await pool_of(desk), "UPDATE videos SET status = 'processing'")
@@ -296,15 +296,15 @@ def test_every_kind_of_disagreement_is_seeded(kind: Kind) -> None:
 @pytest.mark.parametrize(("kind", "seed"), MENDED, ids=lambda value: getattr(value, "__name__", str(value)))
 async def test_a_disagreement_is_found_and_mended(world: World, kind: Kind, seed: Seed) -> None:
     seeded = await seed(world)
-    found = (await world.engine.reconciler.run()).findings
+    found = (await world.engine.operations.reconciler.run()).findings
     assert {each.kind for each in found} == {kind} | seeded.also
     assert {each.job_id for each in found} == {seeded.about}
-    mending = await world.engine.reconciler.run(repair=True)
+    mending = await world.engine.operations.reconciler.run(repair=True)
     assert {each.key for each in mending.findings} == {each.key for each in found}
     assert {each.key for each in mending.repaired} == {each.key for each in found}
-    assert (await world.engine.reconciler.run()).findings == []
+    assert (await world.engine.operations.reconciler.run()).findings == []
     await drain(world)
-    assert (await world.engine.reconciler.run()).findings == []
+    assert (await world.engine.operations.reconciler.run()).findings == []
     facts = await look(world)
     assert broken(facts, (balance_is_the_sum, every_job_has_ended)) == []
     assert [each.status for each in facts.jobs] == list(seeded.ends)
@@ -316,7 +316,7 @@ async def test_a_pool_that_is_not_configured_is_reported_and_left_alone(world: W
     seeded = await seed(world)
     before = await look(world)
     for repair in (False, True, False):
-        report = await world.engine.reconciler.run(repair=repair)
+        report = await world.engine.operations.reconciler.run(repair=repair)
         assert [each.kind for each in report.findings] == [Kind.UNKNOWN_POOL]
         assert report.repaired == []
     assert await look(world) == before
@@ -330,17 +330,17 @@ async def test_a_busy_system_is_clean_and_left_alone(world: World) -> None:
     completed, failed, canceled = [await desk.leased() for _ in range(3)]
     await world.complete(completed[1])
     await world.fail(failed[1])
-    await world.engine.control.cancel(canceled[0].tenant_id, canceled[0].id)
+    await world.engine.queue.control.cancel(canceled[0].tenant_id, canceled[0].id)
     await world.requeue(canceled[1])
-    await world.engine.submit.retry(failed[0].tenant_id, failed[0].id)
+    await world.engine.jobs.submit.retry(failed[0].tenant_id, failed[0].id)
     paused = await world.submit(other, desk.effect)
-    await world.engine.control.pause(paused.tenant_id, paused.id)
+    await world.engine.queue.control.pause(paused.tenant_id, paused.id)
     running = await world.leases(desk.worker, 1)
     assert len(running) == 1
     await world.submit(other, desk.effect)
     await interrupted(world, Step.SUBMIT_ENQUEUE, lambda: world.submit(other, desk.effect))
     told_late = await world.submit(other, desk.effect)
-    await undelivered(world, lambda: world.engine.control.set_priority(told_late.tenant_id, told_late.id, 3))
+    await undelivered(world, lambda: world.engine.queue.control.set_priority(told_late.tenant_id, told_late.id, 3))
     await undelivered(world, lambda: world.leases(desk.worker, 10, providers=list(Provider)))
     before = await look(world)
     assert {each.status for each in before.jobs} >= {
@@ -351,9 +351,9 @@ async def test_a_busy_system_is_clean_and_left_alone(world: World) -> None:
         "canceled",
         "paused",
     }
-    assert before.letters
+    assert before.entries
     assert before.submitted
-    report = await world.engine.reconciler.run()
+    report = await world.engine.operations.reconciler.run()
     assert report.findings == []
     assert report.is_clean
     assert report.jobs == len(before.jobs)

@@ -216,7 +216,7 @@ class Relay(RuleBasedStateMachine):
         )
 
         async def work() -> frozenset[str]:
-            found = await self.world.engine.leasing.lease(request)
+            found = await self.world.engine.queue.leasing.lease(request)
             known = {each.lease_token for each in self.leases}
             self.leases += [each for each in found if each.lease_token not in known]
             return frozenset(each.lease_token for each in found)
@@ -239,7 +239,7 @@ class Relay(RuleBasedStateMachine):
         )
 
         async def work() -> str:
-            await self.world.engine.heartbeats.beat(beat)
+            await self.world.engine.queue.heartbeats.beat(beat)
             return "extended"
 
         self.speak("heartbeat", leased, work, lambda first, then: then in {first, "LeaseLost"})
@@ -268,19 +268,19 @@ class Relay(RuleBasedStateMachine):
     def ask(self, pick: int, verb: str) -> None:
         tenant, job = self.picked(pick).tenant_id, self.picked(pick).id
         work: dict[str, Callable[[], Awaitable[Any]]] = {
-            "cancel": lambda: self.world.engine.control.cancel(tenant, job),
-            "pause": lambda: self.world.engine.control.pause(tenant, job),
-            "pause now": lambda: self.world.engine.control.pause(tenant, job, mode=PauseMode.NOW),
-            "resume": lambda: self.world.engine.control.resume(tenant, job),
+            "cancel": lambda: self.world.engine.queue.control.cancel(tenant, job),
+            "pause": lambda: self.world.engine.queue.control.pause(tenant, job),
+            "pause now": lambda: self.world.engine.queue.control.pause(tenant, job, mode=PauseMode.NOW),
+            "resume": lambda: self.world.engine.queue.control.resume(tenant, job),
             "retry": lambda: self.retry(tenant, job),
-            "first": lambda: self.world.engine.control.set_priority(tenant, job, 2),
-            "top": lambda: self.world.engine.control.move(tenant, job, MoveTo.TOP),
-            "down": lambda: self.world.engine.control.move(tenant, job, MoveTo.DOWN),
+            "first": lambda: self.world.engine.queue.control.set_priority(tenant, job, 2),
+            "top": lambda: self.world.engine.queue.control.move(tenant, job, MoveTo.TOP),
+            "down": lambda: self.world.engine.queue.control.move(tenant, job, MoveTo.DOWN),
         }
         self.act(lambda: unless_refused(work[verb]))
 
     async def retry(self, tenant: str, job_id: str) -> None:
-        job = await self.world.engine.submit.retry(tenant, job_id)
+        job = await self.world.engine.jobs.submit.retry(tenant, job_id)
         self.jobs[job.id] = job
 
     @precondition(lambda self: bool(self.batches))
@@ -288,10 +288,10 @@ class Relay(RuleBasedStateMachine):
     def ask_of_a_batch(self, pick: int, verb: str) -> None:
         tenant, batch = self.batches[-1 - pick % len(self.batches)]
         work: dict[str, Callable[[], Awaitable[Any]]] = {
-            "cancel": lambda: self.world.engine.control.cancel_batch(tenant, batch),
-            "pause": lambda: self.world.engine.control.pause_batch(tenant, batch, mode=PauseMode.NOW),
-            "resume": lambda: self.world.engine.control.resume_batch(tenant, batch),
-            "retry": lambda: self.world.engine.batches.retry_failed(tenant, batch),
+            "cancel": lambda: self.world.engine.queue.control.cancel_batch(tenant, batch),
+            "pause": lambda: self.world.engine.queue.control.pause_batch(tenant, batch, mode=PauseMode.NOW),
+            "resume": lambda: self.world.engine.queue.control.resume_batch(tenant, batch),
+            "retry": lambda: self.world.engine.jobs.batches.retry_failed(tenant, batch),
         }
         self.act(lambda: unless_refused(work[verb]))
 
@@ -304,11 +304,11 @@ class Relay(RuleBasedStateMachine):
     def keep_house(self, verb: str, number: int) -> None:
         worker, tenant = self.workers[number], self.users[number % 2].tenant_id
         work: dict[str, Callable[[], Awaitable[Any]]] = {
-            "reap": self.world.engine.reaper.run_once,
+            "reap": self.world.engine.queue.reaper.run_once,
             "relay": self.world.relay,
-            "release": lambda: self.world.engine.workers.release(worker, reason="drain"),
-            "recall": lambda: self.world.engine.workers.recall_prefetched(worker),
-            "credit": lambda: self.world.engine.ledger.credit(tenant, COST, reference=f"payment-{number}"),
+            "release": lambda: self.world.engine.fleet.workers.release(worker, reason="drain"),
+            "recall": lambda: self.world.engine.fleet.workers.recall_prefetched(worker),
+            "credit": lambda: self.world.engine.accounts.ledger.credit(tenant, COST, reference=f"payment-{number}"),
             "restart": self.world.restart,
         }
         self.act(work[verb])
@@ -439,5 +439,5 @@ async def test_a_stale_heartbeat_leaves_the_new_lease_as_it_is(world: World) -> 
     await world.advance(30)
     beat = Heartbeat(dispatch_id=old.dispatch_id, lease_token=old.lease_token, progress={"value": 1})
     with pytest.raises(LeaseLost):
-        await world.engine.heartbeats.beat(beat)
+        await world.engine.queue.heartbeats.beat(beat)
     assert await world.dispatch(job) == before

@@ -280,7 +280,7 @@ async def test_top_shows_queue_progress_and_outcomes_once(site: Site) -> None:
     leased = await lease(site.worker)
     progress = {"value": 0.4, "stage": "running", "node": "KSampler", "step": 8, "steps": 20}
     await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": progress})
-    await site.api.engine.courier.idle()
+    await site.api.engine.outbox.delivery.idle()
     ran = await site.command("top", "--once")
     assert (ran.code, ran.err) == (0, "")
     for each in ("processing 1", "queued 1", "40%", "KSampler, step 8 of 20", "boats #1", "Too dark.", done["id"][-8:]):

@@ -71,7 +71,7 @@ async def statements(world: World) -> AsyncIterator[Counter[str]]:
 
 
 async def state(desk: Desk, batch: BatchState) -> BatchState:
-    return await desk.world.engine.batches.state(desk.user.tenant_id, batch.id)
+    return await desk.world.engine.jobs.batches.state(desk.user.tenant_id, batch.id)
 
 
 async def jobs_of(desk: Desk, batch: BatchState) -> list[Job]:
@@ -101,7 +101,7 @@ async def submit_and_crash(desk: Desk, items: int) -> BatchState:
 
 async def test_five_thousand_items_cost_as_many_statements_as_ten(world: World) -> None:
     desk = await world.desk(tokens=100_000)
-    video = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     await submit_batch(world, desk.user, desk.effect, 1)
     async with statements(world) as few:
         await submit_batch(world, desk.user, desk.effect, [Item(video_id=video)] * 10)
@@ -165,7 +165,7 @@ async def test_a_batch_that_cannot_be_paid_for_as_a_whole_is_refused(world: Worl
         await submit_batch(world, desk.user, desk.effect, 3, key="once")
     assert (refused.value.required_tokens, refused.value.balance) == (30, 29)
     assert (await world.count(), await desk.balance()) == (0, 29)
-    await world.engine.ledger.credit(desk.user.tenant_id, 1, reference="one more")
+    await world.engine.accounts.ledger.credit(desk.user.tenant_id, 1, reference="one more")
     assert (await submit_batch(world, desk.user, desk.effect, 3, key="once")).counts == {"queued": 3}
     assert await desk.balance() == 0
 
@@ -204,7 +204,7 @@ async def test_submissions_of_one_key_at_the_same_time_make_one_batch(world: Wor
 async def test_a_batch_that_is_not_there_is_not_found(world: World) -> None:
     user = await world.user()
     with pytest.raises(NotFound):
-        await world.engine.batches.state(user.tenant_id, "nothing")
+        await world.engine.jobs.batches.state(user.tenant_id, "nothing")
 
 
 # one verb for all
@@ -212,7 +212,7 @@ async def test_a_batch_that_is_not_there_is_not_found(world: World) -> None:
 
 async def test_a_verb_on_five_thousand_items_costs_as_many_statements_as_on_ten(world: World) -> None:
     desk = await world.desk(tokens=100_000)
-    control, tenant_id = world.engine.control, desk.user.tenant_id
+    control, tenant_id = world.engine.queue.control, desk.user.tenant_id
     costs = []
     for items in (1, 10, MANY):
         batch = await submit_batch(world, desk.user, desk.effect, items)
@@ -233,9 +233,9 @@ async def test_a_verb_on_five_thousand_items_writes_one_outbox_row(world: World)
     batch = await submit_batch(world, desk.user, desk.effect, MANY)
     world.crash_on(Step.CONTROL, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
-        await world.engine.control.cancel_batch(desk.user.tenant_id, batch.id)
+        await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
     assert await world.count(central.outbox) == 1
-    assert len(await world.letters()) == MANY
+    assert len(await world.entries()) == MANY
     await world.relay()
     assert await world.count(central.outbox) == 0
     assert (await state(desk, batch)).counts == {"canceled": MANY}
@@ -247,7 +247,7 @@ async def test_a_paused_batch_lets_what_runs_finish_and_begins_nothing_new(world
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     leased = await world.lease(desk.worker)
     assert leased is not None
-    assert await world.engine.control.pause_batch(desk.user.tenant_id, batch.id) == 3
+    assert await world.engine.queue.control.pause_batch(desk.user.tenant_id, batch.id) == 3
     assert await world.lease(desk.worker) is None
     assert await world.complete(leased) == "completed"
     assert (await state(desk, batch)).counts == {"completed": 1, "paused": 2}
@@ -258,10 +258,10 @@ async def test_a_resumed_batch_goes_on_where_it_was(world: World) -> None:
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     leased = await world.lease(desk.worker)
     assert leased is not None
-    await world.engine.control.pause_batch(desk.user.tenant_id, batch.id, mode=PauseMode.NOW)
+    await world.engine.queue.control.pause_batch(desk.user.tenant_id, batch.id, mode=PauseMode.NOW)
     await world.requeue(leased)
     assert (await state(desk, batch)).counts == {"paused": 3}
-    assert await world.engine.control.resume_batch(desk.user.tenant_id, batch.id) == 3
+    assert await world.engine.queue.control.resume_batch(desk.user.tenant_id, batch.id) == 3
     assert await prompts(desk, desk.worker, 3) == ["item 0", "item 1", "item 2"]
 
 
@@ -271,7 +271,7 @@ async def test_canceling_a_batch_leaves_what_has_ended_alone(world: World) -> No
     leased = await world.lease(desk.worker)
     assert leased is not None
     await world.complete(leased)
-    assert await world.engine.control.cancel_batch(desk.user.tenant_id, batch.id) == 2
+    assert await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id) == 2
     assert (await state(desk, batch)).counts == {"completed": 1, "canceled": 2}
     assert await desk.balance() == 990
 
@@ -279,14 +279,14 @@ async def test_canceling_a_batch_leaves_what_has_ended_alone(world: World) -> No
 async def test_canceling_a_batch_touches_no_other(world: World) -> None:
     desk = await world.desk()
     one, other = [await submit_batch(world, desk.user, desk.effect, 3) for _ in range(2)]
-    await world.engine.control.cancel_batch(desk.user.tenant_id, one.id)
+    await world.engine.queue.control.cancel_batch(desk.user.tenant_id, one.id)
     assert (await state(desk, other)).counts == {"queued": 3}
 
 
 async def test_a_batch_that_is_canceled_before_it_reached_the_queue_leaves_nothing_to_lease(world: World) -> None:
     desk = await world.desk()
     batch = await submit_and_crash(desk, 3)
-    assert await world.engine.control.cancel_batch(desk.user.tenant_id, batch.id) == 3
+    assert await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id) == 3
     await world.relay()
     assert await world.lease(desk.worker) is None
     assert (await state(desk, batch)).counts == {"canceled": 3}
@@ -298,7 +298,7 @@ async def test_the_priority_of_a_batch_puts_it_first(world: World) -> None:
     first = [Item(input_payload={"prompt": "first"})]
     await submit_batch(world, desk.user, desk.effect, first)
     batch = await submit_batch(world, desk.user, desk.effect, 2)
-    assert await world.engine.control.set_batch_priority(desk.user.tenant_id, batch.id, 5) == 2
+    assert await world.engine.queue.control.set_batch_priority(desk.user.tenant_id, batch.id, 5) == 2
     assert await prompts(desk, desk.worker, 10) == ["item 0", "item 1", "first"]
 
 
@@ -327,7 +327,7 @@ async def three_batches(desk: Desk) -> list[BatchState]:
 async def test_a_batch_moves_past_another_as_a_whole(world: World, which: int, to: MoveTo, order: str) -> None:
     desk = await world.desk(concurrency=10)
     batches = await three_batches(desk)
-    await world.engine.control.move_batch(desk.user.tenant_id, batches[which].id, to)
+    await world.engine.queue.control.move_batch(desk.user.tenant_id, batches[which].id, to)
     assert await prompts(desk, desk.worker, 10) == order.split()
 
 
@@ -335,7 +335,7 @@ async def test_a_batch_moves_with_what_still_waits_of_it(world: World) -> None:
     desk = await world.desk(concurrency=10)
     batches = await three_batches(desk)
     assert await prompts(desk, desk.worker, 1) == ["a0"]
-    await world.engine.control.move_batch(desk.user.tenant_id, batches[0].id, MoveTo.DOWN)
+    await world.engine.queue.control.move_batch(desk.user.tenant_id, batches[0].id, MoveTo.DOWN)
     assert await prompts(desk, desk.worker, 10) == ["b0", "b1", "b2", "a1", "a2", "c0", "c1", "c2"]
 
 
@@ -343,8 +343,8 @@ async def test_an_item_moves_one_step_inside_its_batch(world: World) -> None:
     desk = await world.desk(concurrency=10)
     batch = await submit_batch(world, desk.user, desk.effect, 4)
     items = await jobs_of(desk, batch)
-    await world.engine.control.move(desk.user.tenant_id, items[2].id, MoveTo.UP)
-    await world.engine.control.move(desk.user.tenant_id, items[0].id, MoveTo.DOWN)
+    await world.engine.queue.control.move(desk.user.tenant_id, items[2].id, MoveTo.UP)
+    await world.engine.queue.control.move(desk.user.tenant_id, items[0].id, MoveTo.DOWN)
     assert await prompts(desk, desk.worker, 10) == ["item 2", "item 0", "item 1", "item 3"]
 
 
@@ -353,7 +353,7 @@ async def test_a_job_steps_over_a_whole_batch(world: World) -> None:
     await submit_batch(world, desk.user, desk.effect, 3)
     await world.advance(1)
     job = await desk.submit(input_payload={"prompt": "alone"})
-    await world.engine.control.move(desk.user.tenant_id, job.id, MoveTo.UP)
+    await world.engine.queue.control.move(desk.user.tenant_id, job.id, MoveTo.UP)
     assert await prompts(desk, desk.worker, 10) == ["alone", "item 0", "item 1", "item 2"]
 
 
@@ -362,7 +362,7 @@ async def test_a_batch_that_is_moved_before_it_reached_the_queue_is_moved_all_th
     lost = await submit_and_crash(desk, 2)
     await desk.submit(input_payload={"prompt": "alone"})
     await world.advance(1)
-    await world.engine.control.move_batch(desk.user.tenant_id, lost.id, MoveTo.TOP)
+    await world.engine.queue.control.move_batch(desk.user.tenant_id, lost.id, MoveTo.TOP)
     assert await prompts(desk, desk.worker, 10) == ["item 0", "item 1", "alone"]
 
 
@@ -377,7 +377,7 @@ async def test_retrying_what_failed_makes_new_jobs_for_that_only(world: World) -
     await world.fail(leased[1])
     await world.fail(leased[2])
     await world.advance(1)
-    assert await world.engine.batches.retry_failed(desk.user.tenant_id, batch.id) == 2
+    assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 2
     assert (await state(desk, batch)).counts == {"completed": 1, "queued": 3}
     assert await desk.balance() == 960
     assert await prompts(desk, desk.worker, 4) == ["item 3", "item 1", "item 2"]
@@ -390,7 +390,7 @@ async def test_what_failed_is_retried_once_however_often_it_is_asked_for(world: 
     assert leased is not None
     await world.fail(leased)
     retried = await asyncio.gather(
-        *(world.engine.batches.retry_failed(desk.user.tenant_id, batch.id) for _ in range(3))
+        *(world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) for _ in range(3))
     )
     assert sorted(retried) == [0, 0, 1]
     assert await desk.balance() == 990
@@ -403,20 +403,20 @@ async def test_the_newest_try_of_an_item_is_the_one_that_counts(world: World) ->
         leased = await world.lease(desk.worker)
         assert leased is not None
         await world.fail(leased)
-        assert await world.engine.batches.retry_failed(desk.user.tenant_id, batch.id) == 1
+        assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 1
     leased = await world.lease(desk.worker)
     assert leased is not None
     await world.complete(leased)
     assert (await state(desk, batch)).counts == {"completed": 1}
-    assert await world.engine.batches.retry_failed(desk.user.tenant_id, batch.id) == 0
+    assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 0
     assert await desk.balance() == 990
 
 
 async def test_what_was_canceled_is_not_retried_with_what_failed(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 2)
-    await world.engine.control.cancel_batch(desk.user.tenant_id, batch.id)
-    assert await world.engine.batches.retry_failed(desk.user.tenant_id, batch.id) == 0
+    await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
+    assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 0
 
 
 async def test_retries_that_cannot_all_be_paid_for_are_all_refused(world: World) -> None:
@@ -426,7 +426,7 @@ async def test_retries_that_cannot_all_be_paid_for_are_all_refused(world: World)
         await world.fail(leased)
     await desk.submit()
     with pytest.raises(InsufficientTokens):
-        await world.engine.batches.retry_failed(desk.user.tenant_id, batch.id)
+        await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id)
     assert (await state(desk, batch)).counts == {"failed": 2}
     assert await desk.balance() == 10
 
@@ -440,9 +440,9 @@ async def test_retrying_a_batch_that_has_ended_makes_it_an_active_one_again(worl
     for _ in range(5):
         await desk.submit()
     with pytest.raises(TooManyActiveJobs):
-        await world.engine.batches.retry_failed(desk.user.tenant_id, batch.id)
+        await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id)
     with pytest.raises(TooManyActiveJobs):
-        await world.engine.submit.retry(desk.user.tenant_id, leased.dispatch.tenant_job_id)
+        await world.engine.jobs.submit.retry(desk.user.tenant_id, leased.dispatch.tenant_job_id)
 
 
 async def test_an_item_of_an_active_batch_may_always_be_retried(world: World) -> None:
@@ -453,4 +453,4 @@ async def test_an_item_of_an_active_batch_may_always_be_retried(world: World) ->
     await world.fail(leased)
     for _ in range(4):
         await desk.submit()
-    assert await world.engine.batches.retry_failed(desk.user.tenant_id, batch.id) == 1
+    assert await world.engine.jobs.batches.retry_failed(desk.user.tenant_id, batch.id) == 1

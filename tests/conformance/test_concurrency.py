@@ -45,7 +45,7 @@ async def claim_until_empty(world: World, server: Engine, worker: str) -> list[L
     """A claim that gets nothing proves little: others may hold the next rows this very moment."""
     claimed: list[LeasedJob] = []
     while True:
-        found = await server.leasing.lease(LeaseRequest(worker_id=worker, providers=["self_hosted"], limit=5))
+        found = await server.queue.leasing.lease(LeaseRequest(worker_id=worker, providers=["self_hosted"], limit=5))
         claimed.extend(found)
         if not found and not await queued(world):
             return claimed
@@ -69,7 +69,7 @@ async def test_each_of_2000_jobs_is_leased_once_and_in_order(world: World) -> No
     assert len(taken) == 2000
     assert set(taken.values()) == {1}
     assert sum(len(claimed) > 0 for claimed in claims) > 1
-    # Nothing is enqueued or requeued meanwhile, and whatever one claimer steps over another takes: so no claimer is
+    # Nothing is enqueued or requeued meanwhile, and whatever one polls steps over another takes: so no polls is
     # ever given a row that goes before one it already has.
     for claimed in claims:
         order = [(-each.dispatch.priority, each.dispatch.rank, each.dispatch_id) for each in claimed]
@@ -82,7 +82,7 @@ async def test_a_worker_polled_at_many_servers_at_once_is_never_given_more_than_
     request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
     async with servers(world) as engines:
         for _ in range(15):
-            found = await asyncio.gather(*(each.leasing.lease(request) for each in engines))
+            found = await asyncio.gather(*(each.queue.leasing.lease(request) for each in engines))
             leased = [each for answer in found for each in answer]
             assert 1 <= len(leased) <= 2
             for each in leased:
@@ -94,7 +94,7 @@ async def test_a_complete_sent_to_many_servers_at_once_counts_once(world: World)
     job, leased = await desk.leased()
     async with servers(world) as engines:
         answers = await asyncio.gather(
-            *(each.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT) for each in engines)
+            *(each.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT) for each in engines)
         )
     assert {each.status for each in answers} == {"completed"}
     await world.relay()
@@ -109,10 +109,10 @@ async def test_a_complete_and_a_reaper_that_meet_leave_one_verdict(world: World)
     await world.advance(900)
     async with servers(world) as engines:
         completing = (
-            engine.settle.complete(each.dispatch_id, each.lease_token, output=OUTPUT)
+            engine.queue.settle.complete(each.dispatch_id, each.lease_token, output=OUTPUT)
             for engine, each in zip(engines, leased, strict=True)
         )
-        reaping = (engine.reaper.run_once() for engine in engines[:4])
+        reaping = (engine.queue.reaper.run_once() for engine in engines[:4])
         answers = await asyncio.gather(*completing, *reaping, return_exceptions=True)
     accepted = [isinstance(each, Exception) for each in answers[:SERVERS]].count(False)
     reaped = sum(each for each in answers[SERVERS:] if isinstance(each, int))

@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from comfyrelay.domain.messages import Message
 from comfyrelay.domain.ordering import MoveTo
-from comfyrelay.domain.states import JobStatus, PauseMode, Said
+from comfyrelay.domain.states import JobEventType, JobStatus, PauseMode
+from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import Conflict, Fault, InsufficientTokens, LeaseLost, NotFound, TooManyActiveJobs
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeasedJob
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
 from comfyrelay.store.tenant.jobs import Job
 from tests.harness import Crash, Desk, World, submit_batch
@@ -23,29 +23,29 @@ CONSUMED = {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
 
 async def cancel(world: World, job: Job) -> Job:
-    return await world.engine.control.cancel(job.tenant_id, job.id)
+    return await world.engine.queue.control.cancel(job.tenant_id, job.id)
 
 
 async def pause(world: World, job: Job, mode: PauseMode = PauseMode.AFTER) -> Job:
-    return await world.engine.control.pause(job.tenant_id, job.id, mode=mode)
+    return await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
 
 
 async def resume(world: World, job: Job) -> Job:
-    return await world.engine.control.resume(job.tenant_id, job.id)
+    return await world.engine.queue.control.resume(job.tenant_id, job.id)
 
 
 async def move(world: World, job: Job, to: MoveTo) -> None:
-    await world.engine.control.move(job.tenant_id, job.id, to)
+    await world.engine.queue.control.move(job.tenant_id, job.id, to)
 
 
 async def stop_word(world: World, leased: LeasedJob) -> str | None:
     beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
-    return (await world.engine.heartbeats.beat(beat)).stop
+    return (await world.engine.queue.heartbeats.beat(beat)).stop
 
 
 async def expire(world: World) -> None:
     await world.advance(world.engine.settings.lease_ttl_seconds)
-    await world.engine.reaper.run_once()
+    await world.engine.queue.reaper.run_once()
 
 
 async def status(world: World, job: Job) -> tuple[str, str]:
@@ -158,7 +158,7 @@ async def test_a_worker_that_is_gone_after_a_cancel_was_asked_for_means_canceled
     desk = await world.desk()
     job, _ = await desk.leased()
     await cancel(world, job)
-    await world.engine.workers.deregister(desk.worker)
+    await world.engine.fleet.workers.deregister(desk.worker)
     assert await status(world, job) == ("canceled", "canceled")
 
 
@@ -168,7 +168,7 @@ async def test_no_lease_begins_after_a_cancel_was_acknowledged(world: World) -> 
     await cancel(world, job)
     await world.fail(leased, fault=Fault.WORKER)
     await world.advance(3600)
-    await world.engine.reaper.run_once()
+    await world.engine.queue.reaper.run_once()
     await world.relay()
     assert await world.lease(desk.worker) is None
     assert len(await world.attempts(job)) == 1
@@ -399,7 +399,7 @@ async def test_resuming_a_delayed_job_does_not_shorten_its_delay(world: World) -
 async def test_a_higher_priority_goes_first(world: World) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 3)
-    changed = await world.engine.control.set_priority(desk.user.tenant_id, jobs[2].id, 5)
+    changed = await world.engine.queue.control.set_priority(desk.user.tenant_id, jobs[2].id, 5)
     assert changed.priority == 5
     assert await queue_order(desk) == [jobs[2].id, jobs[0].id, jobs[1].id]
 
@@ -409,7 +409,7 @@ async def test_the_priority_of_what_has_ended_cannot_be_changed(world: World) ->
     job, leased = await desk.leased()
     await world.complete(leased)
     with pytest.raises(Conflict):
-        await world.engine.control.set_priority(desk.user.tenant_id, job.id, 5)
+        await world.engine.queue.control.set_priority(desk.user.tenant_id, job.id, 5)
 
 
 @pytest.mark.parametrize(
@@ -525,14 +525,14 @@ async def test_a_cancel_that_crashed_half_way_is_finished_by_the_relay(world: Wo
 async def test_another_tenants_job_is_not_found(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
-    control, other = world.engine.control, await world.user()
+    control, other = world.engine.queue.control, await world.user()
     verbs = [
         control.cancel(other.tenant_id, job.id),
         control.pause(other.tenant_id, job.id),
         control.resume(other.tenant_id, job.id),
         control.set_priority(other.tenant_id, job.id, 5),
         control.move(other.tenant_id, job.id, MoveTo.TOP),
-        world.engine.submit.retry(other.tenant_id, job.id),
+        world.engine.jobs.submit.retry(other.tenant_id, job.id),
     ]
     for verb in verbs:
         with pytest.raises(NotFound):
@@ -543,15 +543,15 @@ async def test_another_tenants_job_is_not_found(world: World) -> None:
 async def test_another_tenants_batch_is_not_found(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect)
-    control, other = world.engine.control, await world.user()
+    control, other = world.engine.queue.control, await world.user()
     verbs = [
         control.cancel_batch(other.tenant_id, batch.id),
         control.pause_batch(other.tenant_id, batch.id),
         control.resume_batch(other.tenant_id, batch.id),
         control.set_batch_priority(other.tenant_id, batch.id, 5),
         control.move_batch(other.tenant_id, batch.id, MoveTo.TOP),
-        world.engine.batches.retry_failed(other.tenant_id, batch.id),
-        world.engine.batches.state(other.tenant_id, batch.id),
+        world.engine.jobs.batches.retry_failed(other.tenant_id, batch.id),
+        world.engine.jobs.batches.state(other.tenant_id, batch.id),
     ]
     for verb in verbs:
         with pytest.raises(NotFound):
@@ -569,7 +569,7 @@ async def failed_job(desk: Desk, **values: object) -> Job:
 
 
 async def retry(world: World, job: Job) -> Job:
-    return await world.engine.submit.retry(job.tenant_id, job.id)
+    return await world.engine.jobs.submit.retry(job.tenant_id, job.id)
 
 
 async def test_a_retry_is_a_new_job_with_a_reservation_of_its_own(world: World) -> None:
@@ -662,10 +662,10 @@ async def test_a_retry_stays_in_its_batch(world: World) -> None:
     leased = await world.lease(desk.worker)
     assert leased is not None
     await world.fail(leased)
-    new = await world.engine.submit.retry(desk.user.tenant_id, leased.dispatch.tenant_job_id)
+    new = await world.engine.jobs.submit.retry(desk.user.tenant_id, leased.dispatch.tenant_job_id)
     assert (new.batch_id, new.item_no) == (batch.id, 0)
     assert (await world.dispatch(new)).batch_id == batch.id
-    assert (await world.engine.batches.state(desk.user.tenant_id, batch.id)).counts == {"queued": 2}
+    assert (await world.engine.jobs.batches.state(desk.user.tenant_id, batch.id)).counts == {"queued": 2}
 
 
 async def test_a_retry_that_a_crash_kept_from_the_queue_is_brought_there_by_the_relay(world: World) -> None:
@@ -684,7 +684,7 @@ async def test_a_retry_that_a_crash_kept_from_the_queue_is_brought_there_by_the_
 
 
 async def video_of(desk: Desk) -> str:
-    return await desk.world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    return await desk.world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
 
 
 async def test_a_canceled_jobs_video_has_failed_and_says_so(world: World) -> None:
@@ -723,11 +723,11 @@ async def test_a_late_word_about_the_old_job_does_not_change_the_video(world: Wo
     video_id = await video_of(desk)
     old = await failed_job(desk, video_id=video_id)
     new = await retry(world, old)
-    late = Message(
+    late = JobUpdate(
         tenant_id=old.tenant_id,
         job_id=old.id,
         version=old.dispatch_version + 1,
-        said=Said.COMPLETED,
+        event_type=JobEventType.COMPLETED,
         status=JobStatus.COMPLETED,
         at=world.clock.now,
         epoch=2,
@@ -735,7 +735,7 @@ async def test_a_late_word_about_the_old_job_does_not_change_the_video(world: Wo
         priority=0,
     )
     pool = await world.engine.databases.pool_name_of(old.tenant_id)
-    await world.engine.courier.apply(pool, [Letter(id=0, db_pool=pool, messages=[late])])
+    await world.engine.outbox.delivery.apply(pool, [OutboxEntry(id=0, db_pool=pool, updates=[late])])
     video = await world.video(desk.user, video_id)
     assert (video.job_id, video.status) == (new.id, "queued")
     assert (await world.job(old)).status == "failed"

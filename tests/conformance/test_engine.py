@@ -27,19 +27,19 @@ async def test_a_worker_that_polls_is_known_to_be_there(world: World) -> None:
     desk = await world.desk()
     await world.advance(1000)
     job = await desk.submit()
-    assert (await world.engine.waiting.of_job(job.tenant_id, job.id)).reason is Reason.NO_WORKER
+    assert (await world.engine.queue.waiting.of_job(job.tenant_id, job.id)).reason is Reason.NO_WORKER
     leased = await world.lease(desk.worker)
     assert leased is not None
     await world.requeue(leased)
-    await world.engine.workers.seen(world.engine.leasing.heard_of())
-    assert (await world.engine.waiting.of_job(job.tenant_id, job.id)).reason is Reason.STARTING
+    await world.engine.fleet.workers.seen(world.engine.queue.leasing.heard_of())
+    assert (await world.engine.queue.waiting.of_job(job.tenant_id, job.id)).reason is Reason.STARTING
 
 
 async def test_a_worker_is_answered_once_the_queue_has_its_verdict(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     report = Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=OUTPUT)
-    answer = await world.engine.settle.report(report, wait_for_tenant=False)
+    answer = await world.engine.queue.settle.report(report, wait_for_tenant=False)
     assert answer.status == (await world.dispatch(job)).status == "completed"
     await world.settled()
     assert (await world.job(job)).status == "completed"

@@ -25,7 +25,7 @@ def heartbeat(leased: LeasedJob, **values: Any) -> Heartbeat:
 
 
 async def beat(world: World, leased: LeasedJob, **values: Any) -> HeartbeatAnswer:
-    return await world.engine.heartbeats.beat(heartbeat(leased, **values))
+    return await world.engine.queue.heartbeats.beat(heartbeat(leased, **values))
 
 
 async def progress(world: World) -> Any:
@@ -51,13 +51,13 @@ class TestExtension:
         for _ in range(4):
             await world.advance(899)
             await beat(world, leased)
-            assert await world.engine.reaper.run_once() == 0
+            assert await world.engine.queue.reaper.run_once() == 0
 
     async def test_a_lease_that_expired_but_was_not_reaped_still_speaks(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.advance(5000)
         await beat(world, leased)
-        assert await world.engine.reaper.run_once() == 0
+        assert await world.engine.queue.reaper.run_once() == 0
         assert await world.complete(leased) == "completed"
 
     async def test_a_heartbeat_is_no_move_of_the_dispatch(self, world: World, desk: Desk) -> None:
@@ -73,8 +73,8 @@ class TestExtension:
         await submit_many(world, desk.user, desk.effect, 3)
         kept, ended, asked = await world.leases(desk.worker, 3)
         await world.requeue(ended)
-        await world.engine.control.cancel(asked.dispatch.tenant_id, asked.dispatch.tenant_job_id)
-        answers = await world.engine.heartbeats.beat_many([heartbeat(each) for each in (kept, ended, asked)])
+        await world.engine.queue.control.cancel(asked.dispatch.tenant_id, asked.dispatch.tenant_job_id)
+        answers = await world.engine.queue.heartbeats.beat_many([heartbeat(each) for each in (kept, ended, asked)])
         assert isinstance(answers[1], LeaseLost)
         assert [each.stop for each in answers if isinstance(each, HeartbeatAnswer)] == [None, "cancel"]
 
@@ -94,7 +94,7 @@ class TestProgress:
     async def test_of_two_heartbeats_at_once_the_later_progress_counts(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         beats = [heartbeat(leased, progress={"step": 1}), heartbeat(leased, progress={"step": 2}), heartbeat(leased)]
-        answers = await world.engine.heartbeats.beat_many(beats)
+        answers = await world.engine.queue.heartbeats.beat_many(beats)
         assert all(isinstance(each, HeartbeatAnswer) for each in answers)
         assert await progress(world) == {"step": 2}
 
@@ -152,27 +152,27 @@ class TestStopWord:
 
     async def test_a_cancel_is_passed_on_as_often_as_the_worker_asks(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await world.engine.control.cancel(job.tenant_id, job.id)
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
         assert [(await beat(world, leased)).stop for _ in range(2)] == ["cancel", "cancel"]
 
     async def test_a_pause_now_is_passed_on(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await world.engine.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
         assert (await beat(world, leased)).stop == "pause"
 
     async def test_a_pause_after_lets_the_worker_finish(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await world.engine.control.pause(job.tenant_id, job.id, mode=PauseMode.AFTER)
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.AFTER)
         assert (await beat(world, leased)).stop is None
 
     async def test_a_pause_that_was_withdrawn_is_forgotten(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await world.engine.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
-        await world.engine.control.resume(job.tenant_id, job.id)
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        await world.engine.queue.control.resume(job.tenant_id, job.id)
         assert (await beat(world, leased)).stop is None
 
     async def test_a_cancel_goes_before_a_pause(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await world.engine.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
-        await world.engine.control.cancel(job.tenant_id, job.id)
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
         assert (await beat(world, leased)).stop == "cancel"

@@ -50,7 +50,7 @@ async def job_id(world: World, worker: str, **values: object) -> str | None:
 
 async def stop_word(world: World, leased: LeasedJob) -> str | None:
     beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
-    return (await world.engine.heartbeats.beat(beat)).stop
+    return (await world.engine.queue.heartbeats.beat(beat)).stop
 
 
 class TestEntitlement:
@@ -78,14 +78,14 @@ class TestEntitlement:
 
     async def test_a_worker_without_workflows_gets_nothing(self, world: World, desk: Desk) -> None:
         await desk.submit()
-        await world.engine.catalogue.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=[])
+        await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=[])
         assert await world.lease(desk.worker) is None
 
     async def test_nobody_gets_a_job_of_a_workflow_that_is_switched_off(self, world: World, desk: Desk) -> None:
         await desk.submit()
-        await world.engine.catalogue.set_workflow_active(desk.workflow.slug, is_active=False)
+        await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=False)
         assert await world.lease(desk.worker) is None
-        await world.engine.catalogue.set_workflow_active(desk.workflow.slug, is_active=True)
+        await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=True)
         assert await world.lease(desk.worker) is not None
 
     async def test_a_workflow_that_was_off_at_registration_reaches_the_worker_once_it_is_on(
@@ -94,17 +94,17 @@ class TestEntitlement:
         late = await world.workflow()
         effect = await world.effect(late)
         job = await world.submit(desk.user, effect)
-        await world.engine.catalogue.set_workflow_active(late.slug, is_active=False)
+        await world.engine.catalogue.workflows.set_active(late.slug, is_active=False)
         worker = await world.worker(await world.fleet(desk.workflow, late))
         assert await world.lease(worker) is None
-        await world.engine.catalogue.set_workflow_active(late.slug, is_active=True)
+        await world.engine.catalogue.workflows.set_active(late.slug, is_active=True)
         assert await job_id(world, worker) == job.id
 
     async def test_a_change_of_the_fleet_s_workflows_is_followed_at_once(self, world: World, desk: Desk) -> None:
         workflow = await world.workflow()
         job = await world.submit(desk.user, await world.effect(workflow))
         assert await world.lease(desk.worker) is None
-        await world.engine.catalogue.map_workflows(
+        await world.engine.fleet.fleets.map_workflows(
             stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=[workflow.slug]
         )
         assert await job_id(world, desk.worker) == job.id
@@ -115,26 +115,26 @@ class TestEntitlement:
 
     async def test_an_unapproved_worker_is_refused(self, world: World, desk: Desk) -> None:
         await desk.submit()
-        await world.engine.workers.set_approved(desk.worker, is_approved=False)
+        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
         with pytest.raises(Forbidden):
             await world.lease(desk.worker)
 
     async def test_a_refused_worker_does_not_keep_the_others_from_their_jobs(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
-        refused, served = await world.engine.leasing.lease_many([request("nobody"), request(desk.worker)])
+        refused, served = await world.engine.queue.leasing.lease_many([request("nobody"), request(desk.worker)])
         assert isinstance(refused, Forbidden)
         assert job_ids(served) == [job.id]
 
     async def test_a_draining_worker_gets_nothing(self, world: World, desk: Desk) -> None:
         await desk.submit()
-        await world.engine.workers.set_draining(desk.worker, is_draining=True)
+        await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
         assert await world.lease(desk.worker) is None
-        await world.engine.workers.set_draining(desk.worker, is_draining=False)
+        await world.engine.fleet.workers.set_draining(desk.worker, is_draining=False)
         assert await world.lease(desk.worker) is not None
 
     async def test_nobody_gets_a_paused_job(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
-        await world.engine.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
         assert await world.lease(desk.worker) is None
 
     async def test_nobody_gets_a_job_before_its_time(self, world: World, desk: Desk) -> None:
@@ -183,7 +183,7 @@ class TestLease:
     async def test_each_lease_counts_an_attempt_and_has_a_new_epoch_and_token(self, world: World, desk: Desk) -> None:
         _, first = await desk.leased()
         await world.advance(900)
-        await world.engine.reaper.run_once()
+        await world.engine.queue.reaper.run_once()
         second = await world.lease(desk.worker)
         assert second is not None
         assert (first.dispatch.attempts, second.dispatch.attempts) == (1, 2)
@@ -246,7 +246,7 @@ class TestRequestId:
     async def test_two_concurrent_polls_with_one_request_id_share_one_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
         await submit_many(world, desk.user, desk.effect, 4)
-        polls = [world.engine.claimer.poll(request(desk.worker, request_id="r"), wait_seconds=10) for _ in range(2)]
+        polls = [world.engine.queue.polls.poll(request(desk.worker, request_id="r"), wait_seconds=10) for _ in range(2)]
         found = await asyncio.gather(*polls)
         assert len({each.lease_token for leased in found for each in leased}) == 1
         assert len(found[0]) == len(found[1]) == 1
@@ -256,7 +256,7 @@ class TestRequestId:
     async def test_one_request_id_sent_to_two_servers_at_once_makes_one_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
         await submit_many(world, desk.user, desk.effect, 4)
-        polls = [world.engine.leasing.lease(request(desk.worker, request_id="r")) for _ in range(8)]
+        polls = [world.engine.queue.leasing.lease(request(desk.worker, request_id="r")) for _ in range(8)]
         found = await asyncio.gather(*polls)
         assert len({each.lease_token for leased in found for each in leased}) == 1
 
@@ -265,7 +265,7 @@ class TestRequestId:
         await submit_many(world, desk.user, desk.effect, 4)
         first = await world.lease(desk.worker, request_id="r")
         assert first is not None
-        answers = await world.engine.leasing.lease_many([request(desk.worker, request_id="r")] * 2)
+        answers = await world.engine.queue.leasing.lease_many([request(desk.worker, request_id="r")] * 2)
         assert [job_ids(each) for each in answers] == [[first.dispatch.tenant_job_id]] * 2
 
 
@@ -292,20 +292,20 @@ class TestCapacity:
 
     async def test_two_requests_of_one_worker_do_not_fill_one_slot_twice(self, world: World, desk: Desk) -> None:
         await submit_many(world, desk.user, desk.effect, 2)
-        answers = await world.engine.leasing.lease_many([request(desk.worker), request(desk.worker)])
+        answers = await world.engine.queue.leasing.lease_many([request(desk.worker), request(desk.worker)])
         assert [len(job_ids(each)) for each in answers] == [1, 0]
 
     async def test_many_workers_in_one_call_get_different_jobs(self, world: World, desk: Desk) -> None:
         workers = [await world.worker(desk.fleet) for _ in range(5)]
         jobs = await submit_many(world, desk.user, desk.effect, 5)
-        answers = await world.engine.leasing.lease_many([request(each) for each in workers])
+        answers = await world.engine.queue.leasing.lease_many([request(each) for each in workers])
         assert [job_ids(each) for each in answers] == [[job.id] for job in jobs]
 
     async def test_workers_of_different_fleets_in_one_call_all_get_a_job(self, world: World, desk: Desk) -> None:
         other = await world.workflow()
         workers = [desk.worker, await world.worker(await world.fleet(desk.workflow, other))]
         jobs = await submit_many(world, desk.user, desk.effect, 5)
-        answers = await world.engine.leasing.lease_many([request(each) for each in workers])
+        answers = await world.engine.queue.leasing.lease_many([request(each) for each in workers])
         assert [job_ids(each) for each in answers] == [[jobs[0].id], [jobs[1].id]]
 
 
@@ -323,7 +323,7 @@ class TestPrefetch:
         idle = await world.worker(desk.fleet)
         await desk.leased()
         job = await desk.submit()
-        busy, served = await world.engine.leasing.lease_many([request(desk.worker, prefetch=1), request(idle)])
+        busy, served = await world.engine.queue.leasing.lease_many([request(desk.worker, prefetch=1), request(idle)])
         assert busy == []
         assert job_ids(served) == [job.id]
 
@@ -334,7 +334,7 @@ class TestPrefetch:
         await desk.submit()
         ahead = await world.lease(desk.worker, prefetch=1)
         assert ahead is not None
-        assert await world.engine.workers.recall_prefetched(desk.worker) == 1
+        assert await world.engine.fleet.workers.recall_prefetched(desk.worker) == 1
         assert await stop_word(world, ahead) == "release"
         assert await stop_word(world, running) is None
 
@@ -352,7 +352,7 @@ class TestPrefetch:
 
     async def test_it_is_recalled_from_a_worker_that_is_drained(self, world: World, desk: Desk) -> None:
         ahead = await self.held_for(world, desk, seconds=1)
-        await world.engine.workers.set_draining(desk.worker, is_draining=True)
+        await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
         assert await stop_word(world, ahead) == "release"
 
     async def test_it_is_not_recalled_when_it_has_just_come(self, world: World, desk: Desk) -> None:
@@ -366,7 +366,7 @@ class TestPrefetch:
         pair, until = (blocked, ahead.dispatch.workflow_hash), world.clock.now + timedelta(hours=1)
         block = Block(failure_count=3, blocked_until=until)
         await world.engine.databases.central.run(Step.WORKER, lambda tx: blocks.write(tx, pair, block))
-        await world.engine.workers.set_draining(draining, is_draining=True)
+        await world.engine.fleet.workers.set_draining(draining, is_draining=True)
         await desk.submit()
         assert await world.lease(busy) is not None
         assert await self.recalled(world, blocked, draining, busy, elsewhere, desk.worker) == 0
@@ -382,19 +382,19 @@ class TestPrefetch:
         return ahead
 
     async def recalled(self, world: World, *idle: str, providers: Sequence[str] = ("self_hosted",)) -> int:
-        prefetched = await world.engine.leasing.prefetched()
+        prefetched = await world.engine.queue.leasing.prefetched()
         asked = [LeaseRequest(worker_id=each, providers=providers) for each in idle]
-        return await world.engine.leasing.recall(prefetched, asked)
+        return await world.engine.queue.leasing.recall(prefetched, asked)
 
     async def test_a_prefetched_job_that_has_begun_is_not_recalled(self, world: World, desk: Desk) -> None:
         await desk.leased()
         await desk.submit()
         ahead = await world.lease(desk.worker, prefetch=1)
         assert ahead is not None
-        await world.engine.heartbeats.beat(
+        await world.engine.queue.heartbeats.beat(
             Heartbeat(dispatch_id=ahead.dispatch_id, lease_token=ahead.lease_token, progress={"step": 1})
         )
-        assert await world.engine.workers.recall_prefetched(desk.worker) == 0
+        assert await world.engine.fleet.workers.recall_prefetched(desk.worker) == 0
         await world.advance(6)
         assert await self.recalled(world, await world.worker(desk.fleet)) == 0
         assert await stop_word(world, ahead) is None
@@ -494,7 +494,7 @@ class TestHopelessPayload:
         job = await desk.submit()
         for file in (world.engine.settings.data_dir / "objects").rglob("*.json"):
             file.unlink()
-        world.engine.leasing._graphs._known.clear()
+        world.engine.queue.leasing._graphs._known.clear()
         assert await world.lease(desk.worker) is None
         assert (await world.job(job)).status == "failed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}

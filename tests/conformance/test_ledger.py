@@ -19,7 +19,7 @@ async def pool_of(world: World, user: User) -> Database:
 
 async def holds(world: World, user: User, balance: int) -> bool:
     """Whether the wallet has this balance, and its transactions come to it."""
-    transactions = await world.engine.ledger.transactions(user.tenant_id)
+    transactions = await world.engine.accounts.ledger.transactions(user.tenant_id)
     return await world.balance(user) == balance == sum(each.amount for each in transactions)
 
 
@@ -28,21 +28,21 @@ async def holds(world: World, user: User, balance: int) -> bool:
 
 async def test_a_credit_adds_to_the_balance(world: World) -> None:
     user = await world.user(tokens=0)
-    assert await world.engine.ledger.credit(user.tenant_id, 30, reference="one") == 30
-    assert await world.engine.ledger.credit(user.tenant_id, 12, reference="two") == 42
+    assert await world.engine.accounts.ledger.credit(user.tenant_id, 30, reference="one") == 30
+    assert await world.engine.accounts.ledger.credit(user.tenant_id, 12, reference="two") == 42
     assert await holds(world, user, 42)
 
 
 async def test_a_credit_counts_once_per_reference(world: World) -> None:
     user = await world.user(tokens=0)
-    answers = [await world.engine.ledger.credit(user.tenant_id, 30, reference="one") for _ in range(3)]
+    answers = [await world.engine.accounts.ledger.credit(user.tenant_id, 30, reference="one") for _ in range(3)]
     assert answers == [30, 30, 30]
     assert await holds(world, user, 30)
 
 
 async def test_credits_of_one_reference_at_the_same_time_count_once(world: World) -> None:
     user = await world.user(tokens=0)
-    await asyncio.gather(*(world.engine.ledger.credit(user.tenant_id, 30, reference="one") for _ in range(8)))
+    await asyncio.gather(*(world.engine.accounts.ledger.credit(user.tenant_id, 30, reference="one") for _ in range(8)))
     assert await holds(world, user, 30)
 
 
@@ -50,7 +50,7 @@ async def test_two_tenants_may_have_the_same_reference(world: World) -> None:
     one = await world.user(tokens=0, pool="a")
     other = await world.user(tokens=0, pool="a")
     for user in (one, other):
-        await world.engine.ledger.credit(user.tenant_id, 30, reference="one")
+        await world.engine.accounts.ledger.credit(user.tenant_id, 30, reference="one")
     assert await holds(world, one, 30)
     assert await holds(world, other, 30)
 
@@ -59,14 +59,14 @@ async def test_two_tenants_may_have_the_same_reference(world: World) -> None:
 async def test_a_credit_must_be_of_at_least_one_token(world: World, amount: int) -> None:
     user = await world.user(tokens=5)
     with pytest.raises(InvalidInput) as refused:
-        await world.engine.ledger.credit(user.tenant_id, amount, reference="one")
+        await world.engine.accounts.ledger.credit(user.tenant_id, amount, reference="one")
     assert "amount" in refused.value.errors
     assert await holds(world, user, 5)
 
 
 async def test_nobody_is_credited_who_is_not_there(world: World) -> None:
     with pytest.raises(NotFound):
-        await world.engine.ledger.credit("nobody", 1, reference="one")
+        await world.engine.accounts.ledger.credit("nobody", 1, reference="one")
 
 
 # reserve, consume, refund
@@ -75,86 +75,86 @@ async def test_nobody_is_credited_who_is_not_there(world: World) -> None:
 async def test_a_job_is_reserved_for_once(world: World) -> None:
     user = await world.user(tokens=100)
     for _ in range(3):
-        await world.engine.ledger.reserve(user.tenant_id, "job", 10)
+        await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
     assert await holds(world, user, 90)
 
 
 async def test_a_reservation_that_is_repeated_needs_no_second_balance(world: World) -> None:
     user = await world.user(tokens=10)
-    await world.engine.ledger.reserve(user.tenant_id, "job", 10)
-    await world.engine.ledger.reserve(user.tenant_id, "job", 10)
+    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
+    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
     assert await holds(world, user, 0)
 
 
 async def test_more_than_the_balance_cannot_be_reserved(world: World) -> None:
     user = await world.user(tokens=9)
     with pytest.raises(InsufficientTokens) as refused:
-        await world.engine.ledger.reserve(user.tenant_id, "job", 10)
+        await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
     assert (refused.value.required_tokens, refused.value.balance) == (10, 9)
     assert await holds(world, user, 9)
 
 
 async def test_consuming_keeps_what_was_reserved(world: World) -> None:
     user = await world.user(tokens=100)
-    await world.engine.ledger.reserve(user.tenant_id, "job", 10)
-    assert await world.engine.ledger.consume(user.tenant_id, "job")
-    assert not await world.engine.ledger.consume(user.tenant_id, "job")
+    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
+    assert await world.engine.accounts.ledger.consume(user.tenant_id, "job")
+    assert not await world.engine.accounts.ledger.consume(user.tenant_id, "job")
     assert await holds(world, user, 90)
 
 
 async def test_refunding_gives_back_what_was_reserved_once(world: World) -> None:
     user = await world.user(tokens=100)
-    await world.engine.ledger.reserve(user.tenant_id, "job", 10)
-    assert await world.engine.ledger.refund(user.tenant_id, "job")
-    assert not await world.engine.ledger.refund(user.tenant_id, "job")
+    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
+    assert await world.engine.accounts.ledger.refund(user.tenant_id, "job")
+    assert not await world.engine.accounts.ledger.refund(user.tenant_id, "job")
     assert await holds(world, user, 100)
 
 
 async def test_what_was_consumed_is_not_refunded(world: World) -> None:
     user = await world.user(tokens=100)
-    await world.engine.ledger.reserve(user.tenant_id, "job", 10)
-    await world.engine.ledger.consume(user.tenant_id, "job")
-    assert not await world.engine.ledger.refund(user.tenant_id, "job")
+    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
+    await world.engine.accounts.ledger.consume(user.tenant_id, "job")
+    assert not await world.engine.accounts.ledger.refund(user.tenant_id, "job")
     assert await holds(world, user, 90)
 
 
 async def test_what_was_refunded_is_not_consumed(world: World) -> None:
     user = await world.user(tokens=100)
-    await world.engine.ledger.reserve(user.tenant_id, "job", 10)
-    await world.engine.ledger.refund(user.tenant_id, "job")
-    assert not await world.engine.ledger.consume(user.tenant_id, "job")
+    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
+    await world.engine.accounts.ledger.refund(user.tenant_id, "job")
+    assert not await world.engine.accounts.ledger.consume(user.tenant_id, "job")
     assert await holds(world, user, 100)
 
 
 async def test_a_job_that_was_refunded_cannot_be_reserved_for_again(world: World) -> None:
     user = await world.user(tokens=100)
-    await world.engine.ledger.reserve(user.tenant_id, "job", 10)
-    await world.engine.ledger.refund(user.tenant_id, "job")
-    await world.engine.ledger.reserve(user.tenant_id, "job", 10)
+    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
+    await world.engine.accounts.ledger.refund(user.tenant_id, "job")
+    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
     assert await holds(world, user, 100)
 
 
 async def test_a_job_that_never_was_cannot_be_settled(world: World) -> None:
     user = await world.user(tokens=100)
     with pytest.raises(NotFound):
-        await world.engine.ledger.refund(user.tenant_id, "job")
+        await world.engine.accounts.ledger.refund(user.tenant_id, "job")
     with pytest.raises(NotFound):
-        await world.engine.ledger.consume(user.tenant_id, "job")
+        await world.engine.accounts.ledger.consume(user.tenant_id, "job")
     assert await holds(world, user, 100)
 
 
 async def test_another_tenants_reservation_cannot_be_refunded(world: World) -> None:
     one, other = await world.user(tokens=100, pool="a"), await world.user(tokens=100, pool="a")
-    await world.engine.ledger.reserve(one.tenant_id, "job", 10)
+    await world.engine.accounts.ledger.reserve(one.tenant_id, "job", 10)
     with pytest.raises(NotFound):
-        await world.engine.ledger.refund(other.tenant_id, "job")
+        await world.engine.accounts.ledger.refund(other.tenant_id, "job")
     assert await holds(world, one, 90)
     assert await holds(world, other, 100)
 
 
 async def test_a_consume_and_a_refund_at_the_same_time_settle_once(world: World) -> None:
     user = await world.user(tokens=200)
-    ledger = world.engine.ledger
+    ledger = world.engine.accounts.ledger
     for number in range(10):
         job = f"job-{number}"
         await ledger.reserve(user.tenant_id, job, 10)
@@ -168,7 +168,7 @@ async def test_a_consume_and_a_refund_at_the_same_time_settle_once(world: World)
 
 async def test_two_reservations_never_both_spend_the_last_tokens(world: World) -> None:
     user = await world.user(tokens=0)
-    ledger = world.engine.ledger
+    ledger = world.engine.accounts.ledger
     for number in range(20):
         await ledger.credit(user.tenant_id, 10, reference=f"round {number}")
         answers = await asyncio.gather(
@@ -181,7 +181,7 @@ async def test_two_reservations_never_both_spend_the_last_tokens(world: World) -
 async def test_two_submissions_never_both_spend_the_last_tokens(world: World) -> None:
     desk = await world.desk(tokens=0)
     for number in range(4):
-        await world.engine.ledger.credit(desk.user.tenant_id, 10, reference=f"round {number}")
+        await world.engine.accounts.ledger.credit(desk.user.tenant_id, 10, reference=f"round {number}")
         answers = await asyncio.gather(desk.submit(), desk.submit(), return_exceptions=True)
         assert [type(each) for each in answers if isinstance(each, Exception)] == [InsufficientTokens]
         assert await holds(world, desk.user, 0)
@@ -302,7 +302,7 @@ async def test_the_tenant_schema_refuses_a_job_that_makes_no_sense(world: World,
 
 async def test_the_tenant_schema_refuses_an_unknown_state_of_a_video(world: World) -> None:
     desk = await world.desk()
-    video_id = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     with pytest.raises(IntegrityError):
         await execute(await pool_of(world, desk.user), "UPDATE videos SET status = 'paused'")
     assert (await world.video(desk.user, video_id)).status == "uploaded"

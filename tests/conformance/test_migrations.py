@@ -122,11 +122,11 @@ class TestTenantPools:
         user = await world.user(pool="b")
         async with other_process(world, ["a", "b"]) as other:
             assert (await other.databases.pool_of(user.tenant_id)).name == "b"
-            assert await other.ledger.balance(user.tenant_id) == 1000
+            assert await other.accounts.ledger.balance(user.tenant_id) == 1000
 
     async def test_a_pool_added_later_takes_new_tenants_and_moves_none(self, world: World) -> None:
         async with other_process(world, ["a"]) as before:
-            old = [await before.tenancy.create_user(email=f"old{n}@example.org") for n in range(3)]
+            old = [await before.accounts.tenancy.create_user(email=f"old{n}@example.org") for n in range(3)]
         new = [await world.user() for _ in range(3)]
         assert [await pool_of(world, each.tenant_id) for each in old] == ["a", "a", "a"]
         assert [await pool_of(world, each.tenant_id) for each in new] == ["b", "b", "b"]
@@ -135,7 +135,7 @@ class TestTenantPools:
         user = await world.user(pool="b")
         async with other_process(world, ["a"]) as other:
             with pytest.raises(PoolUnavailable):
-                await other.ledger.balance(user.tenant_id)
+                await other.accounts.ledger.balance(user.tenant_id)
 
     async def test_a_tenant_cannot_be_placed_in_a_pool_that_does_not_exist(self, world: World) -> None:
         with pytest.raises(InvalidInput):

@@ -15,7 +15,7 @@ async def desk(world: World) -> Desk:
 
 async def expire(world: World) -> int:
     await world.advance(900)
-    return await world.engine.reaper.run_once()
+    return await world.engine.queue.reaper.run_once()
 
 
 async def test_an_expired_lease_goes_back_to_the_queue_with_its_attempt_used(world: World, desk: Desk) -> None:
@@ -32,9 +32,9 @@ async def test_an_expired_lease_goes_back_to_the_queue_with_its_attempt_used(wor
 async def test_a_lease_lives_until_its_exact_end(world: World, desk: Desk) -> None:
     await desk.leased()
     await world.advance(899.999)
-    assert await world.engine.reaper.run_once() == 0
+    assert await world.engine.queue.reaper.run_once() == 0
     await world.advance(0.001)
-    assert await world.engine.reaper.run_once() == 1
+    assert await world.engine.queue.reaper.run_once() == 1
 
 
 async def test_a_job_whose_workers_always_die_fails_after_exactly_its_attempts(world: World, desk: Desk) -> None:
@@ -54,7 +54,7 @@ async def test_a_job_whose_workers_always_die_fails_after_exactly_its_attempts(w
 
 async def test_a_requested_cancel_turns_expiry_into_canceled(world: World, desk: Desk) -> None:
     job, _ = await desk.leased()
-    await world.engine.control.cancel(job.tenant_id, job.id)
+    await world.engine.queue.control.cancel(job.tenant_id, job.id)
     await expire(world)
     assert (await world.job(job)).status == "canceled"
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
@@ -63,11 +63,11 @@ async def test_a_requested_cancel_turns_expiry_into_canceled(world: World, desk:
 @pytest.mark.parametrize("mode", list(PauseMode))
 async def test_a_requested_pause_turns_expiry_into_paused(world: World, desk: Desk, mode: PauseMode) -> None:
     job, _ = await desk.leased()
-    await world.engine.control.pause(job.tenant_id, job.id, mode=mode)
+    await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
     await expire(world)
     assert (await world.job(job)).status == "paused"
     assert (await world.dispatch(job)).attempts == 1
-    await world.engine.control.resume(job.tenant_id, job.id)
+    await world.engine.queue.control.resume(job.tenant_id, job.id)
     assert await world.lease(desk.worker) is not None
 
 
@@ -81,13 +81,13 @@ async def test_a_heartbeat_between_the_look_and_the_reaping_saves_the_lease(
     async def look_and_be_overtaken(tx: object, *, limit: int) -> list[int]:
         found = await look(tx, limit=limit)  # type: ignore[arg-type]
         beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
-        await world.engine.heartbeats.beat(beat)
+        await world.engine.queue.heartbeats.beat(beat)
         seen.extend(found)
         return found
 
     seen: list[int] = []
     monkeypatch.setattr(dispatches, "expired", look_and_be_overtaken)
-    assert await world.engine.reaper.run_once() == 0
+    assert await world.engine.queue.reaper.run_once() == 0
     assert seen == [leased.dispatch_id]
     assert (await world.dispatch(job)).lease_token == leased.lease_token
     assert await world.complete(leased) == "completed"
@@ -100,10 +100,10 @@ async def test_a_waiting_dispatch_without_attempts_left_fails_and_is_refunded(
     job, _ = await desk.leased()
     await expire(world)
     if paused:
-        await world.engine.control.pause(job.tenant_id, job.id)
+        await world.engine.queue.control.pause(job.tenant_id, job.id)
     await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET max_attempts = 1")
     assert await world.lease(desk.worker) is None
-    assert await world.engine.reaper.run_once() == 1
+    assert await world.engine.queue.reaper.run_once() == 1
     found = await world.job(job)
     assert (found.status, found.error_message) == ("failed", "The worker stopped responding.")
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
@@ -112,8 +112,8 @@ async def test_a_waiting_dispatch_without_attempts_left_fails_and_is_refunded(
 async def test_two_reapers_end_a_lease_once(world: World, desk: Desk) -> None:
     job, leased = await desk.leased()
     await world.advance(900)
-    assert await world.engine.reaper._reap([leased.dispatch_id]) == 1
-    assert await world.engine.reaper._reap([leased.dispatch_id]) == 0
+    assert await world.engine.queue.reaper._reap([leased.dispatch_id]) == 1
+    assert await world.engine.queue.reaper._reap([leased.dispatch_id]) == 0
     assert (await world.events(job)).count("job:retrying") == 1
 
 
@@ -127,4 +127,4 @@ async def test_everything_due_is_reaped_in_one_run(world: World, monkeypatch: py
 
 async def test_nothing_is_reaped_when_nothing_is_due(world: World, desk: Desk) -> None:
     await desk.leased()
-    assert await world.engine.reaper.run_once() == 0
+    assert await world.engine.queue.reaper.run_once() == 0

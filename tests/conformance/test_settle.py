@@ -20,7 +20,7 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant.jobs import Job
 from tests.harness import OUTPUT, START, Desk, World, execute, pool_down, submit_many
 
@@ -32,7 +32,7 @@ async def desk(world: World) -> Desk:
 
 async def beat(world: World, leased: LeasedJob, **values: Any) -> None:
     heartbeat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, **values)
-    await world.engine.heartbeats.beat(heartbeat)
+    await world.engine.queue.heartbeats.beat(heartbeat)
 
 
 async def complete(world: World, leased: LeasedJob, **values: Any) -> None:
@@ -44,7 +44,7 @@ async def fail(world: World, leased: LeasedJob, **values: Any) -> None:
 
 
 async def requeue(world: World, leased: LeasedJob, **values: Any) -> None:
-    await world.engine.settle.requeue(leased.dispatch_id, leased.lease_token, reason="shutdown", **values)
+    await world.engine.queue.settle.requeue(leased.dispatch_id, leased.lease_token, reason="shutdown", **values)
 
 
 Say = Callable[..., Awaitable[None]]
@@ -72,9 +72,9 @@ async def snapshot(world: World, desk: Desk, job: Job) -> Snapshot:
     )
 
 
-async def letters(world: World, pool: str) -> list[Letter]:
+async def entries(world: World, pool: str) -> list[OutboxEntry]:
     async with world.engine.databases.central.read() as tx:
-        return await outbox.letters(tx, pool, limit=100)
+        return await outbox.entries(tx, pool, limit=100)
 
 
 async def files(world: World, job: Job) -> list[Any]:
@@ -149,7 +149,7 @@ class TestComplete:
     ) -> None:
         job, leased = await desk.leased()
         await world.advance(100)
-        await world.engine.settle.report(
+        await world.engine.queue.settle.report(
             Report(
                 verb=Verb.COMPLETE,
                 dispatch_id=leased.dispatch_id,
@@ -167,7 +167,7 @@ class TestComplete:
     async def test_what_is_told_of_a_run_is_kept_however_it_ended(self, world: World, desk: Desk, verb: Verb) -> None:
         job, leased = await desk.leased()
         about = {"argv": ["python", "it's.py", "🐈"], "exit_code": 143}
-        await world.engine.settle.report(
+        await world.engine.queue.settle.report(
             Report(
                 verb=verb,
                 dispatch_id=leased.dispatch_id,
@@ -181,7 +181,7 @@ class TestComplete:
 
     async def test_the_video_shows_the_output(self, world: World, desk: Desk) -> None:
         file_id = await desk.file()
-        video_id = await world.engine.tenancy.add_video(desk.user, original_file_id=file_id)
+        video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file_id)
         job, leased = await desk.leased(video_id=video_id)
         assert (await world.video(desk.user, video_id)).status == "processing"
         await world.advance(3)
@@ -192,8 +192,8 @@ class TestComplete:
 
     async def test_a_complete_wins_over_a_requested_cancel_and_pause(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await world.engine.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
-        await world.engine.control.cancel(job.tenant_id, job.id)
+        await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
         assert await world.complete(leased) == "completed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
@@ -260,7 +260,7 @@ class TestFail:
     async def test_a_requested_cancel_turns_any_failure_into_canceled(self, world: World, desk: Desk) -> None:
         for fault in Fault:
             job, leased = await desk.leased()
-            await world.engine.control.cancel(job.tenant_id, job.id)
+            await world.engine.queue.control.cancel(job.tenant_id, job.id)
             assert await world.fail(leased, fault=fault) == "canceled"
             assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 
@@ -273,7 +273,7 @@ class TestFail:
         assert found.error_detail == raw
 
     async def test_a_video_shows_the_sentence(self, world: World, desk: Desk) -> None:
-        video_id = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+        video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
         _, leased = await desk.leased(video_id=video_id)
         await world.fail(leased, error="RuntimeError: no frames in /tmp/x/in.mp4")
         video = await world.video(desk.user, video_id)
@@ -283,7 +283,7 @@ class TestFail:
         self, world: World, desk: Desk
     ) -> None:
         job, leased = await desk.leased()
-        assert await world.fail(leased, error="bad \x00 byte, \ud800 half a letter, \\u0000 as text") == "failed"
+        assert await world.fail(leased, error="bad \x00 byte, \ud800 half a entry, \\u0000 as text") == "failed"
         found = await world.job(job)
         assert found.status == "failed"
         assert "\\u0000 as text" in (found.error_detail or "")
@@ -312,19 +312,19 @@ class TestRequeue:
     async def test_a_requested_pause_turns_it_into_paused(self, world: World, desk: Desk) -> None:
         for mode in PauseMode:
             job, leased = await desk.leased()
-            await world.engine.control.pause(job.tenant_id, job.id, mode=mode)
+            await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
             assert await world.requeue(leased) == "paused"
             assert (await world.job(job)).status == "paused"
 
     async def test_a_requested_cancel_turns_it_into_canceled(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await world.engine.control.cancel(job.tenant_id, job.id)
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
         assert await world.requeue(leased) == "canceled"
 
 
 async def reap(world: World, _: LeasedJob) -> None:
     await world.advance(900)
-    await world.engine.reaper.run_once()
+    await world.engine.queue.reaper.run_once()
 
 
 async def give_back(world: World, leased: LeasedJob) -> None:
@@ -332,7 +332,7 @@ async def give_back(world: World, leased: LeasedJob) -> None:
 
 
 async def take_away(world: World, leased: LeasedJob) -> None:
-    await world.engine.workers.release(leased.dispatch.worker_id or "", reason="revoked")
+    await world.engine.fleet.workers.release(leased.dispatch.worker_id or "", reason="revoked")
 
 
 async def take_away_and_lease_again(world: World, leased: LeasedJob) -> None:
@@ -446,7 +446,7 @@ class TestRepeats:
                 worker_id=worker,
             )
 
-        answers = await world.engine.settle.report_many(
+        answers = await world.engine.queue.settle.report_many(
             [
                 report(Verb.COMPLETE, "somebody-else"),
                 report(Verb.COMPLETE),
@@ -464,73 +464,75 @@ class TestRepeats:
 
 
 class TestLetters:
-    """The tenant pool is told by letters; however they arrive, each takes effect once and in order."""
+    """The tenant pool is told by entries; however they arrive, each takes effect once and in order."""
 
     @pytest.fixture
     async def untold(
         self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
-    ) -> tuple[Job, str, Letter, Letter]:
-        """A job that was begun and completed while its pool could not be told: the job, the pool, the two letters."""
+    ) -> tuple[Job, str, OutboxEntry, OutboxEntry]:
+        """A job that was begun and completed while its pool could not be told: the job, the pool, the two entries."""
         job = await desk.submit()
         pool = await world.engine.databases.pool_name_of(job.tenant_id)
 
-        async def unreachable(*_: object) -> list[Letter]:
+        async def unreachable(*_: object) -> list[OutboxEntry]:
             raise PoolUnavailable(pool=pool)
 
         with monkeypatch.context() as patch:
-            patch.setattr(world.engine.courier, "apply", unreachable)
+            patch.setattr(world.engine.outbox.delivery, "apply", unreachable)
             leased = await world.lease(desk.worker)
             assert leased is not None
             await world.complete(leased)
-        started, completed = await letters(world, pool)
+        started, completed = await entries(world, pool)
         assert (await world.job(job)).status == "queued"
         return job, pool, started, completed
 
     async def test_out_of_order_they_wait_for_each_other(
-        self, world: World, untold: tuple[Job, str, Letter, Letter]
+        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, pool, started, completed = untold
-        assert await world.engine.courier.apply(pool, [completed]) == []
+        assert await world.engine.outbox.delivery.apply(pool, [completed]) == []
         assert (await world.job(job)).status == "queued"
-        assert await world.engine.courier.apply(pool, [started]) == [started]
+        assert await world.engine.outbox.delivery.apply(pool, [started]) == [started]
         assert (await world.job(job)).status == "processing"
-        assert await world.engine.courier.apply(pool, [completed]) == [completed]
+        assert await world.engine.outbox.delivery.apply(pool, [completed]) == [completed]
         assert (await world.job(job)).status == "completed"
 
-    async def test_together_they_are_put_in_order(self, world: World, untold: tuple[Job, str, Letter, Letter]) -> None:
+    async def test_together_they_are_put_in_order(
+        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
+    ) -> None:
         job, pool, started, completed = untold
-        assert len(await world.engine.courier.apply(pool, [completed, started])) == 2
+        assert len(await world.engine.outbox.delivery.apply(pool, [completed, started])) == 2
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
 
     async def test_doubled_they_count_once(
-        self, world: World, desk: Desk, untold: tuple[Job, str, Letter, Letter]
+        self, world: World, desk: Desk, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, pool, started, completed = untold
-        await world.engine.courier.apply(pool, [started, started, completed, completed])
+        await world.engine.outbox.delivery.apply(pool, [started, started, completed, completed])
         before = await snapshot(world, desk, job)
         assert before.events == ["job:queued", "job:started", "job:completed"]
         assert before.transactions == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
-        for letter in (completed, started):
-            assert await world.engine.courier.apply(pool, [letter]) == [letter]
+        for entry in (completed, started):
+            assert await world.engine.outbox.delivery.apply(pool, [entry]) == [entry]
         assert await snapshot(world, desk, job) == before
         assert len(await files(world, job)) == 1
 
     async def test_delivered_by_several_processes_at_once_they_count_once(
-        self, world: World, untold: tuple[Job, str, Letter, Letter]
+        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, pool, started, completed = untold
-        await asyncio.gather(*(world.engine.courier.apply(pool, [started, completed]) for _ in range(4)))
+        await asyncio.gather(*(world.engine.outbox.delivery.apply(pool, [started, completed]) for _ in range(4)))
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
     async def test_late_they_say_what_was_so_at_the_time(
-        self, world: World, untold: tuple[Job, str, Letter, Letter]
+        self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, *_ = untold
         await world.advance(3600)
         await world.relay()
         assert (await world.job(job)).completed_at == START
-        assert await world.letters() == []
+        assert await world.entries() == []
 
     async def test_while_the_pool_is_down_a_complete_is_accepted_and_the_tenant_follows_later(
         self, world: World, desk: Desk
@@ -545,13 +547,13 @@ class TestLetters:
         await world.relay()
         assert (await world.job(job)).status == "completed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
-        assert await world.letters() == []
+        assert await world.entries() == []
 
     async def test_what_was_delivered_leaves_the_outbox(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.complete(leased)
         await world.settled()
-        assert await world.letters() == []
+        assert await world.entries() == []
 
 
 async def test_completes_that_arrive_together_share_their_transactions_and_are_all_answered(world: World) -> None:

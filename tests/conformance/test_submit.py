@@ -100,7 +100,7 @@ async def jobs_in(world: World, user: User) -> Sequence[Any]:
 
 
 async def file_of(world: World, user: User, mime_type: str, *, content_hash: str | None = None) -> str:
-    return await world.engine.tenancy.add_file(
+    return await world.engine.accounts.tenancy.add_file(
         user, path=f"uploads/{world.number()}", mime_type=mime_type, size=1, content_hash=content_hash
     )
 
@@ -218,7 +218,7 @@ async def test_the_primary_input_comes_by_its_file_id(world: World) -> None:
 async def test_the_primary_input_comes_by_its_video_id(world: World) -> None:
     desk = await make_desk(world, PROMPT, VIDEO)
     file_id = await file_of(world, desk.user, "video/mp4", content_hash="c0ffee")
-    video_id = await world.engine.tenancy.add_video(desk.user, original_file_id=file_id)
+    video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file_id)
     job, leased = await desk.leased(video_id=video_id)
     assert (job.video_id, job.input_file_id) == (video_id, file_id)
     assert leased.snapshot.primary_input is not None
@@ -250,7 +250,7 @@ async def test_another_tenants_file_or_video_is_as_good_as_none(world: World, sa
     pool = (await world.engine.databases.pool_of(desk.user.tenant_id)).name
     other = await world.user(pool=pool if same_pool else {"a": "b", "b": "a"}[pool])
     image, video = await file_of(world, other, "image/png"), await file_of(world, other, "video/mp4")
-    video_id = await world.engine.tenancy.add_video(other, original_file_id=video)
+    video_id = await world.engine.accounts.tenancy.add_video(other, original_file_id=video)
     assert await refusal(desk, input_payload={"logo": image}) == {"logo": "There is no such file of yours."}
     assert await refusal(desk, input_file_id=video) == {"input_file_id": "There is no such file of yours."}
     assert await refusal(desk, video_id=video_id) == {"video_id": "There is no such video of yours."}
@@ -350,7 +350,7 @@ async def test_a_submission_without_a_key_is_refused(world: World) -> None:
         tenant_id=desk.user.tenant_id, user_id=desk.user.id, idempotency_key="", effect_id=desk.effect.id
     )
     with pytest.raises(InvalidInput) as refused:
-        await world.engine.submit.submit(request)
+        await world.engine.jobs.submit.submit(request)
     assert "idempotency_key" in refused.value.errors
 
 
@@ -379,7 +379,7 @@ async def test_a_refused_submission_may_come_again_with_the_same_key(world: Worl
     jobs = [await desk.submit() for _ in range(5)]
     with pytest.raises(TooManyActiveJobs):
         await desk.submit(key="again")
-    await world.engine.control.cancel(desk.user.tenant_id, jobs[0].id)
+    await world.engine.queue.control.cancel(desk.user.tenant_id, jobs[0].id)
     assert (await desk.submit(key="again")).status == "queued"
 
 
@@ -405,7 +405,7 @@ async def test_jobs_that_have_ended_do_not_count_as_active(world: World) -> None
     for end in (world.complete, world.fail):
         await end((await desk.leased())[1])
     canceled = await desk.submit()
-    await world.engine.control.cancel(desk.user.tenant_id, canceled.id)
+    await world.engine.queue.control.cancel(desk.user.tenant_id, canceled.id)
     for _ in range(5):
         await desk.submit()
 
@@ -429,7 +429,7 @@ async def test_submissions_at_the_same_time_never_exceed_the_limit(world: World)
 async def test_a_job_that_cannot_be_paid_for_leaves_nothing_behind(world: World) -> None:
     desk = await world.desk(tokens=9)
     file_id = await desk.file()
-    video_id = await world.engine.tenancy.add_video(desk.user, original_file_id=file_id)
+    video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file_id)
     with pytest.raises(InsufficientTokens, match=r"^Insufficient token balance\.$") as refused:
         await desk.submit(video_id=video_id)
     assert (refused.value.required_tokens, refused.value.balance) == (10, 9)
@@ -470,7 +470,7 @@ async def test_a_delayed_job_is_not_leased_before_its_time(world: World) -> None
 async def test_an_unknown_effect_is_not_found(world: World) -> None:
     user = await world.user()
     with pytest.raises(NotFound):
-        await world.engine.submit.submit(request_for(user, effect_id=404))
+        await world.engine.jobs.submit.submit(request_for(user, effect_id=404))
 
 
 async def test_an_effect_that_is_switched_off_is_not_found(world: World) -> None:
@@ -484,7 +484,7 @@ async def test_an_effect_that_is_switched_off_is_not_found(world: World) -> None
 
 async def test_an_effect_whose_workflow_is_switched_off_is_refused(world: World) -> None:
     desk = await world.desk()
-    await world.engine.catalogue.set_workflow_active(desk.workflow.slug, is_active=False)
+    await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=False)
     with pytest.raises(Conflict, match="switched off"):
         await desk.submit()
     assert await desk.balance() == 1000
@@ -494,7 +494,7 @@ async def test_an_effect_whose_workflow_is_switched_off_is_refused(world: World)
 async def test_a_submission_names_an_effect_or_a_workflow_and_not_both(world: World, named: dict[str, Any]) -> None:
     user = await world.user()
     with pytest.raises(InvalidInput):
-        await world.engine.submit.submit(request_for(user, **named))
+        await world.engine.jobs.submit.submit(request_for(user, **named))
 
 
 async def test_a_tenants_own_workflow_runs_for_its_owner_without_a_price(world: World) -> None:
@@ -502,7 +502,7 @@ async def test_a_tenants_own_workflow_runs_for_its_owner_without_a_price(world: 
     workflow = await world.workflow("own", tenant_id=user.tenant_id)
     worker = await world.worker(await world.fleet(workflow))
     item = Item(input_payload={"prompt": "a dog"})
-    job = await world.engine.submit.submit(request_for(user, workflow_slug="own", item=item))
+    job = await world.engine.jobs.submit.submit(request_for(user, workflow_slug="own", item=item))
     leased = await world.lease(worker)
     assert leased is not None
     assert leased.graph["2"]["inputs"]["text"] == "a dog"
@@ -514,14 +514,14 @@ async def test_another_tenants_own_workflow_is_not_found(world: World) -> None:
     owner, other = await world.user(), await world.user()
     await world.workflow("own", tenant_id=owner.tenant_id)
     with pytest.raises(NotFound):
-        await world.engine.submit.submit(request_for(other, workflow_slug="own"))
+        await world.engine.jobs.submit.submit(request_for(other, workflow_slug="own"))
 
 
 async def test_a_workflow_of_the_catalogue_cannot_be_run_past_its_effects_price(world: World) -> None:
     user = await world.user()
     await world.workflow("shared")
     with pytest.raises(NotFound):
-        await world.engine.submit.submit(request_for(user, workflow_slug="shared"))
+        await world.engine.jobs.submit.submit(request_for(user, workflow_slug="shared"))
 
 
 # what a job is made of never changes
@@ -545,10 +545,10 @@ async def test_a_later_override_does_not_change_a_job_that_waits(world: World) -
 async def test_switching_a_workflow_off_holds_its_jobs_and_changes_nothing_in_them(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit(input_payload={"prompt": "a dog"})
-    await world.engine.catalogue.set_workflow_active(desk.workflow.slug, is_active=False)
+    await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=False)
     assert await world.lease(desk.worker) is None
     assert (await world.job(job)).status == "queued"
-    await world.engine.catalogue.set_workflow_active(desk.workflow.slug, is_active=True)
+    await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=True)
     leased = await world.lease(desk.worker)
     assert leased is not None
     assert leased.graph["2"]["inputs"]["text"] == "a dog"
@@ -689,7 +689,7 @@ async def _forget_workflow(desk: Desk) -> None:
 
 async def test_a_video_follows_its_job(world: World) -> None:
     desk = await world.desk()
-    video_id = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     seen = [(await world.video(desk.user, video_id)).status]
     job = await desk.submit(video_id=video_id)
     seen.append((await world.video(desk.user, video_id)).status)
@@ -705,7 +705,7 @@ async def test_a_video_follows_its_job(world: World) -> None:
 
 async def test_a_failed_jobs_video_says_why(world: World) -> None:
     desk = await world.desk()
-    video_id = await world.engine.tenancy.add_video(desk.user, original_file_id=await desk.file())
+    video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     _, leased = await desk.leased(video_id=video_id)
     await world.fail(leased, "The prompt is empty.")
     video = await world.video(desk.user, video_id)

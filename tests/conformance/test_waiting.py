@@ -13,7 +13,7 @@ from tests.harness import Desk, World, submit_batch
 
 
 async def why(world: World, job: Job) -> Waiting:
-    return await world.engine.waiting.of_job(job.tenant_id, job.id)
+    return await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
 
 
 async def keep_busy(desk: Desk, *, seconds: float | None = None) -> None:
@@ -52,24 +52,24 @@ async def test_a_worker_that_fell_silent_does_not_count(world: World) -> None:
     job = await desk.submit()
     await world.advance(world.engine.settings.worker_stale_seconds + 1)
     assert (await why(world, job)).reason is Reason.NO_WORKER
-    await world.engine.workers.seen([desk.worker])
+    await world.engine.fleet.workers.seen([desk.worker])
     assert (await why(world, job)).reason is Reason.STARTING
 
 
 async def test_a_worker_that_drains_or_was_revoked_does_not_count(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
-    await world.engine.workers.set_draining(desk.worker, is_draining=True)
+    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
     assert (await why(world, job)).reason is Reason.NO_WORKER
-    await world.engine.workers.set_draining(desk.worker, is_draining=False)
-    await world.engine.workers.set_approved(desk.worker, is_approved=False)
+    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=False)
+    await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
     assert (await why(world, job)).reason is Reason.NO_WORKER
 
 
 async def test_a_job_whose_workflow_is_switched_off_has_no_worker(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
-    await world.engine.catalogue.set_workflow_active(desk.workflow.slug, is_active=False)
+    await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=False)
     assert (await why(world, job)).reason is Reason.NO_WORKER
 
 
@@ -150,7 +150,7 @@ async def test_what_is_delayed_or_paused_is_not_ahead(world: World) -> None:
     await keep_busy(desk)
     await desk.submit(delay_seconds=60)
     paused = await desk.submit()
-    await world.engine.control.pause(desk.user.tenant_id, paused.id)
+    await world.engine.queue.control.pause(desk.user.tenant_id, paused.id)
     await world.advance(1)
     assert (await why(world, await desk.submit())).position == 1
 
@@ -166,7 +166,7 @@ async def test_an_item_of_a_batch_counts_those_before_it(world: World) -> None:
 async def test_a_paused_job_waits_to_be_resumed(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
-    await world.engine.control.pause(desk.user.tenant_id, job.id, mode=PauseMode.NOW)
+    await world.engine.queue.control.pause(desk.user.tenant_id, job.id, mode=PauseMode.NOW)
     waiting = await why(world, job)
     assert (waiting.reason, waiting.text) == (Reason.PAUSED, "Paused. Resume it to let it run.")
 
@@ -179,7 +179,7 @@ async def test_a_delayed_job_waits_for_its_time(world: World) -> None:
     assert waiting.until == world.clock.now + timedelta(seconds=600)
     assert waiting.text == "Not before 12:10:00 UTC, in 10 min."
     await world.advance(600)
-    await world.engine.workers.seen([desk.worker])
+    await world.engine.fleet.workers.seen([desk.worker])
     assert (await why(world, job)).reason is Reason.STARTING
 
 
@@ -220,4 +220,4 @@ async def test_another_tenants_job_is_not_found(world: World) -> None:
     job = await desk.submit()
     other = await world.user()
     with pytest.raises(NotFound):
-        await world.engine.waiting.of_job(other.tenant_id, job.id)
+        await world.engine.queue.waiting.of_job(other.tenant_id, job.id)

@@ -12,7 +12,7 @@ import pytest
 from comfyrelay.errors import Forbidden
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
-from comfyrelay.services.queue.polls import Claimer
+from comfyrelay.services.queue.polls import Polls
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.wakeup import CHANNEL, LocalWakeup, PostgresWakeup
@@ -34,119 +34,119 @@ async def desk(world: World) -> Desk:
     return await world.desk()
 
 
-def poll(claimer: Claimer, worker: str, *, wait_seconds: float = LONG) -> "asyncio.Task[list[LeasedJob]]":
+def poll(polls: Polls, worker: str, *, wait_seconds: float = LONG) -> "asyncio.Task[list[LeasedJob]]":
     request = LeaseRequest(worker_id=worker, providers=["self_hosted"])
-    return asyncio.create_task(claimer.poll(request, wait_seconds=wait_seconds))
+    return asyncio.create_task(polls.poll(request, wait_seconds=wait_seconds))
 
 
-async def parked(claimer: Claimer, count: int = 1) -> None:
+async def parked(polls: Polls, count: int = 1) -> None:
     """Until so many polls have looked, found nothing and wait."""
     async with asyncio.timeout(LONG):
         # Nobody is told that a poll was parked, so this looks at every turn of the loop.
-        while claimer.parked < count or claimer._new or claimer._watcher is None:  # noqa: ASYNC110
+        while polls.parked < count or polls._new or polls._watcher is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
-def slow_claimer(engine: Engine, wakeup: LocalWakeup | None = None) -> Claimer:
+def slow_polls(engine: Engine, wakeup: LocalWakeup | None = None) -> Polls:
     """One whose tick never comes, so that only a wake-up can help."""
-    return Claimer(engine.leasing, engine.settle, wakeup or engine.wakeup, tick_seconds=10 * LONG)
+    return Polls(engine.queue.leasing, engine.queue.settle, wakeup or engine.wakeup, tick_seconds=10 * LONG)
 
 
 @pytest.fixture
-async def claimer(world: World) -> AsyncIterator[Claimer]:
-    claimer = slow_claimer(world.engine)
-    yield claimer
-    await claimer.stop()
+async def polls(world: World) -> AsyncIterator[Polls]:
+    polls = slow_polls(world.engine)
+    yield polls
+    await polls.stop()
 
 
 class TestParkedPolls:
     async def test_a_parked_poll_gets_a_job_that_is_submitted_later(
-        self, world: World, desk: Desk, claimer: Claimer
+        self, world: World, desk: Desk, polls: Polls
     ) -> None:
-        waiting = poll(claimer, desk.worker)
-        await parked(claimer)
+        waiting = poll(polls, desk.worker)
+        await parked(polls)
         job = await desk.submit()
         (leased,) = await waiting
         assert leased.dispatch.tenant_job_id == job.id
-        assert claimer.parked == 0
+        assert polls.parked == 0
 
-    async def test_a_job_that_is_there_is_given_at_once(self, world: World, desk: Desk, claimer: Claimer) -> None:
+    async def test_a_job_that_is_there_is_given_at_once(self, world: World, desk: Desk, polls: Polls) -> None:
         await desk.submit()
-        assert len(await poll(claimer, desk.worker, wait_seconds=0)) == 1
+        assert len(await poll(polls, desk.worker, wait_seconds=0)) == 1
 
-    async def test_a_poll_that_does_not_wait_is_answered_with_nothing(self, desk: Desk, claimer: Claimer) -> None:
-        assert await poll(claimer, desk.worker, wait_seconds=0) == []
+    async def test_a_poll_that_does_not_wait_is_answered_with_nothing(self, desk: Desk, polls: Polls) -> None:
+        assert await poll(polls, desk.worker, wait_seconds=0) == []
 
-    async def test_a_poll_whose_time_is_up_is_answered_with_nothing(self, desk: Desk, claimer: Claimer) -> None:
-        assert await poll(claimer, desk.worker, wait_seconds=0.05) == []
-        assert claimer.parked == 0
+    async def test_a_poll_whose_time_is_up_is_answered_with_nothing(self, desk: Desk, polls: Polls) -> None:
+        assert await poll(polls, desk.worker, wait_seconds=0.05) == []
+        assert polls.parked == 0
 
-    async def test_many_parked_polls_share_what_comes(self, world: World, desk: Desk, claimer: Claimer) -> None:
+    async def test_many_parked_polls_share_what_comes(self, world: World, desk: Desk, polls: Polls) -> None:
         workers = [await world.worker(desk.fleet) for _ in range(8)]
-        waiting = [poll(claimer, each) for each in workers]
-        await parked(claimer, 8)
+        waiting = [poll(polls, each) for each in workers]
+        await parked(polls, 8)
         jobs = await submit_many(world, desk.user, desk.effect, 8)
         found = await asyncio.gather(*waiting)
         assert sorted(each.dispatch.tenant_job_id for leased in found for each in leased) == sorted(j.id for j in jobs)
         assert all(len(leased) == 1 for leased in found)
 
-    async def test_one_job_wakes_many_and_serves_one(self, world: World, desk: Desk, claimer: Claimer) -> None:
-        waiting = [poll(claimer, await world.worker(desk.fleet)) for _ in range(3)]
-        await parked(claimer, 3)
+    async def test_one_job_wakes_many_and_serves_one(self, world: World, desk: Desk, polls: Polls) -> None:
+        waiting = [poll(polls, await world.worker(desk.fleet)) for _ in range(3)]
+        await parked(polls, 3)
         await desk.submit()
         done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        assert (len(done), len(rest), claimer.parked) == (1, 2, 2)
-        await claimer.stop()
+        assert (len(done), len(rest), polls.parked) == (1, 2, 2)
+        await polls.stop()
         assert [await each for each in rest] == [[], []]
 
-    async def test_a_requeued_job_wakes_a_parked_poll(self, world: World, desk: Desk, claimer: Claimer) -> None:
+    async def test_a_requeued_job_wakes_a_parked_poll(self, world: World, desk: Desk, polls: Polls) -> None:
         job, leased = await desk.leased()
-        waiting = poll(claimer, await world.worker(desk.fleet))
-        await parked(claimer)
+        waiting = poll(polls, await world.worker(desk.fleet))
+        await parked(polls)
         await world.requeue(leased)
         (found,) = await waiting
         assert found.dispatch.tenant_job_id == job.id
 
-    async def test_parked_polls_cost_no_queries(self, world: World, desk: Desk, claimer: Claimer) -> None:
+    async def test_parked_polls_cost_no_queries(self, world: World, desk: Desk, polls: Polls) -> None:
         steps: list[str] = []
 
         async def note(step: str, _: Boundary) -> None:
             steps.append(step)
 
-        idle = poll(claimer, desk.worker)
-        await parked(claimer)
+        idle = poll(polls, desk.worker)
+        await parked(polls)
         world.on_boundary(note)
         other = await world.workflow()
         busy = await world.worker(await world.fleet(other))
         steps.clear()
-        assert await poll(claimer, busy, wait_seconds=0) == []
+        assert await poll(polls, busy, wait_seconds=0) == []
         assert steps == [Step.LEASE] * 2
         assert not idle.done()
 
     async def test_a_worker_that_is_not_approved_any_more_hears_it_at_the_next_look(
-        self, world: World, desk: Desk, claimer: Claimer
+        self, world: World, desk: Desk, polls: Polls
     ) -> None:
-        waiting = poll(claimer, desk.worker)
-        await parked(claimer)
-        await world.engine.workers.set_approved(desk.worker, is_approved=False)
+        waiting = poll(polls, desk.worker)
+        await parked(polls)
+        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
         await desk.submit()
         with pytest.raises(Forbidden):
             await waiting
 
     async def test_with_every_notification_lost_the_tick_still_serves(self, world: World, desk: Desk) -> None:
-        claimer = Claimer(world.engine.leasing, world.engine.settle, Deaf(), tick_seconds=0.05)
-        waiting = poll(claimer, desk.worker)
-        await parked(claimer)
+        polls = Polls(world.engine.queue.leasing, world.engine.queue.settle, Deaf(), tick_seconds=0.05)
+        waiting = poll(polls, desk.worker)
+        await parked(polls)
         await desk.submit()
         async with asyncio.timeout(LONG):
             assert len(await waiting) == 1
-        await claimer.stop()
+        await polls.stop()
 
     async def test_a_failed_look_is_tried_again(
         self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        claimer = Claimer(world.engine.leasing, world.engine.settle, Deaf(), tick_seconds=0.05)
-        look = world.engine.leasing.lease_many
+        polls = Polls(world.engine.queue.leasing, world.engine.queue.settle, Deaf(), tick_seconds=0.05)
+        look = world.engine.queue.leasing.lease_many
         failures: list[int] = []
 
         async def fail_once(requests: Any) -> Any:
@@ -155,28 +155,28 @@ class TestParkedPolls:
                 raise OSError("the database is gone")
             return await look(requests)
 
-        monkeypatch.setattr(world.engine.leasing, "lease_many", fail_once)
+        monkeypatch.setattr(world.engine.queue.leasing, "lease_many", fail_once)
         await desk.submit()
-        assert len(await poll(claimer, desk.worker)) == 1
+        assert len(await poll(polls, desk.worker)) == 1
         assert failures
-        await claimer.stop()
+        await polls.stop()
 
 
 class TestLeavingPolls:
     async def test_a_caller_that_hangs_up_while_it_waits_gets_nothing(
-        self, world: World, desk: Desk, claimer: Claimer
+        self, world: World, desk: Desk, polls: Polls
     ) -> None:
-        waiting = poll(claimer, desk.worker)
-        await parked(claimer)
+        waiting = poll(polls, desk.worker)
+        await parked(polls)
         waiting.cancel()
         await asyncio.wait([waiting])
         job = await desk.submit()
-        assert claimer.parked == 0
+        assert polls.parked == 0
         assert (await world.dispatch(job)).status == "queued"
 
     @pytest.mark.parametrize("boundary", list(Boundary))
     async def test_a_caller_that_hangs_up_while_it_is_given_a_lease_gives_it_back_unpenalised(
-        self, world: World, desk: Desk, claimer: Claimer, boundary: Boundary
+        self, world: World, desk: Desk, polls: Polls, boundary: Boundary
     ) -> None:
         job = await desk.submit()
         given_back = asyncio.Event()
@@ -188,7 +188,7 @@ class TestLeavingPolls:
                 given_back.set()
 
         world.on_boundary(hang_up)
-        waiting = poll(claimer, desk.worker)
+        waiting = poll(polls, desk.worker)
         async with asyncio.timeout(LONG):
             await given_back.wait()
         assert waiting.cancelled()
@@ -196,32 +196,32 @@ class TestLeavingPolls:
         assert (dispatch.status, dispatch.attempts) == ("queued", 0)
         assert dispatch.last_error == "Requeued: client_disconnected"
 
-    async def test_stop_answers_parked_polls_with_nothing(self, world: World, desk: Desk, claimer: Claimer) -> None:
-        waiting = [poll(claimer, await world.worker(desk.fleet)) for _ in range(3)]
-        await parked(claimer, 3)
-        await claimer.stop()
+    async def test_stop_answers_parked_polls_with_nothing(self, world: World, desk: Desk, polls: Polls) -> None:
+        waiting = [poll(polls, await world.worker(desk.fleet)) for _ in range(3)]
+        await parked(polls, 3)
+        await polls.stop()
         assert await asyncio.gather(*waiting) == [[], [], []]
 
     async def test_a_lease_that_is_being_granted_when_it_stops_is_still_handed_over(
-        self, world: World, desk: Desk, claimer: Claimer
+        self, world: World, desk: Desk, polls: Polls
     ) -> None:
         job = await desk.submit()
         stopping: list[asyncio.Task[None]] = []
 
         async def stop(step: str, at: Boundary) -> None:
             if step == Step.LEASE and at is Boundary.AFTER_COMMIT:
-                stopping.append(asyncio.create_task(claimer.stop()))
+                stopping.append(asyncio.create_task(polls.stop()))
                 await asyncio.sleep(0)
 
         world.on_boundary(stop)
-        (leased,) = await poll(claimer, desk.worker)
+        (leased,) = await poll(polls, desk.worker)
         await stopping[0]
         assert leased.dispatch.tenant_job_id == job.id
 
-    async def test_a_stopped_claimer_serves_new_polls(self, world: World, desk: Desk, claimer: Claimer) -> None:
-        await claimer.stop()
+    async def test_a_stopped_claimer_serves_new_polls(self, world: World, desk: Desk, polls: Polls) -> None:
+        await polls.stop()
         await desk.submit()
-        assert len(await poll(claimer, desk.worker)) == 1
+        assert len(await poll(polls, desk.worker)) == 1
 
 
 class TestLocalWakeup:
@@ -266,14 +266,14 @@ class TestPostgresWakeup:
         async with listening(dsn) as here, listening(dsn) as there:
             submitting = Engine(world.engine.settings, clock=lambda: clock.now, wakeup=here)
             serving = Engine(world.engine.settings, clock=lambda: clock.now, wakeup=there)
-            claimer = slow_claimer(serving)
-            waiting = poll(claimer, desk.worker)
-            await parked(claimer)
+            polls = slow_polls(serving)
+            waiting = poll(polls, desk.worker)
+            await parked(polls)
             world.engine, first = submitting, world.engine
             job = await desk.submit()
             (leased,) = await waiting
             assert leased.dispatch.tenant_job_id == job.id
-            await claimer.stop()
+            await polls.stop()
             world.engine = first
             await submitting.stop()
             await serving.stop()

@@ -6,6 +6,7 @@ import pytest
 
 from comfyrelay.domain.states import Stage, WorkflowKind
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, LeaseLost, NotFound
+from comfyrelay.services.engine import Hooks
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import audit, workers
@@ -21,7 +22,7 @@ async def desk(world: World) -> Desk:
 class TestRegister:
     async def test_a_worker_is_assigned_its_fleet_s_workflows(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("b"), await world.workflow("a"))
-        worker, slugs = await world.engine.workers.register(worker_id="w", fleet_slug=fleet, max_concurrency=2)
+        worker, slugs = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, max_concurrency=2)
         assert slugs == ["a", "b"]
         assert (worker.worker_id, worker.max_concurrency, worker.stage) == ("w", 2, "production")
         assert worker.is_approved
@@ -31,14 +32,14 @@ class TestRegister:
     async def test_it_may_narrow_them_but_not_widen_them(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
         await world.workflow("c")
-        _, slugs = await world.engine.workers.register(worker_id="w", fleet_slug=fleet, workflow_slugs=["b", "c"])
+        _, slugs = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, workflow_slugs=["b", "c"])
         assert slugs == ["b"]
 
     async def test_a_narrowed_worker_stays_narrowed_when_the_fleet_changes(self, world: World) -> None:
         a, b = await world.workflow("a"), await world.workflow("b")
         fleet = await world.fleet(a)
-        await world.engine.workers.register(worker_id="w", fleet_slug=fleet, workflow_slugs=["a"])
-        await world.engine.catalogue.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["a", "b"])
+        await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, workflow_slugs=["a"])
+        await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["a", "b"])
         async with world.engine.databases.central.read() as tx:
             assert await workers.workflows_of(tx, ["w"]) == [a.id]
         user = await world.user()
@@ -47,24 +48,23 @@ class TestRegister:
 
     async def test_a_workflow_that_is_switched_off_is_not_among_them(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
-        await world.engine.catalogue.set_workflow_active("b", is_active=False)
-        _, slugs = await world.engine.workers.register(worker_id="w", fleet_slug=fleet)
+        await world.engine.catalogue.workflows.set_active("b", is_active=False)
+        _, slugs = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet)
         assert slugs == ["a"]
 
     async def test_only_the_worker_of_a_desk_is_assigned_scripts(self, world: World) -> None:
-        engine = world.engine
-        engine.workers.desk_worker = "own"
+        engine = await world.restart(Hooks(desk_worker="own"))
         graph, script = await world.workflow("a"), await world.workflow("b", kind=WorkflowKind.SCRIPT)
         fleet = await world.fleet(graph, script)
         for name, expected in {"own": ["a", "b"], "another": ["a"]}.items():
             assert (
-                await engine.workers.try_to_register(worker_id=name, fleet_slug=fleet, stage=Stage.PRODUCTION)
+                await engine.fleet.workers.try_to_register(worker_id=name, fleet_slug=fleet, stage=Stage.PRODUCTION)
                 == expected
             )
-            _, slugs = await engine.workers.register(worker_id=name, fleet_slug=fleet)
+            _, slugs = await engine.fleet.workers.register(worker_id=name, fleet_slug=fleet)
             assert slugs == expected
         # nor when the fleet changes
-        await engine.catalogue.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["b", "a"])
+        await engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["b", "a"])
         async with engine.databases.central.read() as tx:
             assert await workers.workflows_of(tx, ["another"]) == [graph.id]
             assert sorted(await workers.workflows_of(tx, ["own"])) == [graph.id, script.id]
@@ -77,7 +77,7 @@ class TestRegister:
             await world.worker(desk.fleet, name=desk.worker)
 
     async def test_a_worker_that_left_may_come_back(self, world: World, desk: Desk) -> None:
-        await world.engine.workers.deregister(desk.worker)
+        await world.engine.fleet.workers.deregister(desk.worker)
         assert await world.worker(desk.fleet, name=desk.worker) == desk.worker
 
     async def test_an_unknown_fleet_is_not_found(self, world: World) -> None:
@@ -90,7 +90,7 @@ class TestRegister:
 
     async def test_a_fleet_without_an_active_workflow_takes_nobody(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"))
-        await world.engine.catalogue.set_workflow_active("a", is_active=False)
+        await world.engine.catalogue.workflows.set_active("a", is_active=False)
         with pytest.raises(InvalidInput):
             await world.worker(fleet, name="w")
         with pytest.raises(Forbidden):
@@ -98,7 +98,7 @@ class TestRegister:
 
     async def test_a_narrowing_that_leaves_nothing_is_refused(self, world: World, desk: Desk) -> None:
         with pytest.raises(InvalidInput):
-            await world.engine.workers.register(worker_id="w", fleet_slug=desk.fleet, workflow_slugs=["other"])
+            await world.engine.fleet.workers.register(worker_id="w", fleet_slug=desk.fleet, workflow_slugs=["other"])
 
     async def test_a_worker_runs_at_least_one_job(self, world: World, desk: Desk) -> None:
         with pytest.raises(InvalidInput):
@@ -106,16 +106,16 @@ class TestRegister:
 
     async def test_a_full_fleet_takes_nobody_until_somebody_leaves(self, world: World) -> None:
         workflow = await world.workflow()
-        await world.engine.catalogue.create_fleet(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
+        await world.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
         first = await world.worker("small")
         with pytest.raises(Forbidden):
             await world.worker("small")
-        await world.engine.workers.deregister(first)
+        await world.engine.fleet.workers.deregister(first)
         await world.worker("small")
 
     async def test_of_many_at_once_no_more_get_in_than_fit(self, world: World) -> None:
         workflow = await world.workflow()
-        await world.engine.catalogue.create_fleet(slug="small", max_workers=2, workflow_slugs=[workflow.slug])
+        await world.engine.fleet.fleets.create(slug="small", max_workers=2, workflow_slugs=[workflow.slug])
         answers = await asyncio.gather(*(world.worker("small") for _ in range(5)), return_exceptions=True)
         assert sum(isinstance(each, str) for each in answers) == 2
         assert sum(isinstance(each, Forbidden) for each in answers) == 3
@@ -126,7 +126,7 @@ class TestLeaving:
         desk = await world.desk(concurrency=2)
         jobs = await submit_many(world, desk.user, desk.effect, 2)
         leased = await world.leases(desk.worker, 2)
-        assert await world.engine.workers.deregister(desk.worker, reason="asg_termination") == 2
+        assert await world.engine.fleet.workers.deregister(desk.worker, reason="asg_termination") == 2
         for job in jobs:
             dispatch = await world.dispatch(job)
             assert (dispatch.status, dispatch.attempts) == ("queued", 0)
@@ -136,13 +136,13 @@ class TestLeaving:
             await world.complete(leased[0])
 
     async def test_it_gets_nothing_more(self, world: World, desk: Desk) -> None:
-        await world.engine.workers.deregister(desk.worker)
+        await world.engine.fleet.workers.deregister(desk.worker)
         with pytest.raises(Forbidden):
             await world.lease(desk.worker)
 
     async def test_an_unknown_worker_cannot_leave(self, world: World) -> None:
         with pytest.raises(NotFound):
-            await world.engine.workers.deregister("nobody")
+            await world.engine.fleet.workers.deregister("nobody")
 
     async def test_a_worker_that_leaves_while_it_is_given_a_job_keeps_none(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
@@ -150,7 +150,7 @@ class TestLeaving:
 
         async def leave(step: str, boundary: Boundary) -> None:
             if step == Step.LEASE and boundary is Boundary.BEFORE_COMMIT:
-                leaving.append(asyncio.create_task(world.engine.workers.deregister(desk.worker)))
+                leaving.append(asyncio.create_task(world.engine.fleet.workers.deregister(desk.worker)))
                 if world.backend == "postgresql":
                     await somebody_waits_for_a_lock()
 
@@ -160,7 +160,7 @@ class TestLeaving:
                 pass
 
         world.on_boundary(leave)
-        await world.engine.leasing.lease(LeaseRequest(worker_id=desk.worker, providers=["self_hosted"]))
+        await world.engine.queue.leasing.lease(LeaseRequest(worker_id=desk.worker, providers=["self_hosted"]))
         await leaving[0]
         assert (await world.dispatch(job)).status == "queued"
 
@@ -168,7 +168,7 @@ class TestLeaving:
 class TestRevoke:
     async def test_its_leases_are_taken_away_without_penalty(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await world.engine.workers.set_approved(desk.worker, is_approved=False)
+        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
         dispatch = await world.dispatch(job)
         assert (dispatch.status, dispatch.attempts, dispatch.last_error) == ("queued", 0, "Requeued: revoked")
         with pytest.raises(LeaseLost):
@@ -176,20 +176,20 @@ class TestRevoke:
 
     async def test_an_approved_worker_is_served_again(self, world: World, desk: Desk) -> None:
         await desk.submit()
-        await world.engine.workers.set_approved(desk.worker, is_approved=False)
-        await world.engine.workers.set_approved(desk.worker, is_approved=True)
+        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=True)
         assert await world.lease(desk.worker) is not None
 
     @pytest.mark.parametrize("change", ["set_approved", "set_draining"])
     async def test_an_unknown_worker_cannot_be_changed(self, world: World, change: str) -> None:
         argument = {"set_approved": "is_approved", "set_draining": "is_draining"}[change]
         with pytest.raises(NotFound):
-            await getattr(world.engine.workers, change)("nobody", **{argument: True})
+            await getattr(world.engine.fleet.workers, change)("nobody", **{argument: True})
 
 
 async def test_a_draining_worker_finishes_what_it_has(world: World, desk: Desk) -> None:
     _, leased = await desk.leased()
-    await world.engine.workers.set_draining(desk.worker, is_draining=True)
+    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
     assert await world.complete(leased) == "completed"
 
 
@@ -197,7 +197,7 @@ async def test_being_seen_is_noted_for_many_workers_at_once(world: World, desk: 
     other, silent = await world.worker(desk.fleet), await world.worker(desk.fleet)
     before = world.clock.now
     await world.advance(10)
-    await world.engine.workers.seen([desk.worker, other])
+    await world.engine.fleet.workers.seen([desk.worker, other])
     async with world.engine.databases.central.read() as tx:
         found = [await workers.get(tx, each) for each in (desk.worker, other, silent)]
     assert [each.last_seen_at if each else None for each in found] == [world.clock.now, world.clock.now, before]
@@ -207,11 +207,11 @@ async def test_the_audit_tells_a_worker_s_whole_life_in_order(world: World, desk
     _, first = await desk.leased()
     await world.complete(first)
     await desk.leased()
-    await world.engine.workers.set_draining(desk.worker, is_draining=True)
-    await world.engine.workers.set_draining(desk.worker, is_draining=False)
-    await world.engine.workers.set_approved(desk.worker, is_approved=False)
-    await world.engine.workers.set_approved(desk.worker, is_approved=True)
-    await world.engine.workers.deregister(desk.worker)
+    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=False)
+    await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+    await world.engine.fleet.workers.set_approved(desk.worker, is_approved=True)
+    await world.engine.fleet.workers.deregister(desk.worker)
     assert await world.audit(desk.worker) == [
         "register",
         "lease",

@@ -16,7 +16,7 @@ from comfyrelay.desk.graphs.describe import MOST_PROPERTIES, Described, describe
 from comfyrelay.domain.properties import ASSET_TYPES, Property
 from comfyrelay.errors import GraphError
 from comfyrelay.server.user.models import NewWorkflowBody
-from comfyrelay.services.catalogue.catalogue import read_properties
+from comfyrelay.services.catalogue.checks import read_properties
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
 from comfyrelay.services.jobs.submit import Item, JobRequest
 from comfyrelay.sim import Sim
@@ -114,13 +114,13 @@ class TestTheSameGraphAgain:
         described = describe(graph, OBJECT_INFO)
         user = await world.user()
         body = NewWorkflowBody.model_validate(_body(described))
-        workflow = await world.engine.own_workflows.create(user.tenant_id, NewWorkflow(**body.model_dump()))
+        workflow = await world.engine.catalogue.own_workflows.create(user.tenant_id, NewWorkflow(**body.model_dump()))
         worker = await world.worker(await world.fleet(workflow))
         payload = {}
         input_file_id = None
         for each in described.properties:
             if each["type"] in ASSET_TYPES:
-                file_id = await world.engine.tenancy.add_file(
+                file_id = await world.engine.accounts.tenancy.add_file(
                     user, path=f"uploads/{each['key']}", mime_type=f"{each['type']}/x", size=1
                 )
                 if each["is_primary_input"]:
@@ -128,7 +128,7 @@ class TestTheSameGraphAgain:
                 else:
                     payload[each["key"]] = file_id
         item = Item(input_payload=payload, input_file_id=input_file_id)
-        await world.engine.submit.submit(
+        await world.engine.jobs.submit.submit(
             JobRequest(
                 tenant_id=user.tenant_id,
                 user_id=user.id,

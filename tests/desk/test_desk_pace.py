@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from comfyrelay.client import Client, Now, words
+from comfyrelay.client import Client, Now, render
 from comfyrelay.client.labels import Labels
 from comfyrelay.client.top import look
 from comfyrelay.sim import Sim, Slow
@@ -39,8 +39,8 @@ async def test_how_long_a_batch_should_take_is_told_while_it_runs(tmp_path: Path
                 assert each["expected_seconds"] is not None
                 # the pace is at least that of the slow node
                 assert each["expected_seconds"] >= 0.5 * (each["total"] - each["done"] - 1)
-            assert "about " in shown(words.batch_table([now]))
-            assert "about " in shown(words.batch_details(now, []))
+            assert "about " in shown(render.batch_table([now]))
+            assert "about " in shown(render.batch_details(now, []))
             await desk.ended(jobs[-1]["id"])
             assert (await client.batch(batch["id"]))["expected_seconds"] is None
 
@@ -76,7 +76,7 @@ async def test_what_is_only_fetched_counts_as_waiting_until_it_runs(tmp_path: Pa
             await client.cancel("job", jobs[0]["id"])
             await seen(client, lambda now: [each["id"] for each in now["fetched"]] == [jobs[2]["id"]])
             second = await client.job(jobs[1]["id"])
-            began_at, started_at = words.began_at(second), second["started_at"]
+            began_at, started_at = render.began_at(second), second["started_at"]
             assert second["status"] == "processing"
             assert began_at is not None
             assert started_at is not None

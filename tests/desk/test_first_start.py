@@ -46,19 +46,19 @@ async def test_a_first_start_that_is_cut_off_again_and_again_is_gone_on_with(wor
     assert after > len(EXAMPLES)
     user, is_new = await _furnish(world.engine, settings)
     assert (user.email, is_new) == (LOCAL_EMAIL, False)
-    found = await world.engine.presets.page(user.tenant_id, before_id=None, limit=100)
+    found = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
     assert [each.name for each in found.items] == list(PRESETS)
     for each in EXAMPLES:
-        assert (await world.engine.catalogue.effect(each.slug)).workflow_slug == each.slug
+        assert (await world.engine.catalogue.effects.get(each.slug)).workflow_slug == each.slug
 
 
 async def test_what_somebody_removed_does_not_come_back(world: World, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     user, _ = await _furnish(world.engine, settings)
-    [first, *_] = (await world.engine.presets.page(user.tenant_id, before_id=None, limit=100)).items
-    await world.engine.presets.remove(user.tenant_id, first.id)
+    [first, *_] = (await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)).items
+    await world.engine.catalogue.presets.remove(user.tenant_id, first.id)
     await _furnish(world.engine, settings)
-    left = await world.engine.presets.page(user.tenant_id, before_id=None, limit=100)
+    left = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
     assert first.name not in [each.name for each in left.items]
 
 

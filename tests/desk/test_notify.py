@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from comfyrelay.desk.notifications.notify import BatchNow, Ended, News, Notifier, Occasion, Watch, without_secrets
+from comfyrelay.desk.notifications.notifier import BatchNow, Ended, News, Notifier, Occasion, Watch, without_secrets
 from comfyrelay.server.main import listen
 from tests.api.receiver import receiving
 

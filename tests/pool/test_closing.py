@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.errors import ComfyError, Conflict, JobCanceled
+from comfyrelay.errors import Canceled, ComfyError, Conflict
 from comfyrelay.pool import (
     JobCompleted,
     JobRetrying,
@@ -28,7 +28,7 @@ ENDLESS = Slow(class_type="ImageInvert", seconds=600, steps=60_000)
 async def test_closing_cancels_what_has_not_ended(sim: Sim) -> None:
     sim.misbehave(ENDLESS)
     async with ready_pool(sim) as pool:
-        events = pool.events("job:cancelled", "job:completed")
+        events = pool.events("job:canceled", "job:completed")
         done = await pool.enqueue(plain())
         await done
         running = await pool.enqueue(invert())
@@ -36,7 +36,7 @@ async def test_closing_cancels_what_has_not_ended(sim: Sim) -> None:
         await until(running.events(), JobStarted)
         parked = asyncio.gather(running, waiting, return_exceptions=True)
         await asyncio.sleep(0)
-    assert [type(each) for each in await parked] == [JobCanceled, JobCanceled]
+    assert [type(each) for each in await parked] == [Canceled, Canceled]
     assert (running.status, waiting.status, done.status) == (
         JobStatus.CANCELED,
         JobStatus.CANCELED,
@@ -44,7 +44,7 @@ async def test_closing_cancels_what_has_not_ended(sim: Sim) -> None:
     )
     told = [(event.type, event.job_id) async for event in events]
     assert told[0] == ("job:completed", done.id)
-    assert set(told[1:]) == {("job:cancelled", running.id), ("job:cancelled", waiting.id)}
+    assert set(told[1:]) == {("job:canceled", running.id), ("job:canceled", waiting.id)}
     # and on the server it was interrupted
     assert sim.log.interrupts == 1
 

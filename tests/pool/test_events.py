@@ -62,7 +62,7 @@ def test_every_event_can_be_subscribed_to_by_its_type() -> None:
             "job:said",
             "job:told",
         ),
-        *("job:completed", "job:failed", "job:retrying", "job:cancelled"),
+        *("job:completed", "job:failed", "job:retrying", "job:canceled"),
     }
 
 

@@ -10,18 +10,18 @@ import pytest
 from comfyrelay.comfy import ComfyClient
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import (
+    Canceled,
     ComfyError,
     Conflict,
     Fault,
     GraphError,
     InvalidInput,
-    JobCanceled,
     NodeFailed,
     NotFound,
 )
 from comfyrelay.pool import (
     JobAccepted,
-    JobCancelled,
+    JobCanceled,
     JobCompleted,
     JobEvent,
     JobFailed,
@@ -239,10 +239,10 @@ async def test_cancelling_a_waiting_job(pool: WorkflowPool, sim: Sim) -> None:
     assert pool.stats().queued == 1
     assert await waiting.cancel()
     assert waiting.status is JobStatus.CANCELED
-    with pytest.raises(JobCanceled):
+    with pytest.raises(Canceled):
         await waiting
     (end,) = [event async for event in waiting.events()]
-    assert isinstance(end, JobCancelled)
+    assert isinstance(end, JobCanceled)
     stuck.end()
     await running
     assert sim.log.prompts_queued == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
-from comfyrelay.desk.notifications.notify import why_unusable
+from comfyrelay.desk.notifications.notifier import why_unusable
 from comfyrelay.sim import Fail
 from tests.api.receiver import receiving
 from tests.requirements.house import SCRIPT, House, open_house, run_it

@@ -29,7 +29,7 @@ PASSED, FAILED = 0, 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Decision:
     twin: Twin
     word: str
     seconds: float
@@ -84,14 +84,14 @@ def copy(folder: Path) -> Path:
     return folder
 
 
-def judge(twin: Twin, folder: Path) -> Verdict:
+def judge(twin: Twin, folder: Path) -> Decision:
     started = time.monotonic()
     home = copy(folder / str(TWINS.index(twin)))
     broken = home / PACKAGE / twin.file
     broken.write_text(source(twin).replace(twin.old, twin.new), "utf-8")
     code, text = run(home, twin.tests, twin.only)
     word = {PASSED: "ESCAPED", FAILED: "caught"}.get(code, f"did not run ({code})")
-    return Verdict(twin=twin, word=word, seconds=time.monotonic() - started, text=text)
+    return Decision(twin=twin, word=word, seconds=time.monotonic() - started, text=text)
 
 
 def run(home: Path, tests: str, only: str) -> tuple[int, str]:
@@ -126,7 +126,7 @@ def run(home: Path, tests: str, only: str) -> tuple[int, str]:
     return done.returncode, "\n".join(done.stdout.splitlines()[-15:])
 
 
-def table(verdicts: Sequence[Verdict]) -> Table:
+def table(verdicts: Sequence[Decision]) -> Table:
     shown = Table("broken rule", "file", "verdict", "seconds")
     for each in verdicts:
         color = "green" if each.word == "caught" else "red"

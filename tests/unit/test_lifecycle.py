@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from comfyrelay.domain import lifecycle
 from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus, Outcome, PauseMode, Said
+from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus, JobEventType, Outcome, PauseMode
 from comfyrelay.errors import Fault
 from tests.harness import START as NOW
 from tests.harness import queued_dispatch
@@ -150,7 +150,7 @@ class TestRequests:
         move = EVENTS[event](pausing, NOW + 15 * MINUTE)
         assert after(move).status == "paused"
         assert move is not None
-        assert move.said is Said.PAUSED
+        assert move.event_type is JobEventType.PAUSED
 
     def test_what_nobody_works_on_is_canceled_at_once(self) -> None:
         assert after(lifecycle.cancel(queued_dispatch(), now=NOW)).status == "canceled"

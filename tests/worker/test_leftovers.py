@@ -10,9 +10,9 @@ import pytest
 from comfyrelay.comfy import ComfyClient
 from comfyrelay.errors import NodeFailed
 from comfyrelay.sim import Fail, Sim
-from comfyrelay.worker.careful import MARK
 from comfyrelay.worker.folders import ComfyFolders
 from comfyrelay.worker.leftovers import Leftovers
+from comfyrelay.worker.recovering import MARK
 from comfyrelay.worker.servers import Servers
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State

@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.worker.lease import Lease, Stage
+from comfyrelay.worker.lease import Lease, Phase
 from comfyrelay.worker.metrics import Metrics
-from tests.worker.test_looks import lease
+from tests.worker.test_console import lease
 
 
 @dataclass
@@ -91,7 +91,7 @@ async def test_what_is_counted_is_served(worker: Worker) -> None:
 
 async def test_how_the_worker_is_now_is_read_when_it_is_asked_for(worker: Worker) -> None:
     worker.watch()
-    worker.held = [lease(stage=Stage.RUNNING), lease(stage=Stage.FETCHING), lease(stage=Stage.FETCHING)]
+    worker.held = [lease(phase=Phase.RUNNING), lease(phase=Phase.FETCHING), lease(phase=Phase.FETCHING)]
     figures = await worker.read()
     assert figures["comfyrelay_worker_held|fetching"] == 2
     assert figures["comfyrelay_worker_held|running"] == 1
@@ -123,7 +123,7 @@ async def test_the_time_that_runs_take_grows_while_they_run_and_only_then(worker
     worker.watch()
     assert (await worker.read())[f"{name}|self_hosted"] == 0
     began = loop.time()
-    worker.held = [lease(stage=Stage.RUNNING), lease(stage=Stage.RUNNING), lease(stage=Stage.STORING)]
+    worker.held = [lease(phase=Phase.RUNNING), lease(phase=Phase.RUNNING), lease(phase=Phase.STORING)]
     worker.metrics.changed()
     running_at = loop.time()
     first = (await worker.read())[f"{name}|self_hosted"]

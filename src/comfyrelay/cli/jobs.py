@@ -62,7 +62,7 @@ def jobs(
     as_json: Json = False,
 ) -> None:
     """List jobs, newest first."""
-    from comfyrelay.client import words
+    from comfyrelay.client import render
     from comfyrelay.client.labels import Labels
 
     async def work(client: Client) -> tuple[list[Job], dict[str, str]]:
@@ -79,7 +79,7 @@ def jobs(
     if as_json:
         out.print_json(data=found)
     elif found:
-        out.print(words.job_table(found, labels, words.now()))
+        out.print(render.job_table(found, labels, render.now()))
     else:
         out.print("No jobs.", highlight=False)
 
@@ -94,7 +94,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show a job, or a batch: how far it is, what it waits for, what went wrong, and where its files are."""
-    from comfyrelay.client import words
+    from comfyrelay.client import render
     from comfyrelay.client.labels import Labels
 
     async def work(client: Client) -> None:
@@ -102,13 +102,13 @@ def show(
         if found.kind == "batch":
             batch = await client.batch(found.id)
             failed = [] if as_json else await _failed(client, batch)
-            _print(batch, words.batch_details(batch, failed), as_json=as_json)
+            _print(batch, render.batch_details(batch, failed), as_json=as_json)
         else:
             one, about = await client.job(found.id), await client.about(found.id)
             label = (await Labels(client).of([one]))[found.id]
-            details = words.job_details(one, label, about, words.now(), is_whole=whole)
+            details = render.job_details(one, label, about, render.now(), is_whole=whole)
             _print({**one, "about": about}, details, as_json=as_json)
-            for line in [] if as_json else words.output_lines(one, about):
+            for line in [] if as_json else render.output_lines(one, about):
                 typer.echo(line)
 
     connected(url, work)
@@ -142,7 +142,7 @@ def logs(
     as_json: Json = False,
 ) -> None:
     """Print what the workers printed; with -f until the job ends, and exit code 1 if it did not complete."""
-    from comfyrelay.client.words import clean
+    from comfyrelay.client.render import clean
 
     async def work(client: Client) -> str:
         found = await _found(client, job, kind="job")
@@ -220,14 +220,14 @@ def top(
     as_json: Json = False,
 ) -> None:
     """Watch queue, workers, progress and the last outcomes in the terminal, until q or Ctrl-C."""
-    from comfyrelay.client import words
+    from comfyrelay.client import render
     from comfyrelay.client.labels import Labels
     from comfyrelay.client.top import look, shown, watch
 
     async def work(client: Client) -> None:
         if once or as_json or not out.is_terminal:
             seen = await look(client, Labels(client))
-            _print(asdict(seen), shown(seen, words.now()), as_json=as_json)
+            _print(asdict(seen), shown(seen, render.now()), as_json=as_json)
         else:
             await watch(client, out, every_seconds=every)
 
@@ -243,7 +243,7 @@ def presets(context: typer.Context, url: Url = None, as_json: Json = False) -> N
     """List the presets: named sets of values to submit jobs with. Subcommands add and remove them."""
     if context.invoked_subcommand is not None:
         return
-    from comfyrelay.client.words import preset_table
+    from comfyrelay.client.render import preset_table
 
     found = connected(url, lambda client: client.presets())
     _print(found, preset_table(found) if found else "No presets.", as_json=as_json)
@@ -290,7 +290,7 @@ def notify_test(
     as_json: Json = False,
 ) -> None:
     """Send a notification to each URL and say what went wrong; exit code 1 if anything did."""
-    from comfyrelay.desk.notifications.notify import Notifier, without_secrets
+    from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
 
     sending = Notifier().send("ComfyRelay", "If you can read this, notifications arrive here.", url)
     failures = asyncio.run(sending)

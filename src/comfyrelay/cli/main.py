@@ -83,7 +83,7 @@ def up(
         from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.desk.settings import DeskSettings, load_desk_settings
         from comfyrelay.settings import load_settings
-        from comfyrelay.worker.looks import Looks
+        from comfyrelay.worker.console import WorkerConsole
 
     settings, desk = load_settings(), load_desk_settings()
     if data_dir is not None:
@@ -105,8 +105,8 @@ def up(
             out.print(f"           {each} does not answer yet: jobs wait for it", highlight=False, soft_wrap=True)
         out.print("Press Ctrl-C to stop.", highlight=False)
 
-    with Looks(level="warning") as looks:
-        made = Desk(settings=settings, desk=desk, script=load_script_table(), on_ready=ready, on_status=looks.status)
+    with WorkerConsole(level="warning") as console:
+        made = Desk(settings=settings, desk=desk, script=load_script_table(), on_ready=ready, on_status=console.status)
 
         async def work() -> None:
             if "comfyui_url" in desk.model_fields_set:
@@ -161,8 +161,8 @@ def admin_create(
 
     async def work(engine: Engine) -> str:
         await engine.databases.upgrade()
-        user = await engine.accounts.register(email=email, password=password, is_admin=True)
-        return (await engine.accounts.issue(user, name="made with the account")).secret
+        user = await engine.accounts.sign_in.register(email=email, password=password, is_admin=True)
+        return (await engine.accounts.sign_in.issue(user, name="made with the account")).secret
 
     out.print(_run(work), highlight=False, soft_wrap=True)
 
@@ -176,7 +176,7 @@ def reconcile(
 
     async def work(engine: Engine) -> Report:
         await engine.databases.require_current()
-        return await engine.reconciler.run(repair=repair)
+        return await engine.operations.reconciler.run(repair=repair)
 
     report = _run(work)
     if as_json:

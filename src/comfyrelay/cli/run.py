@@ -272,7 +272,7 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
     """Until the job has ended, with a bar that shows how far it is; Ctrl-C cancels it."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from comfyrelay.client import words
+    from comfyrelay.client import render
 
     columns = (
         BarColumn(),
@@ -288,8 +288,8 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
             async for event in client.events(job_id):
                 if event.type == "progress":
                     telling.cancel()
-                    began = began or words.now().isoformat()
-                    text = words.how_far({"progress": event.data, "started_at": began}, words.now()) or "running"
+                    began = began or render.now().isoformat()
+                    text = render.how_far({"progress": event.data, "started_at": began}, render.now()) or "running"
                     bar.update(task, completed=event.data.get("value", 0.0), description=text)
         except asyncio.CancelledError:
             try:

@@ -33,7 +33,7 @@ def worker(
     if context.invoked_subcommand is not None:
         return
     from comfyrelay.worker.agent import Agent
-    from comfyrelay.worker.looks import Looks
+    from comfyrelay.worker.console import WorkerConsole
     from comfyrelay.worker.metrics import Metrics
     from comfyrelay.worker.settings import load_worker_settings
 
@@ -41,8 +41,8 @@ def worker(
     metrics = Metrics()
 
     async def run() -> None:
-        with Looks() as looks:
-            await Agent(settings, metrics=metrics, on_status=looks.status).run()
+        with WorkerConsole() as console:
+            await Agent(settings, metrics=metrics, on_status=console.status).run()
 
     serving = metrics.serve(metrics_port) if metrics_port is not None else None
     try:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from comfyrelay.client.bodies import Job
 from comfyrelay.client.client import Client
 from comfyrelay.client.find import SHORT
-from comfyrelay.client.words import clean
+from comfyrelay.client.render import clean
 from comfyrelay.errors import NotFound
 
 __all__ = ["Labels"]

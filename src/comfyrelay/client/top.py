@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.rule import Rule
 from rich.text import Text
 
-from comfyrelay.client import words
+from comfyrelay.client import render
 from comfyrelay.client.bodies import Batch, Job, Now, Unit
 from comfyrelay.client.client import LARGEST_PAGE, Client
 from comfyrelay.client.labels import Labels
@@ -111,7 +111,7 @@ async def _coming(client: Client, unit: Unit, labels: Labels) -> Coming:
     if unit["is_batch"]:
         batch = await client.batch(unit["id"])
         left = batch["total"] - batch["done"]
-        return Coming("batch", batch["id"], f"{words.clean(batch['label'] or '')} ({left} left)".strip())
+        return Coming("batch", batch["id"], f"{render.clean(batch['label'] or '')} ({left} left)".strip())
     job = await client.job(unit["id"])
     return Coming("job", job["id"], (await labels.of([job]))[job["id"]])
 
@@ -124,15 +124,15 @@ async def _why(client: Client, queued: Sequence[Job]) -> str | None:
 
 def shown(seen: Snapshot, now: datetime) -> RenderableType:
     parts: list[RenderableType] = [_headline(seen), *_about_workers(seen)]
-    parts += [Text(words.clean(each), style="red") for each in seen.comfyui_away]
+    parts += [Text(render.clean(each), style="red") for each in seen.comfyui_away]
     if seen.waits_for and not seen.comfyui_away:
-        parts.append(Text(words.clean(seen.waits_for), style="yellow"))
+        parts.append(Text(render.clean(seen.waits_for), style="yellow"))
     if seen.running:
         parts += [_rule("running"), _running(seen, now)]
     if seen.next:
         parts += [_rule("next"), _next(seen)]
     if seen.batches:
-        parts += [_rule("batches"), words.batch_table(seen.batches)]
+        parts += [_rule("batches"), render.batch_table(seen.batches)]
     if seen.outcomes:
         parts += [_rule("last"), _last(seen, now)]
     return Group(*parts)
@@ -142,7 +142,7 @@ def _headline(seen: Snapshot) -> Text:
     text = Text.assemble(("ComfyRelay ", "bold"), (seen.url, "dim"))
     for status, count in seen.counts.items():
         more = "+" if status in seen.more else ""
-        text.append("   ").append_text(words.status_text(status)).append(f" {count}{more}", style="bold")
+        text.append("   ").append_text(render.status_text(status)).append(f" {count}{more}", style="bold")
     return text
 
 
@@ -151,44 +151,44 @@ def _about_workers(seen: Snapshot) -> list[RenderableType]:
         return []
     if not seen.workers:
         return [Text("No worker has registered.", style="yellow")]
-    table = words.grid("worker", "state", "busy")
+    table = render.grid("worker", "state", "busy")
     for each in seen.workers:
-        table.add_row(Text(words.clean(each["name"])), each["state"], f"{each['leases']} of {each['max_concurrency']}")
+        table.add_row(Text(render.clean(each["name"])), each["state"], f"{each['leases']} of {each['max_concurrency']}")
     return [table]
 
 
 def _running(seen: Snapshot, now: datetime) -> RenderableType:
-    table = words.grid("job", "", "", "what", "since", "")
+    table = render.grid("job", "", "", "what", "since", "")
     for each in seen.running:
-        done = words.part_done(each)
+        done = render.part_done(each)
         table.add_row(
-            words.short(each["id"]),
+            render.short(each["id"]),
             ProgressBar(total=1.0, completed=done or 0.0, width=20),
             "" if done is None else f"{done:.0%}",
             Text(seen.labels.get(each["id"], "")),
-            words.span(words.since(began, now)) if (began := words.began_at(each)) else "",
-            Text(words.how_far(each, now)),
+            render.span(render.since(began, now)) if (began := render.began_at(each)) else "",
+            Text(render.how_far(each, now)),
         )
     return table
 
 
 def _next(seen: Snapshot) -> RenderableType:
-    table = words.grid("", "", "what")
+    table = render.grid("", "", "what")
     for each in seen.next:
-        table.add_row(each.kind, words.short(each.id), Text(each.what))
+        table.add_row(each.kind, render.short(each.id), Text(each.what))
     return table
 
 
 def _last(seen: Snapshot, now: datetime) -> RenderableType:
-    table = words.grid("job", "", "what", "ended", "")
+    table = render.grid("job", "", "what", "ended", "")
     for each in seen.outcomes:
         made = ", ".join(out["filename"] for out in each["outputs"])
         table.add_row(
-            words.short(each["id"]),
-            words.status_text(each["status"]),
+            render.short(each["id"]),
+            render.status_text(each["status"]),
             Text(seen.labels.get(each["id"], "")),
-            f"{words.span(words.since(each['completed_at'], now))} ago" if each["completed_at"] else "",
-            Text(words.clean(each["error"] or made), style="red" if each["error"] else ""),
+            f"{render.span(render.since(each['completed_at'], now))} ago" if each["completed_at"] else "",
+            Text(render.clean(each["error"] or made), style="red" if each["error"] else ""),
         )
     return table
 
@@ -203,7 +203,7 @@ async def watch(client: Client, console: Console, *, every_seconds: float) -> No
     with _quit_key() as is_over, Live(console=console, screen=True, auto_refresh=False) as live:
         while not is_over.is_set():
             try:
-                view = shown(await look(client, labels), words.now())
+                view = shown(await look(client, labels), render.now())
             except ControlPlaneUnreachable as error:
                 view = Text(f"{error} Trying again.", style="yellow")
             live.update(Group(view, Text("\nq quits", style="dim")), refresh=True)

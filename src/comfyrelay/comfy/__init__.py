@@ -13,7 +13,17 @@ from comfyrelay.comfy.graphs.graph import Graph, check_graph, load_graph, placeh
 from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.comfy.graphs.nodes import NamedFile, files_in, find_node, models_in, output_nodes, set_input, title_of
 from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.runs.events import Finished, NodeStarted, Output, Preview, Queued, RunEvent, Said, Started, Step
+from comfyrelay.comfy.runs.events import (
+    Finished,
+    NodeStarted,
+    Output,
+    Preview,
+    Printed,
+    Queued,
+    RunEvent,
+    Started,
+    Step,
+)
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.comfy.uploads import Attachment, Uploaded
@@ -30,11 +40,11 @@ __all__ = [
     "Output",
     "OutputFile",
     "Preview",
+    "Printed",
     "Queued",
     "RunEvent",
     "RunResult",
     "RunTimeouts",
-    "Said",
     "Started",
     "Step",
     "Uploaded",

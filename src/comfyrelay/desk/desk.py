@@ -13,23 +13,23 @@ from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.desk.batches.copies import Copies
 from comfyrelay.desk.examples import EXAMPLES, write_sample
 from comfyrelay.desk.guard import LocalOnly, own_names
-from comfyrelay.desk.notifications.notify import Notifier, Occasion, without_secrets
-from comfyrelay.desk.notifications.telling import Telling
+from comfyrelay.desk.notifications.notifier import Notifier, Occasion, without_secrets
+from comfyrelay.desk.notifications.sending import Notifications
 from comfyrelay.desk.place import take_folder
 from comfyrelay.desk.presets import PRESETS
 from comfyrelay.desk.routes.desk import add_desk_routes
 from comfyrelay.desk.scripts.client import ScriptClient
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
-from comfyrelay.desk.scripts.workflow import CLASS_TYPE, furnish_script
+from comfyrelay.desk.scripts.workflow import CLASS_TYPE, ScriptCheck, furnish_script
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.state import DeskState
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.states import Stage, WorkflowKind
 from comfyrelay.errors import ComfyError, Conflict
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.secrets import load_secrets
 from comfyrelay.server.main import listen, serving
-from comfyrelay.services.engine import Engine
+from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.settings import Settings
 from comfyrelay.store.central.tenants import User
 from comfyrelay.worker.agent import Agent
@@ -66,6 +66,7 @@ class Desk:
     script: Mapping[str, Any] | None = None
     on_ready: Callable[[Ready], None] = lambda _ready: None
     on_status: Callable[[list[Lease]], None] | None = None
+    _agent: Agent | None = field(default=None, init=False)
 
     async def run(self) -> None:
         """Until SIGTERM or Ctrl-C, and until the job that runs then is finished or put back."""
@@ -83,8 +84,14 @@ class Desk:
             script = self._script_settings()
             listener = opened.enter_context(closing(listen(settings.host, settings.port)))
             secrets = load_secrets(settings)
-            engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing))
-            engine.workers.desk_worker = WORKER
+            notifications = Notifications(Notifier(self.desk.notify_urls, self.notify_on))
+            hooks = Hooks(
+                on_ended=notifications.job_ended,
+                checks={WorkflowKind.SCRIPT: ScriptCheck(script)} if script is not None else {},
+                desk_worker=WORKER,
+                comfyui_away=self._all_away,
+            )
+            engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             await engine.databases.upgrade()
             user, is_new = await _furnish(engine, settings)
             await furnish_script(engine, user, script)
@@ -97,7 +104,7 @@ class Desk:
                 is_stand_in=is_stand_in,
                 is_new=is_new,
             )
-            agent = Agent(
+            self._agent = agent = Agent(
                 self._worker_settings(settings, secrets.fleet[settings.stage][0], urls, folders),
                 on_status=self.on_status,
                 on_output=Copies(engine, self.output_folder).keep,
@@ -105,13 +112,11 @@ class Desk:
                 own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
                 signals=signals,
             )
-            engine.waiting.comfyui_away = lambda: away if len(away := agent.comfyui_away) == len(urls) else ()
-            app = create_app(engine, secrets)
-            app.state.context.local_user = user
-            app.state.script = script
-            telling = Telling(engine, user, Notifier(self.desk.notify_urls, self.notify_on))
-            self._add_desk(app, ready, names, telling, agent)
-            async with serving(app, listener), telling.running():
+            app = create_app(engine, secrets, local_user=user)
+            self._add_desk(app, ready, notifications=notifications, agent=agent, script=script)
+            # the outermost: nothing else is asked before it
+            app.add_middleware(LocalOnly, names=names)
+            async with serving(app, listener), notifications.sending(engine, user):
                 working = asyncio.create_task(agent.run())
                 # it hears signals from its first step on, and whoever is told that it is up may send one
                 await asyncio.sleep(0)
@@ -121,6 +126,11 @@ class Desk:
                 finally:
                     agent.stop()
                     await asyncio.gather(working, return_exceptions=True)
+
+    def _all_away(self) -> list[str]:
+        """Why no ComfyUI can be used, if none can."""
+        agent = self._agent
+        return agent.comfyui_away if agent is not None and agent.is_without_comfyui else []
 
     @property
     def input_folder(self) -> Path:
@@ -134,7 +144,9 @@ class Desk:
     def notify_on(self) -> list[Occasion]:
         return [Occasion(each) for each in self.desk.notify_on]
 
-    def _add_desk(self, app: FastAPI, ready: Ready, names: set[str], telling: Telling, agent: Agent) -> None:
+    def _add_desk(
+        self, app: FastAPI, ready: Ready, *, notifications: Notifications, agent: Agent, script: ScriptSettings | None
+    ) -> None:
         state = DeskState(
             comfyui=ready.comfyui,
             comfyui_away=lambda: agent.comfyui_away,
@@ -144,11 +156,10 @@ class Desk:
             output_folder=self.output_folder,
             notify_urls=[without_secrets(each) for each in self.desk.notify_urls],
             notify_on=self.notify_on,
-            not_sent=telling.not_sent,
+            not_sent=notifications.not_sent,
+            script=script,
         )
         add_desk_routes(app, state)
-        # the outermost: nothing else is asked before it
-        app.add_middleware(LocalOnly, names=names)
 
     def _script_settings(self) -> ScriptSettings | None:
         if self.script is None:
@@ -195,16 +206,16 @@ def _for_one_person(settings: Settings) -> Settings:
 
 async def _furnish(engine: Engine, settings: Settings) -> tuple[User, bool]:
     """The one user, the one fleet, and the examples, at the first start; one that was cut off is gone on with."""
-    user = await engine.tenancy.user_of(LOCAL_EMAIL)
+    user = await engine.accounts.tenancy.user_of(LOCAL_EMAIL)
     # what somebody has removed since does not come back
     is_furnished = settings.data_dir / ".furnished"
     if user is not None and is_furnished.exists():
         return user, False
     with suppress(Conflict):
-        await engine.catalogue.create_fleet(slug=FLEET, stage=Stage(settings.stage), name="The desk")
+        await engine.fleet.fleets.create(slug=FLEET, stage=Stage(settings.stage), name="The desk")
     for each in EXAMPLES:
         with suppress(Conflict):
-            await engine.catalogue.create_workflow(
+            await engine.catalogue.workflows.create(
                 slug=each.slug,
                 name=each.name,
                 graph=each.graph,
@@ -214,13 +225,13 @@ async def _furnish(engine: Engine, settings: Settings) -> tuple[User, bool]:
                 output_mime_type=each.output_mime_type,
             )
         with suppress(Conflict):
-            await engine.catalogue.create_effect(
+            await engine.catalogue.effects.create(
                 slug=each.slug, workflow_slug=each.slug, name=each.name, credits_cost=0
             )
-    user = user or await engine.tenancy.create_user(email=LOCAL_EMAIL, name="You", is_admin=True)
+    user = user or await engine.accounts.tenancy.create_user(email=LOCAL_EMAIL, name="You", is_admin=True)
     for name, values in reversed([*PRESETS.items()]):
         with suppress(Conflict):
-            await engine.presets.create(user.tenant_id, name=name, values=values)
+            await engine.catalogue.presets.create(user.tenant_id, name=name, values=values)
     is_furnished.touch()
     return user, True
 

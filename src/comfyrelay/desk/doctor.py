@@ -13,7 +13,7 @@ from typing import Any
 from comfyrelay import __version__
 from comfyrelay.client import Client
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.desk.notifications.notify import why_unusable, without_secrets
+from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.place import check_place, try_sqlite
 from comfyrelay.desk.scripts.config import load_script_table, script_settings
 from comfyrelay.desk.settings import ENV_PREFIX as DESK_PREFIX

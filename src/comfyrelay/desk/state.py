@@ -4,8 +4,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from comfyrelay.desk.notifications.notify import Occasion
-from comfyrelay.desk.notifications.telling import NotSent
+from comfyrelay.desk.notifications.notifier import Occasion
+from comfyrelay.desk.notifications.sending import NotSent
+from comfyrelay.desk.scripts.command import ScriptSettings
 
 __all__ = ["DeskState"]
 
@@ -23,3 +24,5 @@ class DeskState:
     notify_urls: Sequence[str]
     notify_on: Sequence[Occasion]
     not_sent: Collection[NotSent]
+    # `[desk.script]`, where there is one
+    script: ScriptSettings | None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus, Outcome, PauseMode, Said
+from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus, JobEventType, Outcome, PauseMode
 from comfyrelay.errors import Fault
 
 
@@ -68,7 +68,7 @@ class Move:
 
     before: Dispatch
     after: Dispatch
-    said: Said
+    event_type: JobEventType
     ended: Outcome | None = None
     error: str | None = None
     fault: Fault | None = None
@@ -103,7 +103,7 @@ def lease(
         leased_at=now,
         lease_expires_at=now + ttl,
     )
-    return Move(before=dispatch, after=after, said=Said.STARTED)
+    return Move(before=dispatch, after=after, event_type=JobEventType.STARTED)
 
 
 def began_at(dispatch: Dispatch, *, after_seconds: float | None, now: datetime) -> datetime | None:
@@ -117,7 +117,7 @@ def complete(dispatch: Dispatch, *, now: datetime, began_at: datetime | None = N
     if not dispatch.is_leased:
         return None
     after = _finished(dispatch, DispatchStatus.COMPLETED, now, error=None, began_at=began_at)
-    return Move(before=dispatch, after=after, said=Said.COMPLETED, ended=Outcome.COMPLETED)
+    return Move(before=dispatch, after=after, event_type=JobEventType.COMPLETED, ended=Outcome.COMPLETED)
 
 
 def fail(
@@ -138,10 +138,10 @@ def fail(
         return _canceled(dispatch, now, began_at=began_at)
     if fault is Fault.JOB or dispatch.attempts_used_up:
         after = _finished(dispatch, DispatchStatus.FAILED, now, error=error, began_at=began_at)
-        said = Said.FAILED
+        event_type = JobEventType.FAILED
     else:
-        after, said = _back(dispatch, now, retry_after, error, Said.RETRYING)
-    return Move(before=dispatch, after=after, said=said, ended=Outcome.FAILED, error=error, fault=fault)
+        after, event_type = _back(dispatch, now, retry_after, error, JobEventType.RETRYING)
+    return Move(before=dispatch, after=after, event_type=event_type, ended=Outcome.FAILED, error=error, fault=fault)
 
 
 def requeue(
@@ -158,8 +158,10 @@ def requeue(
     if dispatch.cancel_requested_at is not None:
         return _canceled(dispatch, now, began_at=began_at)
     unpenalised = max(0, dispatch.attempts - 1)
-    after, said = _back(dispatch, now, retry_after, f"Requeued: {reason}", Said.REQUEUED, attempts=unpenalised)
-    return Move(before=dispatch, after=after, said=said, ended=Outcome.REQUEUED, reason=reason)
+    after, event_type = _back(
+        dispatch, now, retry_after, f"Requeued: {reason}", JobEventType.REQUEUED, attempts=unpenalised
+    )
+    return Move(before=dispatch, after=after, event_type=event_type, ended=Outcome.REQUEUED, reason=reason)
 
 
 def defer(dispatch: Dispatch, *, reason: str, now: datetime, base: timedelta, longest: timedelta) -> Move | None:
@@ -180,10 +182,12 @@ def expire(dispatch: Dispatch, *, now: datetime) -> Move | None:
     error = "The worker stopped responding."
     if dispatch.attempts_used_up:
         after = _finished(dispatch, DispatchStatus.FAILED, now, error=error)
-        said = Said.FAILED
+        event_type = JobEventType.FAILED
     else:
-        after, said = _back(dispatch, now, timedelta(0), error, Said.RETRYING)
-    return Move(before=dispatch, after=after, said=said, ended=Outcome.EXPIRED, error=error, fault=Fault.WORKER)
+        after, event_type = _back(dispatch, now, timedelta(0), error, JobEventType.RETRYING)
+    return Move(
+        before=dispatch, after=after, event_type=event_type, ended=Outcome.EXPIRED, error=error, fault=Fault.WORKER
+    )
 
 
 def exhaust(dispatch: Dispatch, *, now: datetime) -> Move | None:
@@ -194,7 +198,7 @@ def exhaust(dispatch: Dispatch, *, now: datetime) -> Move | None:
     return Move(
         before=dispatch,
         after=_finished(dispatch, DispatchStatus.FAILED, now, error=error),
-        said=Said.FAILED,
+        event_type=JobEventType.FAILED,
         error=error,
         fault=Fault.WORKER,
     )
@@ -207,7 +211,7 @@ def give_up(dispatch: Dispatch, *, error: str, now: datetime) -> Move | None:
     return Move(
         before=dispatch,
         after=_finished(dispatch, DispatchStatus.FAILED, now, error=error),
-        said=Said.FAILED,
+        event_type=JobEventType.FAILED,
         ended=Outcome.FAILED if dispatch.is_leased else None,
         error=error,
         fault=Fault.JOB,
@@ -217,13 +221,13 @@ def give_up(dispatch: Dispatch, *, error: str, now: datetime) -> Move | None:
 def follow(dispatch: Dispatch, *, status: DispatchStatus, now: datetime) -> Move:
     """For the reconciler: the job has ended and its tokens are settled, so the dispatch ends likewise."""
     after = _finished(dispatch, status, now, error=dispatch.last_error)
-    said = {
-        DispatchStatus.COMPLETED: Said.COMPLETED,
-        DispatchStatus.FAILED: Said.FAILED,
-        DispatchStatus.CANCELED: Said.CANCELED,
+    event_type = {
+        DispatchStatus.COMPLETED: JobEventType.COMPLETED,
+        DispatchStatus.FAILED: JobEventType.FAILED,
+        DispatchStatus.CANCELED: JobEventType.CANCELED,
     }[status]
     ended = Outcome(status) if dispatch.is_leased else None
-    return Move(before=dispatch, after=after, said=said, ended=ended)
+    return Move(before=dispatch, after=after, event_type=event_type, ended=ended)
 
 
 def cancel(dispatch: Dispatch, *, now: datetime) -> Move | None:
@@ -232,7 +236,7 @@ def cancel(dispatch: Dispatch, *, now: datetime) -> Move | None:
         return None
     if dispatch.is_leased:
         after = dispatch._replace(cancel_requested_at=now, version=dispatch.version + 1)
-        return Move(before=dispatch, after=after, said=Said.CANCEL_REQUESTED)
+        return Move(before=dispatch, after=after, event_type=JobEventType.CANCEL_REQUESTED)
     return _canceled(dispatch, now, ended=None)
 
 
@@ -245,14 +249,14 @@ def pause(dispatch: Dispatch, *, mode: PauseMode, now: datetime) -> Move | None:
         return None
     if not dispatch.is_leased:
         after = dispatch._replace(status=DispatchStatus.PAUSED, version=dispatch.version + 1)
-        return Move(before=dispatch, after=after, said=Said.PAUSED)
+        return Move(before=dispatch, after=after, event_type=JobEventType.PAUSED)
     if dispatch.pause_mode in {mode, PauseMode.NOW}:
         return None
     release = now if dispatch.is_prefetch else dispatch.release_requested_at
     after = dispatch._replace(
         pause_requested_at=now, pause_mode=mode, release_requested_at=release, version=dispatch.version + 1
     )
-    return Move(before=dispatch, after=after, said=Said.PAUSE_REQUESTED, reason=mode)
+    return Move(before=dispatch, after=after, event_type=JobEventType.PAUSE_REQUESTED, reason=mode)
 
 
 def resume(dispatch: Dispatch, *, now: datetime) -> Move | None:
@@ -267,14 +271,14 @@ def resume(dispatch: Dispatch, *, now: datetime) -> Move | None:
         after = dispatch._replace(pause_requested_at=None, pause_mode=None, version=dispatch.version + 1)
     else:
         return None
-    return Move(before=dispatch, after=after, said=Said.RESUMED)
+    return Move(before=dispatch, after=after, event_type=JobEventType.RESUMED)
 
 
 def set_priority(dispatch: Dispatch, *, priority: int) -> Move | None:
     if dispatch.is_terminal or dispatch.priority == priority:
         return None
     after = dispatch._replace(priority=priority, version=dispatch.version + 1)
-    return Move(before=dispatch, after=after, said=Said.PRIORITY)
+    return Move(before=dispatch, after=after, event_type=JobEventType.PRIORITY)
 
 
 def stop_word(
@@ -301,12 +305,18 @@ def _canceled(
     began_at: datetime | None = None,
 ) -> Move:
     after = _finished(dispatch, DispatchStatus.CANCELED, now, error=None, began_at=began_at)
-    return Move(before=dispatch, after=after, said=Said.CANCELED, ended=ended)
+    return Move(before=dispatch, after=after, event_type=JobEventType.CANCELED, ended=ended)
 
 
 def _back(
-    dispatch: Dispatch, now: datetime, wait: timedelta, error: str, said: Said, *, attempts: int | None = None
-) -> tuple[Dispatch, Said]:
+    dispatch: Dispatch,
+    now: datetime,
+    wait: timedelta,
+    error: str,
+    event_type: JobEventType,
+    *,
+    attempts: int | None = None,
+) -> tuple[Dispatch, JobEventType]:
     paused = dispatch.pause_requested_at is not None
     after = dispatch._replace(
         **UNLEASED,
@@ -316,7 +326,7 @@ def _back(
         available_at=now + wait,
         last_error=error,
     )
-    return after, (Said.PAUSED if paused else said)
+    return after, (JobEventType.PAUSED if paused else event_type)
 
 
 def _finished(

@@ -1,6 +1,6 @@
-"""How a job, its attempts, events, tokens, video and output follow from the queue's messages.
+"""How a job, its attempts, events, tokens, video and output follow from the queue's updates.
 
-Applying is by version: a message counts only if it is the very next one, so that messages may be delivered often,
+Applying is by version: a update counts only if it is the very next one, so that updates may be delivered often,
 late and by several processes, and each still takes effect once and in order.
 """
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from comfyrelay.domain.messages import Message, OutputFile
-from comfyrelay.domain.states import TERMINAL_JOB, JobStatus, Outcome, Said, TransactionType, VideoStatus
+from comfyrelay.domain.states import TERMINAL_JOB, JobEventType, JobStatus, Outcome, TransactionType, VideoStatus
+from comfyrelay.domain.updates import JobUpdate, OutputFile
 from comfyrelay.error_text import user_sentence
 
 CANCELED_TEXT = "Canceled."
@@ -26,7 +26,7 @@ _VIDEO_STATUS_OF = {
 
 
 class JobState(NamedTuple):
-    """What a tenant pool knows of a job before the messages are applied."""
+    """What a tenant pool knows of a job before the updates are applied."""
 
     id: str
     tenant_id: str
@@ -75,7 +75,7 @@ class Event:
 
 @dataclass(kw_only=True, slots=True)
 class Settled:
-    """Everything one job's messages change."""
+    """Everything one job's updates change."""
 
     job: JobState
     attempts: dict[int, Attempt] = field(default_factory=dict)
@@ -105,30 +105,30 @@ def video_status_of(job_status: str) -> VideoStatus:
     return _VIDEO_STATUS_OF[JobStatus(job_status)]
 
 
-def apply_messages(job: JobState, messages: Sequence[Message]) -> Settled | None:
-    """Apply what is next in line; messages already applied, and those after a gap, are left out."""
+def apply_updates(job: JobState, updates: Sequence[JobUpdate]) -> Settled | None:
+    """Apply what is next in line; updates already applied, and those after a gap, are left out."""
     settled = Settled(job=job)
-    for message in sorted(messages, key=lambda each: each.version):
-        if message.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB:
-            _apply(settled, message)
+    for update in sorted(updates, key=lambda each: each.version):
+        if update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB:
+            _apply(settled, update)
     return settled if settled.job is not job else None
 
 
-def _apply(settled: Settled, message: Message) -> None:
+def _apply(settled: Settled, update: JobUpdate) -> None:
     job = settled.job
-    terminal = message.status in TERMINAL_JOB
+    terminal = update.status in TERMINAL_JOB
     seq = job.event_seq + 1
-    error_message, error_detail = _error_texts(job, message)
+    error_message, error_detail = _error_texts(job, update)
     settled.job = job._replace(
-        status=message.status,
-        priority=message.priority,
-        attempts=message.attempts,
-        dispatch_version=message.version,
+        status=update.status,
+        priority=update.priority,
+        attempts=update.attempts,
+        dispatch_version=update.version,
         event_seq=seq,
-        started_at=_started_at(job, message),
-        completed_at=message.at if terminal else None,
-        output_file_id=message.output.file_id if message.output else job.output_file_id,
-        provider_job_id=message.provider_job_id or job.provider_job_id,
+        started_at=_started_at(job, update),
+        completed_at=update.at if terminal else None,
+        output_file_id=update.output.file_id if update.output else job.output_file_id,
+        provider_job_id=update.provider_job_id or job.provider_job_id,
         error_message=error_message,
         error_detail=error_detail,
     )
@@ -137,66 +137,66 @@ def _apply(settled: Settled, message: Message) -> None:
             job_id=job.id,
             seq=seq,
             tenant_id=job.tenant_id,
-            type=message.said,
-            data=_event_data(message, error_message),
-            created_at=message.at,
+            type=update.event_type,
+            data=_event_data(update, error_message),
+            created_at=update.at,
         )
     )
-    if message.said == Said.STARTED or message.outcome is not None:
-        settled.attempts[message.epoch] = _attempt(message)
+    if update.event_type == JobEventType.STARTED or update.outcome is not None:
+        settled.attempts[update.epoch] = _attempt(update)
     if terminal:
-        settled.settlement = settlement_of(message.status)
-        settled.settled_at = message.at
-        settled.output = message.output
-        settled.leases = message.epoch
+        settled.settlement = settlement_of(update.status)
+        settled.settled_at = update.at
+        settled.output = update.output
+        settled.leases = update.epoch
 
 
-def _started_at(job: JobState, message: Message) -> datetime | None:
+def _started_at(job: JobState, update: JobUpdate) -> datetime | None:
     """When it was first taken; once an attempt has ended, when the run of that one began."""
-    if message.outcome is not None and message.started_at is not None:
-        return message.started_at
-    return job.started_at or message.started_at
+    if update.outcome is not None and update.started_at is not None:
+        return update.started_at
+    return job.started_at or update.started_at
 
 
-def _error_texts(job: JobState, message: Message) -> tuple[str | None, str | None]:
+def _error_texts(job: JobState, update: JobUpdate) -> tuple[str | None, str | None]:
     """The user's sentence and the operator's raw text. A retried job keeps the raw text of its last error."""
-    if message.status == JobStatus.FAILED:
-        return user_sentence(message.error), message.error
-    if message.status == JobStatus.CANCELED:
+    if update.status == JobStatus.FAILED:
+        return user_sentence(update.error), update.error
+    if update.status == JobStatus.CANCELED:
         return CANCELED_TEXT, job.error_detail
-    return None, message.error or job.error_detail
+    return None, update.error or job.error_detail
 
 
-def _attempt(message: Message) -> Attempt:
-    ended = message.outcome is not None
+def _attempt(update: JobUpdate) -> Attempt:
+    ended = update.outcome is not None
     return Attempt(
-        job_id=message.job_id,
-        epoch=message.epoch,
-        tenant_id=message.tenant_id,
-        number=message.attempt or message.attempts,
-        worker_id=message.worker_id,
-        started_at=message.started_at,
-        ended_at=message.at if ended else None,
-        outcome=message.outcome,
-        fault=message.fault,
-        error=message.error or (message.reason if message.outcome == Outcome.REQUEUED else None),
-        seed=message.seed,
-        about=message.about,
-        provider_job_id=message.provider_job_id,
+        job_id=update.job_id,
+        epoch=update.epoch,
+        tenant_id=update.tenant_id,
+        number=update.attempt or update.attempts,
+        worker_id=update.worker_id,
+        started_at=update.started_at,
+        ended_at=update.at if ended else None,
+        outcome=update.outcome,
+        fault=update.fault,
+        error=update.error or (update.reason if update.outcome == Outcome.REQUEUED else None),
+        seed=update.seed,
+        about=update.about,
+        provider_job_id=update.provider_job_id,
     )
 
 
-def _event_data(message: Message, error_message: str | None) -> dict[str, Any]:
+def _event_data(update: JobUpdate, error_message: str | None) -> dict[str, Any]:
     """Events are the tenant's to read: no worker id, no raw error text."""
-    data: dict[str, Any] = {"status": message.status, "attempt": message.attempt or message.attempts}
+    data: dict[str, Any] = {"status": update.status, "attempt": update.attempt or update.attempts}
     if error_message is not None:
         data["error"] = error_message
-    elif message.error is not None:
-        data["error"] = user_sentence(message.error)
-    if message.reason is not None:
-        data["reason"] = user_sentence(message.reason)
-    if message.said == Said.PRIORITY:
-        data["priority"] = message.priority
-    if message.output is not None:
-        data["output_file_id"] = message.output.file_id
+    elif update.error is not None:
+        data["error"] = user_sentence(update.error)
+    if update.reason is not None:
+        data["reason"] = user_sentence(update.reason)
+    if update.event_type == JobEventType.PRIORITY:
+        data["priority"] = update.priority
+    if update.output is not None:
+        data["output_file_id"] = update.output.file_id
     return data

@@ -68,7 +68,7 @@ class Outcome(StrEnum):
     DEFERRED = "deferred"
 
 
-class Said(StrEnum):
+class JobEventType(StrEnum):
     """What the queue tells a tenant pool about a job; also the type of the event that records it."""
 
     QUEUED = "job:queued"

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import structlog
 
 from comfyrelay.comfy.outputs import RunResult
-from comfyrelay.errors import ComfyError, JobCanceled
-from comfyrelay.pool.events import JobCancelled, JobCompleted, JobEvent, JobFailed, PoolEvent
+from comfyrelay.errors import Canceled, ComfyError
+from comfyrelay.pool.events import JobCanceled, JobCompleted, JobEvent, JobFailed, PoolEvent
 from comfyrelay.pool.queue import JobStatus, Outcome, QueueAdapter
 from comfyrelay.pool.record import Record
 from comfyrelay.pool.registry import Registry
@@ -49,7 +49,7 @@ class Endings:
 
     def abandon(self, record: Record) -> None:
         """The pool closes and the queue keeps the job: those who wait here wait in vain."""
-        record.failure = JobCanceled("The pool was closed; the job waits in its queue for the next start.")
+        record.failure = Canceled("The pool was closed; the job waits in its queue for the next start.")
         record.set_done()
 
     def emit(self, record: Record, event: JobEvent) -> None:
@@ -117,4 +117,4 @@ def _ending(record: Record, outcome: Outcome, reason: str | None) -> JobEvent:
         return record.event(JobCompleted, result=outcome.result)
     if outcome.error is not None:
         return record.event(JobFailed, error=outcome.error)
-    return record.event(JobCancelled, reason=JobCanceled(reason).detail)
+    return record.event(JobCanceled, reason=Canceled(reason).detail)

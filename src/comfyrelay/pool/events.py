@@ -17,18 +17,18 @@ __all__ = [
     "ClientStateChanged",
     "ClientUnblockedWorkflow",
     "JobAccepted",
-    "JobCancelled",
+    "JobCanceled",
     "JobCompleted",
     "JobEvent",
     "JobFailed",
+    "JobNoted",
     "JobOutput",
     "JobPreview",
+    "JobPrinted",
     "JobProgress",
     "JobQueued",
     "JobRetrying",
-    "JobSaid",
     "JobStarted",
-    "JobTold",
     "PoolEvent",
     "PoolReady",
 ]
@@ -144,7 +144,7 @@ class JobOutput(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobSaid(JobEvent):
+class JobPrinted(JobEvent):
     """What runs has printed a line. Graphs print none."""
 
     type: ClassVar[str] = "job:said"
@@ -153,7 +153,7 @@ class JobSaid(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobTold(JobEvent):
+class JobNoted(JobEvent):
     """What is to be kept of this run however it ends. Graphs tell nothing of the kind."""
 
     type: ClassVar[str] = "job:told"
@@ -183,8 +183,8 @@ class JobFailed(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobCancelled(JobEvent):
-    type: ClassVar[str] = "job:cancelled"
+class JobCanceled(JobEvent):
+    type: ClassVar[str] = "job:canceled"
     reason: str
 
 
@@ -202,11 +202,11 @@ EVENT_CLASSES: dict[str, type[PoolEvent]] = {
         JobProgress,
         JobPreview,
         JobOutput,
-        JobSaid,
-        JobTold,
+        JobPrinted,
+        JobNoted,
         JobRetrying,
         JobCompleted,
         JobFailed,
-        JobCancelled,
+        JobCanceled,
     )
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.server import ComfyServer
-from comfyrelay.errors import ComfyError, Conflict, JobCanceled
+from comfyrelay.errors import Canceled, ComfyError, Conflict
 from comfyrelay.pool.events import JobEvent
 from comfyrelay.pool.queue import JobStatus
 from comfyrelay.pool.record import Record
@@ -19,7 +19,7 @@ __all__ = ["Job"]
 class Job:
     """`result = await job`, as often as you like and from as many tasks as you like.
 
-    That returns the `RunResult`, or raises the last `ComfyError`, or `JobCanceled`. Cancelling a task that awaits a job
+    That returns the `RunResult`, or raises the last `ComfyError`, or `Canceled`. Cancelling a task that awaits a job
     leaves the job alone.
     """
 
@@ -120,4 +120,4 @@ class Job:
         if self._record.result is not None:
             return self._record.result
         # each who awaits gets the trace of its own await, not those of all before
-        raise (self._record.failure or JobCanceled()).with_traceback(None)
+        raise (self._record.failure or Canceled()).with_traceback(None)

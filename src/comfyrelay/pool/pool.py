@@ -113,7 +113,7 @@ class WorkflowPool:
         """Stop. With `drain`, wait first until every job has ended; no new ones are taken meanwhile.
 
         Runs under way are interrupted on their servers. A durable queue keeps what has not ended for the next start;
-        with another, those jobs are canceled. Whoever awaits one of them gets `JobCanceled`.
+        with another, those jobs are canceled. Whoever awaits one of them gets `Canceled`.
         """
         # a callback that closes the pool is not waited for by the pool
         if caller := asyncio.current_task():

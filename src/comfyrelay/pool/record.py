@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
-from comfyrelay.errors import ComfyError, ComfyRelayError, JobCanceled
-from comfyrelay.pool.events import JobCancelled, JobEvent
+from comfyrelay.errors import Canceled, ComfyError, ComfyRelayError
+from comfyrelay.pool.events import JobCanceled, JobEvent
 from comfyrelay.pool.queue import JobStatus, Outcome
 from comfyrelay.pool.streams import EventStream
 from comfyrelay.pool.ticket import Ticket
@@ -88,8 +88,8 @@ class Record:
         self.finished_at = outcome.finished_at
         self.result = outcome.result
         self.failure = outcome.error
-        if isinstance(ending, JobCancelled):
-            self.failure = JobCanceled(ending.reason)
+        if isinstance(ending, JobCanceled):
+            self.failure = Canceled(ending.reason)
         else:
             self.last_error = outcome.error
         self.ending = ending

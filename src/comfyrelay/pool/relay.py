@@ -7,24 +7,24 @@ from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.runs.events import (
     Finished,
     NodeStarted,
+    Noted,
     Output,
     Preview,
+    Printed,
     Queued,
     RunEvent,
-    Said,
     Started,
     Step,
-    Told,
 )
 from comfyrelay.pool.events import (
     JobAccepted,
     JobEvent,
+    JobNoted,
     JobOutput,
     JobPreview,
+    JobPrinted,
     JobProgress,
-    JobSaid,
     JobStarted,
-    JobTold,
 )
 from comfyrelay.pool.record import Record
 
@@ -40,7 +40,7 @@ class Relay:
         self._emit = emit
 
     def take(self, event: RunEvent) -> None:
-        if self._record.stop is not None and not isinstance(event, Told):
+        if self._record.stop is not None and not isinstance(event, Noted):
             return
         match event:
             case Queued():
@@ -57,10 +57,10 @@ class Relay:
                 self._tell(JobPreview, event, node_id=event.node_id, image=event.image, mime_type=event.mime_type)
             case Output():
                 self._tell(JobOutput, event, node_id=event.node_id, files=event.files, texts=event.texts)
-            case Said():
-                self._tell(JobSaid, event, line=event.line)
-            case Told():
-                self._tell(JobTold, event, about=event.about)
+            case Printed():
+                self._tell(JobPrinted, event, line=event.line)
+            case Noted():
+                self._tell(JobNoted, event, about=event.about)
             case Finished():
                 # told once it is settled
                 return

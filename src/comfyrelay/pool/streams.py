@@ -4,14 +4,14 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import Generic, Self, TypeVar
 
-from comfyrelay.pool.events import JobCancelled, JobCompleted, JobFailed, JobPreview, JobProgress, PoolEvent
+from comfyrelay.pool.events import JobCanceled, JobCompleted, JobFailed, JobPreview, JobProgress, PoolEvent
 
 __all__ = ["EventStream"]
 
 E = TypeVar("E", bound=PoolEvent)
 
 _FLEETING = (JobProgress, JobPreview)
-_TERMINAL = (JobCompleted, JobFailed, JobCancelled)
+_TERMINAL = (JobCompleted, JobFailed, JobCanceled)
 
 
 class EventStream(Generic[E]):

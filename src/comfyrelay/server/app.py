@@ -16,15 +16,17 @@ from comfyrelay.server.operation.measuring import Latencies
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import LocalObjects
+from comfyrelay.store.central.tenants import User
 
 __all__ = ["create_app"]
 
 ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, health.router, metrics.router)
 
 
-def create_app(engine: Engine, secrets: Secrets) -> FastAPI:
-    """Make the application. Its engine is started and stopped with it."""
-    context = Context(engine=engine, secrets=secrets)
+def create_app(engine: Engine, secrets: Secrets, *, local_user: User | None = None) -> FastAPI:
+    """Make the application. Its engine is started and stopped with it. `local_user` is who calls when nobody says who
+    calls; only where no other machine can call."""
+    context = Context(engine=engine, secrets=secrets, local_user=local_user)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

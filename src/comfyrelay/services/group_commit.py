@@ -12,7 +12,7 @@ Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
 
-class Coalescer(Generic[Request, Answer]):
+class GroupCommit(Generic[Request, Answer]):
     def __init__(
         self,
         handle: Callable[[Sequence[Request]], Awaitable[Sequence[Answer | Exception]]],

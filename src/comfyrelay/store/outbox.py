@@ -7,7 +7,7 @@ from functools import cache
 from sqlalchemy import Table, delete, func, insert, select
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.messages import Message
+from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
@@ -16,12 +16,12 @@ from comfyrelay.store.types import relay_now
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Letter:
+class OutboxEntry:
     """Messages to one tenant pool, in the order in which they were said."""
 
     id: int
     db_pool: str
-    messages: Sequence[Message]
+    updates: Sequence[JobUpdate]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,35 +32,35 @@ class Submission:
     job_ids: Sequence[str]
 
 
-async def post(tx: Tx, messages: Mapping[str, Sequence[Message]]) -> list[Letter]:
-    """One letter for each pool, with its messages."""
-    if not messages:
+async def post(tx: Tx, updates: Mapping[str, Sequence[JobUpdate]]) -> list[OutboxEntry]:
+    """One entry for each pool, with its updates."""
+    if not updates:
         return []
-    rows = [{"db_pool": pool, "messages": list(said)} for pool, said in messages.items()]
+    rows = [{"db_pool": pool, "updates": list(said)} for pool, said in updates.items()]
     posted = await tx.fetch(_post, with_rows(rows))
-    return [Letter(id=row.id, db_pool=row.db_pool, messages=messages[row.db_pool]) for row in posted]
+    return [OutboxEntry(id=row.id, db_pool=row.db_pool, updates=updates[row.db_pool]) for row in posted]
 
 
 @cache
 def _post(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(central.outbox, "db_pool", "messages"))
-    rows = select(r.c.db_pool, r.c.messages, relay_now())
-    query = insert(central.outbox).from_select(["db_pool", "messages", "created_at"], rows)
+    r = rows_table(dialect, columns_of(central.outbox, "db_pool", "updates"))
+    rows = select(r.c.db_pool, r.c.updates, relay_now())
+    query = insert(central.outbox).from_select(["db_pool", "updates", "created_at"], rows)
     return query.returning(central.outbox.c.id, central.outbox.c.db_pool)
 
 
-async def letters(
+async def entries(
     tx: Tx, db_pool: str, *, limit: int, after_id: int = 0, older_than_seconds: float = 0
-) -> list[Letter]:
+) -> list[OutboxEntry]:
     box = central.outbox
     query = (
-        select(box.c.id, box.c.db_pool, box.c.messages)
+        select(box.c.id, box.c.db_pool, box.c.updates)
         .where(box.c.db_pool == db_pool, box.c.id > after_id, box.c.created_at <= relay_now(-older_than_seconds))
         .order_by(box.c.id)
         .limit(limit)
     )
     return [
-        Letter(id=row.id, db_pool=row.db_pool, messages=[Message.from_json(each) for each in row.messages])
+        OutboxEntry(id=row.id, db_pool=row.db_pool, updates=[JobUpdate.from_json(each) for each in row.updates])
         for row in await tx.execute(query)
     ]
 
@@ -88,12 +88,12 @@ async def submissions(tx: Tx, *, limit: int, older_than_seconds: float = 0) -> l
     return [Submission(id=row.id, job_ids=row.job_ids) for row in await tx.execute(query)]
 
 
-async def remove_letters(tx: Tx, ids: Iterable[int]) -> None:
-    await tx.write(_remove_letters, with_ids(ids))
+async def remove_entries(tx: Tx, ids: Iterable[int]) -> None:
+    await tx.write(_remove_entries, with_ids(ids))
 
 
 @cache
-def _remove_letters(dialect: str) -> Executable:
+def _remove_entries(dialect: str) -> Executable:
     r = ids_table(dialect)
     return delete(central.outbox).where(central.outbox.c.id.in_(select(r.c.id)))
 

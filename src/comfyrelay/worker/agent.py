@@ -9,22 +9,22 @@ import structlog
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.worker.assets import AssetCache
 from comfyrelay.worker.capabilities import Capabilities
+from comfyrelay.worker.capacity import Capacity, room_for
 from comfyrelay.worker.control import Control
-from comfyrelay.worker.enlisting import Enlisting
+from comfyrelay.worker.draining import leave
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.folders import ComfyFolders
 from comfyrelay.worker.imds import Imds
 from comfyrelay.worker.inputs import Inputs, asset_folder
 from comfyrelay.worker.job import OutputListener, Tools, Work
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.leaving import leave
 from comfyrelay.worker.leftovers import Leftovers
 from comfyrelay.worker.machine import Machine, machine
 from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.notices import Notice, Notices
 from comfyrelay.worker.poller import Poller
 from comfyrelay.worker.protection import Protection
-from comfyrelay.worker.room import Room, room_for
+from comfyrelay.worker.registration import Registration
 from comfyrelay.worker.scaling_group import ScalingGroup
 from comfyrelay.worker.servers import ClientMaker, Servers
 from comfyrelay.worker.settings import WorkerSettings
@@ -94,6 +94,11 @@ class Agent:
     def comfyui_away(self) -> list[str]:
         return self._servers.away
 
+    @property
+    def is_without_comfyui(self) -> bool:
+        """Whether none of its servers can be used."""
+        return len(self._servers.away) == len(self._servers.own)
+
     def stop(self, *, seconds: float | None = None) -> None:
         """Leave, as if a signal had come."""
         time_left = self._settings.shutdown_seconds if seconds is None else seconds
@@ -133,7 +138,7 @@ class Agent:
             upload_patience_seconds=UPLOAD_PATIENCE_SECONDS,
             on_bytes=self._metrics.transferred,
         )
-        enlisting = Enlisting(self._settings, control, state)
+        enlisting = Registration(self._settings, control, state)
         working = asyncio.create_task(self._work(this, state, control, transfers, enlisting))
         told = asyncio.create_task(self._notices.wait_newer(None))
         try:
@@ -153,7 +158,7 @@ class Agent:
             await control.close()
 
     async def _work(
-        self, this: Machine, state: State, control: Control, transfers: Transfers, enlisting: Enlisting
+        self, this: Machine, state: State, control: Control, transfers: Transfers, enlisting: Registration
     ) -> None:
         await self._servers.open()
         await self._some_server()
@@ -201,8 +206,10 @@ class Agent:
             # the callbacks of what has ended
             await asyncio.sleep(0)
 
-    async def _leave(self, notice: Notice, working: asyncio.Task[None], control: Control, enlisting: Enlisting) -> None:
-        log.info("worker.leaving", reason=notice.reason, seconds=notice.seconds, jobs=len(self._works))
+    async def _leave(
+        self, notice: Notice, working: asyncio.Task[None], control: Control, enlisting: Registration
+    ) -> None:
+        log.info("worker.draining", reason=notice.reason, seconds=notice.seconds, jobs=len(self._works))
         working.cancel()
         await asyncio.wait({working})
         notice = await leave(notice, self._notices, self._works, typical=self._typical)
@@ -276,7 +283,7 @@ class Agent:
         if self._poller is not None:
             self._poller.pause(DISK_PAUSE_SECONDS)
 
-    def _room(self) -> Room | None:
+    def _room(self) -> Capacity | None:
         return room_for(
             self.held,
             slots={name: self._servers.slots(name) for name in self._settings.providers},

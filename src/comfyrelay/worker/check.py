@@ -15,9 +15,9 @@ from comfyrelay.errors import ComfyRelayError
 from comfyrelay.lock import FolderLock
 from comfyrelay.worker.capabilities import Capabilities
 from comfyrelay.worker.control import Control
-from comfyrelay.worker.enlisting import Enlisting, explain
 from comfyrelay.worker.imds import Imds
 from comfyrelay.worker.machine import Machine, machine
+from comfyrelay.worker.registration import Registration, explain
 from comfyrelay.worker.servers import Servers
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
@@ -147,7 +147,7 @@ async def _about_control(settings: WorkerSettings, this: Machine, servers: Serve
         capabilities = Capabilities(servers, settings.capabilities)
         await capabilities.refresh()
         # a folder of its own is not needed to ask
-        enlisting = Enlisting(settings, control, State(settings.data_dir / this.folder_name))
+        enlisting = Registration(settings, control, State(settings.data_dir / this.folder_name))
         details = {
             "max_concurrency": servers.at_once,
             "capabilities": capabilities.current,

@@ -32,16 +32,16 @@ from comfyrelay.errors import (
     TransferFailed,
     Unauthorized,
 )
-from comfyrelay.pool import JobAccepted, JobEvent, JobProgress, JobSaid, JobStarted, JobTold
+from comfyrelay.pool import JobAccepted, JobEvent, JobNoted, JobPrinted, JobProgress, JobStarted
 from comfyrelay.worker.control import Control, RunTold, patiently
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.folders import ComfyFolders
+from comfyrelay.worker.heartbeats import Heartbeats
 from comfyrelay.worker.inputs import Inputs
-from comfyrelay.worker.lease import Lease, Stage, Stop
+from comfyrelay.worker.lease import Lease, Phase, Stop
 from comfyrelay.worker.leftovers import Leftovers
 from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.outputs import Collected, collect, collect_more, others
-from comfyrelay.worker.pulse import Pulse
 from comfyrelay.worker.servers import Ran, Servers
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import Held, State
@@ -99,7 +99,7 @@ class Work:
         # why it is given back, if it is because this worker leaves
         self.leaving_reason = "shutdown"
         self._tools = tools
-        self._pulse = Pulse(tools.control, lease, interval_seconds=tools.settings.heartbeat_interval_seconds)
+        self._heartbeats = Heartbeats(tools.control, lease, interval_seconds=tools.settings.heartbeat_interval_seconds)
         self._ran = Ran()
         # runs that others look after now
         self._left: set[tuple[str, str]] = set()
@@ -135,7 +135,7 @@ class Work:
 
     async def _settled(self, work: Coroutine[Any, Any, None]) -> str:
         """Do it while the lease is kept alive, and clean up however it ends."""
-        self._pulse.start()
+        self._heartbeats.start()
         is_cut_off = False
         try:
             await work
@@ -150,7 +150,7 @@ class Work:
             # the lease is let go, and ends by itself
             log.exception("worker.job_broke", **self._names)
         finally:
-            await self._pulse.close()
+            await self._heartbeats.close()
             self._clean_server()
             self._tools.inputs.clean(self.lease)
             if not is_cut_off:
@@ -163,7 +163,7 @@ class Work:
         stopped = asyncio.create_task(self.lease.stopped.wait())
         try:
             await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not doing.done() and self.lease.stage is Stage.SETTLING and self.lease.stop is not Stop.LEAVING:
+            if not doing.done() and self.lease.phase is Phase.SETTLING and self.lease.stop is not Stop.LEAVING:
                 # the verdict is on its way, and the control plane decides whether it still counts
                 await asyncio.wait({doing})
         finally:
@@ -183,7 +183,7 @@ class Work:
             # nobody would believe us
             raise LeaseLost
         if collected is not None:
-            self._move(Stage.STORING)
+            self._move(Phase.STORING)
             await self._store(collected, prompt_id=self._prompt_id)
         elif not self._ran.runs or killed_jobs == "requeue":
             await self._requeue("worker_restart")
@@ -219,8 +219,8 @@ class Work:
         lease, tools = self.lease, self._tools
         graph = check_graph(lease.graph)
         await self._refuse_foreign_files()
-        attachments = await tools.inputs.fetch(lease, refresh=self._pulse.refresh)
-        self._move(Stage.WAITING)
+        attachments = await tools.inputs.fetch(lease, refresh=self._heartbeats.refresh)
+        self._move(Phase.WAITING)
         try:
             return await self._run(graph, attachments)
         except OutputGone:
@@ -238,8 +238,8 @@ class Work:
             lease, graph, attachments, ran=self._ran, on_event=self._on_event, on_move=self._wait_again
         )
         self._note_run()
-        self._move(Stage.STORING)
-        self._pulse.progress(1.0)
+        self._move(Phase.STORING)
+        self._heartbeats.progress(1.0)
         assert self._ran.server is not None
         place = tools.state.folder_of(lease) / f"output.{lease.output_extension}"
         collected = await collect(self._ran.server, result, lease, place)
@@ -247,7 +247,7 @@ class Work:
             more = await collect_more(self._ran.server, result, lease, place.parent)
             collected = replace(collected, more=more)
         elif left := others(result, lease):
-            self._pulse.log(f"The run made {len(left)} more files, which are not kept: a job has one output.")
+            self._heartbeats.log(f"The run made {len(left)} more files, which are not kept: a job has one output.")
         self._output = collected.to_json()
         tools.state.note(lease, runs=self._ran.runs, output=self._output)
         # it is here now: the server's disk is free for the next
@@ -273,12 +273,12 @@ class Work:
         started_at = asyncio.get_running_loop().time()
         for attempt in range(UPLOADS):
             try:
-                await tools.transfers.upload(collected.path, lambda: lease.urls, refresh=self._pulse.refresh)
+                await tools.transfers.upload(collected.path, lambda: lease.urls, refresh=self._heartbeats.refresh)
             except TransferFailed as error:
                 await self._fail(f"The output could not be stored. {error.detail}", Fault.WORKER)
                 return
             if tools.on_output is not None and (line := await tools.on_output(lease, collected)) is not None:
-                self._pulse.log(line)
+                self._heartbeats.log(line)
             try:
                 await self._tell(
                     lambda: tools.control.complete(
@@ -289,8 +289,8 @@ class Work:
                 if attempt + 1 == UPLOADS:
                     await self._fail(_sentence(error), Fault.JOB)
                     return
-                self._move(Stage.STORING)
-                await self._pulse.refresh()
+                self._move(Phase.STORING)
+                await self._heartbeats.refresh()
             else:
                 break
         tools.typical.stored(lease.workflow_hash, asyncio.get_running_loop().time() - started_at)
@@ -326,7 +326,7 @@ class Work:
         await self._requeue(reason)
 
     async def _fail(self, error: str, fault: Fault, *, retry_after_seconds: float = 0.0) -> None:
-        self._pulse.log(f"Failed: {user_sentence(error)}")
+        self._heartbeats.log(f"Failed: {user_sentence(error)}")
         await self._tell(
             lambda: self._tools.control.fail(
                 self.lease, self._told, error=error, fault=fault, retry_after_seconds=retry_after_seconds
@@ -345,8 +345,8 @@ class Work:
         the heartbeats and answers each verdict with an error would have the job held for ever, so after a while the
         lease is let go, and ends by itself.
         """
-        self._move(Stage.SETTLING)
-        await self._pulse.flush()
+        self._move(Phase.SETTLING)
+        await self._heartbeats.flush()
         loop = asyncio.get_running_loop()
         since, next_word = loop.time(), 0.0
 
@@ -355,9 +355,9 @@ class Work:
             now = loop.time()
             if self.lease.stop is Stop.LOST:
                 raise LeaseLost
-            if now - self._pulse.heard_at > AWAY_SECONDS:
+            if now - self._heartbeats.heard_at > AWAY_SECONDS:
                 since = now
-            if self._pulse.heard_at - since >= self._tools.settings.verdict_timeout_seconds:
+            if self._heartbeats.heard_at - since >= self._tools.settings.verdict_timeout_seconds:
                 raise LeaseLost("The control plane takes heartbeats, but not what became of the job.")
             if now >= next_word:
                 next_word = now + WORD_SECONDS
@@ -367,37 +367,37 @@ class Work:
 
     def _on_event(self, event: JobEvent) -> None:
         lease = self.lease
-        if isinstance(event, JobAccepted | JobStarted) and lease.stage is Stage.WAITING:
-            self._move(Stage.RUNNING)
+        if isinstance(event, JobAccepted | JobStarted) and lease.phase is Phase.WAITING:
+            self._move(Phase.RUNNING)
             self._began_at = asyncio.get_running_loop().time()
             lease.began_at = datetime.now(UTC)
             lease.began_after_seconds = time.monotonic() - lease.received_at
             # at once: until the first node has something to tell it would pass for one that waits
-            self._pulse.progress(0.0)
-            self._pulse.log(f"Running on {event.client_id}.")
+            self._heartbeats.progress(0.0)
+            self._heartbeats.log(f"Running on {event.client_id}.")
             log.info("worker.job_runs", **self._names, server=event.client_id)
         elif isinstance(event, JobProgress):
             title = title_of(lease.graph, event.node_id) if event.node_id in lease.graph else event.class_type
             if title != lease.node_title:
                 lease.node_title = title
-                self._pulse.log(f"{title} ({event.node_id})")
-            self._pulse.progress(
+                self._heartbeats.log(f"{title} ({event.node_id})")
+            self._heartbeats.progress(
                 event.progress, node_id=event.node_id, node=title, step=event.value, steps=event.maximum
             )
             self._tools.on_progress()
-        elif isinstance(event, JobSaid):
-            self._pulse.log(event.line)
-        elif isinstance(event, JobTold):
+        elif isinstance(event, JobPrinted):
+            self._heartbeats.log(event.line)
+        elif isinstance(event, JobNoted):
             lease.about |= event.about
-        if isinstance(event, JobAccepted | JobStarted | JobTold):
+        if isinstance(event, JobAccepted | JobStarted | JobNoted):
             self._note_runs()
 
     def _wait_again(self) -> None:
         """It ran, and has to run once more when there is a server for it."""
         self._began_at = self._ran_seconds = self.lease.began_at = None
         self.lease.node_title = ""
-        self._move(Stage.WAITING)
-        self._pulse.progress(0.0)
+        self._move(Phase.WAITING)
+        self._heartbeats.progress(0.0)
 
     def _note_runs(self) -> None:
         try:
@@ -410,8 +410,8 @@ class Work:
         self._tools.typical.ran(self.lease.workflow_hash, seconds)
         self._tools.metrics.ran(seconds)
 
-    def _move(self, stage: Stage) -> None:
-        self.lease.stage = stage
+    def _move(self, stage: Phase) -> None:
+        self.lease.phase = stage
         self._tools.on_change()
 
     def _end(self, outcome: str, **more: Any) -> None:

@@ -8,10 +8,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Asset", "Lease", "Stage", "Stop", "Urls"]
+__all__ = ["Asset", "Lease", "Phase", "Stop", "Urls"]
 
 
-class Stage(StrEnum):
+class Phase(StrEnum):
     """How far a job has come here. Up to `WAITING` nothing of it has run."""
 
     FETCHING = "fetching"
@@ -75,7 +75,7 @@ class Lease:
     urls: Urls
     # when it came, by a clock that only goes forward
     received_at: float = field(default_factory=time.monotonic)
-    stage: Stage = Stage.FETCHING
+    phase: Phase = Phase.FETCHING
     progress: float = 0.0
     # when it began to run, which may be long after it was fetched
     began_at: datetime | None = None

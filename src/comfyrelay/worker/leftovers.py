@@ -9,8 +9,8 @@ import structlog
 
 from comfyrelay.comfy.outputs import OutputFile
 from comfyrelay.errors import ComfyError
-from comfyrelay.worker.careful import CarefulClient
 from comfyrelay.worker.folders import ComfyFolders
+from comfyrelay.worker.recovering import RecoveringClient
 from comfyrelay.worker.servers import Servers
 from comfyrelay.worker.state import State
 
@@ -65,7 +65,7 @@ class Leftovers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _sweep(self, server: CarefulClient, prompt_id: str) -> None:
+    async def _sweep(self, server: RecoveringClient, prompt_id: str) -> None:
         pause = FIRST_PAUSE_SECONDS
         while (files := await _left_by(server, prompt_id)) is None:
             await asyncio.sleep(pause)
@@ -75,7 +75,7 @@ class Leftovers:
         del self._tasks[prompt_id]
 
 
-async def _left_by(server: CarefulClient, prompt_id: str) -> Sequence[OutputFile] | None:
+async def _left_by(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:
     """What a run has made, as far as only the server knows; `None` while it is not over, or the server is away."""
     with suppress(ComfyError):
         if prompt_id not in await server.prompts():

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from comfyrelay import __version__
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.worker.lease import Lease, Stage
+from comfyrelay.worker.lease import Lease, Phase
 from comfyrelay.worker.settings import Provider
 
 __all__ = ["OUTCOMES", "Metrics"]
@@ -104,7 +104,7 @@ class Metrics:
         """Read these, in the loop that runs now, whenever somebody asks."""
 
         def look(figures: _Figures) -> None:
-            figures.held = Counts(lease.stage.value for lease in held())
+            figures.held = Counts(lease.phase.value for lease in held())
             figures.online = {provider: len(servers.online(provider)) for provider in PROVIDERS}
             figures.is_up = control.is_up
             figures.cache_hits, figures.cache_misses, figures.cache_bytes = cache.hits, cache.misses, cache.bytes
@@ -153,13 +153,13 @@ class _Live(Collector):
         now = time.monotonic()
         for provider, runs in self._running.items():
             self._figures.busy[provider] += runs * (now - self._changed_at)
-        self._running = Counts(lease.provider for lease in self._held() if lease.stage is Stage.RUNNING)
+        self._running = Counts(lease.provider for lease in self._held() if lease.phase is Phase.RUNNING)
         self._changed_at = now
 
     def collect(self) -> Iterator[Metric]:
         figures = self._look_now()
         held = GaugeMetricFamily("comfyrelay_worker_held", "Jobs that are held, by stage.", labels=["stage"])
-        for stage in Stage:
+        for stage in Phase:
             held.add_metric([stage.value], figures.held[stage.value])
         yield held
         online = GaugeMetricFamily(

@@ -15,9 +15,9 @@ from comfyrelay.errors import (
     Unauthorized,
 )
 from comfyrelay.worker.capabilities import Capabilities
+from comfyrelay.worker.capacity import Capacity
 from comfyrelay.worker.control import LONGEST_PAUSE_SECONDS, Control
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.room import Room
 from comfyrelay.worker.servers import Servers
 
 __all__ = ["Poller"]
@@ -35,7 +35,7 @@ class Poller:
         self,
         control: Control,
         *,
-        room: Callable[[], Room | None],
+        room: Callable[[], Capacity | None],
         servers: Servers,
         capabilities: Capabilities,
         accept: Callable[[Lease], None],
@@ -98,14 +98,14 @@ class Poller:
     def _is_paused(self) -> bool:
         return asyncio.get_running_loop().time() < self._not_before
 
-    async def _some_room(self) -> Room:
+    async def _some_room(self) -> Capacity:
         while True:
             self._changed.clear()
             if not self._is_paused and (room := self._room()) is not None:
                 return room
             await self._changed.wait()
 
-    async def _ask(self, room: Room, pause: float) -> float:
+    async def _ask(self, room: Capacity, pause: float) -> float:
         """One poll; returns how long to wait before the next."""
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
@@ -141,7 +141,7 @@ class Poller:
             return 0.0
         return min(max(pause * 2, SOONEST_SECONDS), LONGEST_PAUSE_SECONDS)
 
-    async def _answered(self, polling: "asyncio.Task[Lease | None]", room: Room) -> bool:
+    async def _answered(self, polling: "asyncio.Task[Lease | None]", room: Capacity) -> bool:
         """Wait for the answer; false when it is no longer wanted, because what was asked for cannot be run now."""
         while not polling.done():
             waking = asyncio.create_task(self._changed.wait())
@@ -152,7 +152,7 @@ class Poller:
                 return False
         return True
 
-    def _is_outdated(self, room: Room) -> bool:
+    def _is_outdated(self, room: Capacity) -> bool:
         """Whether what was asked for cannot be run any more, or more can. That there is no room for one more just now
         is no reason: a poll that is cut off may cost a lease that is given back for nothing."""
         if self._is_paused or any(not self._servers.slots(name) for name in room.providers):

@@ -10,7 +10,7 @@ import structlog
 
 from comfyrelay.errors import ComfyError
 from comfyrelay.settings import ENV_PREFIX
-from comfyrelay.worker.careful import CarefulClient
+from comfyrelay.worker.recovering import RecoveringClient
 from comfyrelay.worker.settings import SECRET_NAMES
 
 __all__ = ["Restarts"]
@@ -36,7 +36,7 @@ class Restarts:
         self._wait_seconds = wait_seconds
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def look_after(self, name: str, client: CarefulClient) -> None:
+    def look_after(self, name: str, client: RecoveringClient) -> None:
         """A server is offline: restart it if it does not come back."""
         if self._command and (name not in self._tasks or self._tasks[name].done()):
             self._tasks[name] = asyncio.create_task(self._heal(name, client))
@@ -46,7 +46,7 @@ class Restarts:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _heal(self, name: str, client: CarefulClient) -> None:
+    async def _heal(self, name: str, client: RecoveringClient) -> None:
         if not client.is_sick and await _is_fit_within(client, self._wait_seconds):
             return
         self.under_way.add(name)
@@ -58,7 +58,7 @@ class Restarts:
         self.under_way.discard(name)
         self._on_change()
 
-    async def _run_command(self, client: CarefulClient) -> bool:
+    async def _run_command(self, client: RecoveringClient) -> bool:
         log.warning("worker.restarting_comfyui", server=client.url)
         try:
             process = await asyncio.create_subprocess_exec(
@@ -95,7 +95,7 @@ def _variables(url: str) -> dict[str, str]:
     return {**inherited, "COMFYUI_URL": url}
 
 
-async def _is_fit_within(client: CarefulClient, seconds: float) -> bool:
+async def _is_fit_within(client: RecoveringClient, seconds: float) -> bool:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:

@@ -30,8 +30,8 @@ from comfyrelay.pool import (
     SmartFailover,
     WorkflowPool,
 )
-from comfyrelay.worker.careful import MARK, CarefulClient
 from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.recovering import MARK, RecoveringClient
 from comfyrelay.worker.restarts import Restarts
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import Held
@@ -40,7 +40,7 @@ __all__ = ["ClientMaker", "Ran", "Servers"]
 
 log = structlog.get_logger(__name__)
 
-ClientMaker = Callable[[str, RunTimeouts], CarefulClient]
+ClientMaker = Callable[[str, RunTimeouts], RecoveringClient]
 
 # A job that waits for servers which are all gone is given back after this.
 OFFLINE_SECONDS = 10.0
@@ -81,7 +81,7 @@ class Servers:
         self._max_concurrency = settings.max_concurrency
         self._restarts = Restarts(shlex.split(settings.comfyui_restart_command or ""), on_change=on_change)
         timeouts = RunTimeouts(run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds)
-        self._own: dict[str, CarefulClient] = {}
+        self._own: dict[str, RecoveringClient] = {}
         self._cloud: dict[str, CloudClient] = {}
         if "self_hosted" in settings.providers:
             make = make_client or _comfy_client
@@ -113,14 +113,14 @@ class Servers:
         self._reasons: dict[str, str | None] = {}
 
     @property
-    def own(self) -> Sequence[CarefulClient]:
+    def own(self) -> Sequence[RecoveringClient]:
         return tuple(self._own.values())
 
     @property
     def cloud(self) -> Sequence[CloudClient]:
         return tuple(self._cloud.values())
 
-    def find(self, client_id: str) -> CarefulClient | None:
+    def find(self, client_id: str) -> RecoveringClient | None:
         """One of the ComfyUI servers, by its name here."""
         return self._own.get(client_id)
 
@@ -295,8 +295,8 @@ def _why_away(url: str, reason: str | None) -> str:
     return told if url in told else f"ComfyUI at {url} cannot be used: {told}"
 
 
-def _comfy_client(url: str, timeouts: RunTimeouts) -> CarefulClient:
-    return CarefulClient(url, timeouts=timeouts)
+def _comfy_client(url: str, timeouts: RunTimeouts) -> RecoveringClient:
+    return RecoveringClient(url, timeouts=timeouts)
 
 
 async def _first(job: Job, giving_up: asyncio.Task[None]) -> RunResult:

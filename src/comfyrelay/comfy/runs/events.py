@@ -6,7 +6,7 @@ from typing import Any
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 
-__all__ = ["Finished", "NodeStarted", "Output", "Preview", "Queued", "RunEvent", "Said", "Started", "Step", "Told"]
+__all__ = ["Finished", "NodeStarted", "Noted", "Output", "Preview", "Printed", "Queued", "RunEvent", "Started", "Step"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class Printed:
     """What runs has printed a line. Graphs print none; a script does."""
 
     prompt_id: str
@@ -71,8 +71,8 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
-    """What is to be kept of this run however it ends: of a script, its command. Told also while it is being stopped."""
+class Noted:
+    """What is to be kept of this run however it ends: of a script, its command. It comes also while it stops."""
 
     prompt_id: str
     about: Mapping[str, Any]
@@ -84,4 +84,4 @@ class Finished:
     result: RunResult
 
 
-RunEvent = Queued | Started | NodeStarted | Step | Preview | Output | Said | Told | Finished
+RunEvent = Queued | Started | NodeStarted | Step | Preview | Output | Printed | Noted | Finished

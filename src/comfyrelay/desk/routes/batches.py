@@ -12,7 +12,7 @@ from comfyrelay.desk.batches.copies import folder_name
 from comfyrelay.desk.batches.expand import LARGEST_SEED, ROLES, Mode, SeedMode, SeedPlan, expand
 from comfyrelay.desk.batches.expand import Item as ExpandedItem
 from comfyrelay.desk.batches.folders import inputs_in
-from comfyrelay.desk.notifications.notify import why_unusable, without_secrets
+from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.presets import Applied, apply_preset
@@ -83,11 +83,13 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     # of what was asked for: seeds are drawn and files copied anew each time
     asked = digest(body.model_dump(mode="json", exclude={"idempotency_key"}))
     if body.idempotency_key is not None:
-        known = await engine.batches.known(user.tenant_id, idempotency_key=body.idempotency_key, request_digest=asked)
+        known = await engine.jobs.batches.known(
+            user.tenant_id, idempotency_key=body.idempotency_key, request_digest=asked
+        )
         if known is not None:
             return Answer(data=batch_body(known), message="Submitted before.")
-    effect_id = (await engine.catalogue.effect(body.effect_slug)).effect.id if body.effect_slug else None
-    target = await engine.submit.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
+    effect_id = (await engine.catalogue.effects.get(body.effect_slug)).effect.id if body.effect_slug else None
+    target = await engine.jobs.submit.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
     folder = folder_name(body.output_folder) if body.output_folder else None
     await asyncio.to_thread(_check_urls, body.notify_urls)
     is_script = target.workflow.kind == WorkflowKind.SCRIPT
@@ -108,8 +110,8 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
         roles=_roles(target),
     )
     files = {} if is_script else await _kept(inputs, context, user)
-    names = await engine.uploads.names(user, body.input_file_ids) if body.input_file_ids else {}
-    batch, _ = await engine.batches.submit_once(
+    names = await engine.jobs.uploads.names(user, body.input_file_ids) if body.input_file_ids else {}
+    batch, _ = await engine.jobs.batches.submit_once(
         BatchRequest(
             tenant_id=user.tenant_id,
             user_id=user.id,
@@ -198,11 +200,11 @@ def _plan(body: NewDeskBatch, target: Target, given: Mapping[str, Any]) -> SeedP
 
 
 async def _preset(body: NewDeskBatch, target: Target, context: Context, user: User) -> Applied:
-    kept = (await context.engine.presets.named(user.tenant_id, body.preset)).settings if body.preset else {}
+    kept = (await context.engine.catalogue.presets.named(user.tenant_id, body.preset)).settings if body.preset else {}
     return apply_preset(kept, target.properties)
 
 
 async def _kept(inputs: Sequence[Path | str | None], context: Context, user: User) -> dict[Path | str, str]:
     """Files of the input folder, copied to where jobs find them; somebody may change them while the batch waits."""
-    taken = await context.engine.uploads.take(user, [each for each in inputs if isinstance(each, Path)])
+    taken = await context.engine.jobs.uploads.take(user, [each for each in inputs if isinstance(each, Path)])
     return {each: each if isinstance(each, str) else taken[each] for each in inputs if each is not None}

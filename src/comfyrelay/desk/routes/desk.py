@@ -5,7 +5,7 @@ from datetime import datetime
 from fastapi import APIRouter, FastAPI, Request
 
 from comfyrelay import __version__
-from comfyrelay.desk.notifications.notify import Occasion
+from comfyrelay.desk.notifications.notifier import Occasion
 from comfyrelay.desk.routes import batches, graphs, page, scripts
 from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.desk.state import DeskState
@@ -66,7 +66,7 @@ async def desk(request: Request, _user: CurrentUser) -> Answer[DeskBody]:
             data_dir=str(state.data_dir),
             input_folder=str(state.input_folder),
             output_folder=str(state.output_folder),
-            script_workflow=SLUG if request.app.state.script is not None else None,
+            script_workflow=SLUG if state.script is not None else None,
             notifications=NotificationsBody(
                 urls=list(state.notify_urls),
                 on=list(state.notify_on),

@@ -52,7 +52,7 @@ async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: 
         output_extension=described.output_extension,
         output_mime_type=described.output_mime_type,
     )
-    made = await context.engine.own_workflows.create_once(user.tenant_id, new)
+    made = await context.engine.catalogue.own_workflows.create_once(user.tenant_id, new)
     return Answer(
         data=DescribedBody(workflow=workflow_body(made), roles=described.roles, positions=_positions(described)),
         message=message,

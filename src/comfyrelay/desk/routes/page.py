@@ -119,7 +119,7 @@ async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer
     """Whether the worker is well, how many jobs are where, and what runs and comes next."""
     state: DeskState = request.app.state.desk
     glance = await _overview(context).glance(user.tenant_id, limit=MOST_WAITING)
-    workers = (await context.engine.fleets.workers(limit=1)).items
+    workers = (await context.engine.fleet.views.workers(limit=1)).items
     worker = (
         WorkerNow(
             state=WorkerState(workers[0].state),

@@ -74,7 +74,7 @@ async def preview(body: ScriptJob, request: Request, _user: CurrentUser) -> Answ
 
 
 def _settings(request: Request) -> ScriptSettings:
-    found: ScriptSettings | None = request.app.state.script
+    found: ScriptSettings | None = request.app.state.desk.script
     if found is None:
         raise NotFound("No script is configured: add [desk.script] to comfyrelay.toml.")
     return found

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.runs.events import Queued, Said, Started, Step, Told
+from comfyrelay.comfy.runs.events import Noted, Printed, Queued, Started, Step
 from comfyrelay.comfy.runs.history import Prompt
 from comfyrelay.comfy.runs.streams import safely
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
@@ -21,8 +21,8 @@ from comfyrelay.desk.scripts.reading import new_media
 from comfyrelay.desk.scripts.script import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
 from comfyrelay.desk.scripts.workflow import NODE_ID, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
-from comfyrelay.worker.careful import MARK, CarefulClient
 from comfyrelay.worker.control import storable
+from comfyrelay.worker.recovering import MARK, RecoveringClient
 from comfyrelay.worker.state import Held
 
 __all__ = ["ScriptClient"]
@@ -41,7 +41,7 @@ BEFORE = "_queue_before"
 FEWEST_LETTERS = 8
 
 
-class ScriptClient(CarefulClient):
+class ScriptClient(RecoveringClient):
     """Runs the document of a script as the configuration says, and every other graph on ComfyUI."""
 
     def __init__(self, url: str, settings: ScriptSettings, *, timeouts: RunTimeouts, log_folder: Path) -> None:
@@ -84,12 +84,12 @@ class ScriptClient(CarefulClient):
         run_id = f"script-{uuid4()}"
         log_path = await asyncio.to_thread(_new_log, self._log_folder, run_id)
         before = set(await self.prompts())
-        lines = _Lines(lambda line: on_event(Said(prompt_id=run_id, line=line)))
+        lines = _Lines(lambda line: on_event(Printed(prompt_id=run_id, line=line)))
         on_event(Queued(prompt_id=run_id))
         on_event(Started(prompt_id=run_id))
         argv = await asyncio.to_thread(self._runner.command, job)
         # first of all: whatever becomes of it, this is what was run
-        on_event(Told(prompt_id=run_id, about={"argv": argv, "log": str(log_path), BEFORE: sorted(before)}))
+        on_event(Noted(prompt_id=run_id, about={"argv": argv, "log": str(log_path), BEFORE: sorted(before)}))
         lines.say(f"$ {shown(argv)}")
         lines.say(f"Everything that it prints is in {log_path}")
 
@@ -108,7 +108,7 @@ class ScriptClient(CarefulClient):
             )
 
         def on_stopped(result: ScriptResult) -> None:
-            on_event(Told(prompt_id=run_id, about=_about(result, result.outputs, log_path)))
+            on_event(Noted(prompt_id=run_id, about=_about(result, result.outputs, log_path)))
 
         begun = time.time()
         watching = asyncio.create_task(self._note_prompts(before, on_event))
@@ -119,7 +119,7 @@ class ScriptClient(CarefulClient):
             lines.end()
             outputs = await self._outputs(result, begun)
             about = _about(result, outputs, log_path)
-            on_event(Told(prompt_id=run_id, about=about))
+            on_event(Noted(prompt_id=run_id, about=about))
             return _judged(run_id, result, outputs, about, seconds=time.time() - begun)
         except BaseException:
             # nobody waits any more for what the script has left in ComfyUI's queue

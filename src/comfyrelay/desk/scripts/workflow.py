@@ -111,20 +111,19 @@ class ScriptCheck:
 async def furnish_script(engine: Engine, user: User, settings: ScriptSettings | None) -> None:
     """The workflow of the script that is configured: made at the first start with one, brought up to date at others."""
     try:
-        known = (await engine.workflows.get(SLUG)).workflow
+        known = (await engine.catalogue.workflows.get(SLUG)).workflow
     except NotFound:
         known = None
     is_other = known is not None and known.kind != WorkflowKind.SCRIPT
     if settings is None:
         if known is not None and not is_other:
-            await engine.workflows.change(SLUG, {"is_active": False})
+            await engine.catalogue.workflows.change(SLUG, {"is_active": False})
         return
     if is_other:
         raise ConfigurationError(
             f"A workflow of yours is called {SLUG!r}, as that of [desk.script] is. Start the desk without "
             "[desk.script] and remove the workflow."
         )
-    engine.submit.checks[WorkflowKind.SCRIPT] = ScriptCheck(settings)
     name = settings.script.name if settings.script is not None else "comfyrelay batch-i2v"
     fields: dict[str, Any] = {
         "name": f"Script: {name}",
@@ -135,6 +134,6 @@ async def furnish_script(engine: Engine, user: User, settings: ScriptSettings | 
         "output_mime_type": guess_media_type(f"x.{settings.output_extension}") or "video/mp4",
     }
     if known is None:
-        await engine.catalogue.create_workflow(slug=SLUG, tenant_id=user.tenant_id, kind=WorkflowKind.SCRIPT, **fields)
+        await engine.catalogue.workflows.create(slug=SLUG, tenant_id=user.tenant_id, kind=WorkflowKind.SCRIPT, **fields)
     else:
-        await engine.workflows.change(SLUG, {**fields, "is_active": True})
+        await engine.catalogue.workflows.change(SLUG, {**fields, "is_active": True})

@@ -2,12 +2,12 @@
 
 from fastapi import status
 
+from comfyrelay.domain.uploads import NewUpload
 from comfyrelay.server.admin.models import AssetBody, NewAsset
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.base.answers import Answer
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.services.jobs.uploads import NewUpload
 
 __all__ = ["router"]
 
@@ -17,7 +17,7 @@ router = admin_router("/assets")
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(413, 422))
 async def begin_upload(body: NewAsset, context: ContextOf) -> Answer[AssetBody]:
     """Announce a file, and hear where its bytes go and how a default or an override names it."""
-    upload = await context.engine.effect_assets.begin(NewUpload(**body.model_dump()))
+    upload = await context.engine.catalogue.assets.begin(NewUpload(**body.model_dump()))
     data = AssetBody(
         path=upload.path,
         upload_url=upload.signed.url,

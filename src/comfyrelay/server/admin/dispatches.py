@@ -48,20 +48,22 @@ async def list_dispatches(
     wanted = DispatchFilter(
         status=status, stage=stage, tenant_id=tenant, worker_id=worker, batch_id=batch, search=search
     )
-    page = await context.engine.inspection.dispatches(wanted, workflow_slug=workflow, cursor=cursor, limit=limit)
+    page = await context.engine.operations.inspection.dispatches(
+        wanted, workflow_slug=workflow, cursor=cursor, limit=limit
+    )
     return Answer(data=Page(items=[_body(each) for each in page.items], next_cursor=page.next_cursor))
 
 
 @router.get("/{dispatch_id}", responses=may_answer(404, 422))
 async def get_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[DispatchBody]:
-    return Answer(data=_body(await context.engine.inspection.dispatch(dispatch_id)))
+    return Answer(data=_body(await context.engine.operations.inspection.dispatch(dispatch_id)))
 
 
 @router.post("/{dispatch_id}/cancel", responses=may_answer(404, 409, 422))
 async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[DispatchBody]:
     """Cancel a job: at once when it waits, by asking its worker when it runs."""
-    view = await context.engine.inspection.cancel(dispatch_id)
-    context.engine.stops.hint()
+    view = await context.engine.operations.inspection.cancel(dispatch_id)
+    context.engine.queue.stops.hint()
     done = "Canceled." if view.dispatch.is_terminal else "The worker is asked to stop."
     return Answer(data=_body(view), message=done)
 
@@ -69,7 +71,7 @@ async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer
 @router.post("/{dispatch_id}/retry", responses=may_answer(404, 409, 422, 429))
 async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[RetriedBody]:
     """A failed or canceled job again, as a new job of its tenant's, which pays for it."""
-    retried = await context.engine.inspection.retry(dispatch_id)
+    retried = await context.engine.operations.inspection.retry(dispatch_id)
     data = RetriedBody(
         job_id=retried.job.id,
         retry_of=retried.job.retry_of or "",
@@ -81,14 +83,14 @@ async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[
 @router.post("/{dispatch_id}/priority", responses=may_answer(404, 409, 422))
 async def set_priority(dispatch_id: DispatchId, body: NewPriority, context: ContextOf) -> Answer[DispatchBody]:
     """Let a job go before or after others; higher goes first."""
-    view = await context.engine.inspection.set_priority(dispatch_id, body.priority)
+    view = await context.engine.operations.inspection.set_priority(dispatch_id, body.priority)
     return Answer(data=_body(view), message="Changed.")
 
 
 @router.get("/{dispatch_id}/waiting", responses=may_answer(404, 422))
 async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[WaitingBody]:
     """Why a job is waiting: one reason, in words and in data."""
-    return Answer(data=WaitingBody(**asdict(await context.engine.inspection.waiting(dispatch_id))))
+    return Answer(data=WaitingBody(**asdict(await context.engine.operations.inspection.waiting(dispatch_id))))
 
 
 def _body(view: DispatchView) -> DispatchBody:

@@ -9,7 +9,7 @@ from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.fields import Limit, SlugInPath
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.services.catalogue.catalogue import EffectView
+from comfyrelay.services.catalogue.effects import EffectView
 
 __all__ = ["router"]
 
@@ -25,7 +25,7 @@ async def list_effects(
     cursor: TextCursor = None,
 ) -> Answer[Page[EffectBody]]:
     """All effects by slug, those that are switched off too."""
-    page = await context.engine.catalogue.effects(
+    page = await context.engine.catalogue.effects.page(
         workflow_slug=workflow, is_active=is_active, cursor=cursor, limit=limit
     )
     return Answer(data=Page(items=[_body(each) for each in page.items], next_cursor=page.next_cursor))
@@ -34,25 +34,25 @@ async def list_effects(
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
 async def create_effect(body: NewEffect, context: ContextOf) -> Answer[EffectBody]:
     """Offer a workflow to users, at a price."""
-    effect = await context.engine.catalogue.create_effect(**body.model_dump())
+    effect = await context.engine.catalogue.effects.create(**body.model_dump())
     return Answer(data=_body(EffectView(effect=effect, workflow_slug=body.workflow_slug)), message="Made.")
 
 
 @router.get("/{slug}", responses=may_answer(404, 422))
 async def get_effect(slug: SlugInPath, context: ContextOf) -> Answer[EffectBody]:
-    return Answer(data=_body(await context.engine.catalogue.effect(slug)))
+    return Answer(data=_body(await context.engine.catalogue.effects.get(slug)))
 
 
 @router.patch("/{slug}", responses=may_answer(404, 409, 422))
 async def change_effect(slug: SlugInPath, body: EffectPatch, context: ContextOf) -> Answer[EffectBody]:
     """Change what is sent. Jobs that were submitted before keep their price and what they run."""
-    return Answer(data=_body(await context.engine.catalogue.change_effect(slug, body.changes())), message="Changed.")
+    return Answer(data=_body(await context.engine.catalogue.effects.change(slug, body.changes())), message="Changed.")
 
 
 @router.delete("/{slug}", responses=may_answer(404, 422))
 async def delete_effect(slug: SlugInPath, context: ContextOf) -> Answer[Deleted]:
     """Take an effect away; jobs that were submitted with it go on."""
-    await context.engine.catalogue.delete_effect(slug)
+    await context.engine.catalogue.effects.delete(slug)
     return Answer(data=Deleted(slug=slug), message="Deleted.")
 
 

@@ -20,14 +20,14 @@ async def list_tenants(
     context: ContextOf, search: AnyId = None, limit: Limit = 50, cursor: TextCursor = None
 ) -> Answer[Page[TenantBody]]:
     """Tenants with their users and balances, newest first; `search` is a part of an email address."""
-    page = await context.engine.inspection.tenants(email=search, cursor=cursor, limit=limit)
+    page = await context.engine.operations.inspection.tenants(email=search, cursor=cursor, limit=limit)
     return Answer(data=Page(items=[_body(each) for each in page.items], next_cursor=page.next_cursor))
 
 
 @router.post("/tenants/{tenant_id}/credits", responses=may_answer(404, 409, 422))
 async def credit_tenant(tenant_id: TenantId, body: NewCredits, context: ContextOf) -> Answer[Credited]:
     """Add tokens to a wallet, once for each reference."""
-    balance = await context.engine.ledger.credit(
+    balance = await context.engine.accounts.ledger.credit(
         tenant_id,
         body.amount,
         reference=body.reference,
@@ -42,7 +42,9 @@ async def list_audit_logs(
     context: ContextOf, worker: AnyId = None, event: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[AuditBody]]:
     """What workers did and what was done to them, newest first."""
-    page = await context.engine.inspection.audit_logs(worker_id=worker, event=event, cursor=cursor, limit=limit)
+    page = await context.engine.operations.inspection.audit_logs(
+        worker_id=worker, event=event, cursor=cursor, limit=limit
+    )
     return Answer(data=Page(items=[audit_body(each) for each in page.items], next_cursor=page.next_cursor))
 
 

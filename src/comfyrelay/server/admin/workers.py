@@ -32,7 +32,9 @@ async def list_workers(
     cursor: TextCursor = None,
 ) -> Answer[Page[WorkerSummary]]:
     """Workers by their ids; `fleet` is the slug of a fleet."""
-    page = await context.engine.fleets.workers(fleet_slug=fleet, stage=stage, state=state, cursor=cursor, limit=limit)
+    page = await context.engine.fleet.views.workers(
+        fleet_slug=fleet, stage=stage, state=state, cursor=cursor, limit=limit
+    )
     items = [WorkerSummary(**_fields(each)) for each in page.items]
     return Answer(data=Page(items=items, next_cursor=page.next_cursor))
 
@@ -43,7 +45,7 @@ async def list_worker_audit_logs(
     worker_id: WorkerId, context: ContextOf, event: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[AuditBody]]:
     """What a worker did and what was done to it, newest first; also of one that has left."""
-    page = await context.engine.inspection.audit_logs_of(worker_id, event=event, cursor=cursor, limit=limit)
+    page = await context.engine.operations.inspection.audit_logs_of(worker_id, event=event, cursor=cursor, limit=limit)
     return Answer(data=Page(items=[audit_body(each) for each in page.items], next_cursor=page.next_cursor))
 
 
@@ -56,7 +58,7 @@ async def get_worker(worker_id: WorkerId, context: ContextOf) -> Answer[WorkerBo
 @router.post("/{worker_id:path}/approve", responses=may_answer(404, 422))
 async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[WorkerBody]:
     """Let a worker that was revoked work again."""
-    await context.engine.workers.set_approved(worker_id, is_approved=True, by=admin.id)
+    await context.engine.fleet.workers.set_approved(worker_id, is_approved=True, by=admin.id)
     context.forget_worker(worker_id)
     return Answer(data=await _worker(context, worker_id), message="Approved.")
 
@@ -64,36 +66,36 @@ async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) 
 @router.post("/{worker_id:path}/revoke", responses=may_answer(404, 422))
 async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[WorkerBody]:
     """Shut a worker out. Its leases are requeued without penalty, and what it still says of them is not heard."""
-    await context.engine.workers.set_approved(worker_id, is_approved=False, by=admin.id)
+    await context.engine.fleet.workers.set_approved(worker_id, is_approved=False, by=admin.id)
     context.forget_worker(worker_id)
-    context.engine.stops.hint()
+    context.engine.queue.stops.hint()
     return Answer(data=await _worker(context, worker_id), message="Revoked.")
 
 
 @router.post("/{worker_id:path}/drain", responses=may_answer(404, 422))
 async def drain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[WorkerBody]:
     """Let a worker finish what it has and give it nothing new."""
-    await context.engine.workers.set_draining(worker_id, is_draining=True, by=admin.id)
+    await context.engine.fleet.workers.set_draining(worker_id, is_draining=True, by=admin.id)
     return Answer(data=await _worker(context, worker_id), message="Draining.")
 
 
 @router.post("/{worker_id:path}/undrain", responses=may_answer(404, 422))
 async def undrain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[WorkerBody]:
     """Give a draining worker jobs again."""
-    await context.engine.workers.set_draining(worker_id, is_draining=False, by=admin.id)
+    await context.engine.fleet.workers.set_draining(worker_id, is_draining=False, by=admin.id)
     return Answer(data=await _worker(context, worker_id), message="No longer draining.")
 
 
 @router.post("/{worker_id:path}/rotate-token", responses=may_answer(404, 422))
 async def rotate_worker_token(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[RotatedToken]:
     """Give a worker another token, shown this once. The old one works nowhere any more after 5 seconds."""
-    token = await context.engine.workers.rotate_token(worker_id, by=admin.id)
+    token = await context.engine.fleet.workers.rotate_token(worker_id, by=admin.id)
     context.forget_worker(worker_id)
     return Answer(data=RotatedToken(worker_id=worker_id, token=token), message="The old token is no longer valid.")
 
 
 async def _worker(context: Context, worker_id: str) -> WorkerBody:
-    return _body(await context.engine.fleets.worker(worker_id))
+    return _body(await context.engine.fleet.views.worker(worker_id))
 
 
 def _fields(worker: ListedWorker) -> dict[str, Any]:

@@ -37,7 +37,9 @@ async def list_workflows(
     cursor: TextCursor = None,
 ) -> Answer[Page[WorkflowSummary]]:
     """The catalogue's workflows by slug; with `tenant_id`, those private to a tenant."""
-    page = await context.engine.workflows.page(tenant_id=tenant_id, is_active=is_active, cursor=cursor, limit=limit)
+    page = await context.engine.catalogue.workflows.page(
+        tenant_id=tenant_id, is_active=is_active, cursor=cursor, limit=limit
+    )
     items = [WorkflowSummary(**_fields(each)) for each in page.items]
     return Answer(data=Page(items=items, next_cursor=page.next_cursor))
 
@@ -47,13 +49,14 @@ async def create_workflow(body: NewWorkflow, context: ContextOf) -> Answer[Workf
     """Register a graph, in ComfyUI's API format. The slug is there for good."""
     fields = body.model_dump(exclude={"properties"})
     fields["properties"] = [each.model_dump(mode="json", exclude_unset=True) for each in body.properties]
-    return _answer(await context.engine.workflows.create(fields), "Registered")
+    workflow = await context.engine.catalogue.workflows.create(**fields)
+    return _answer(await context.engine.catalogue.workflows.get(workflow.slug), "Registered")
 
 
 @router.get("/{slug}", responses=may_answer(404, 422))
 async def get_workflow(slug: SlugInPath, context: ContextOf) -> Answer[WorkflowBody]:
     """A workflow with its graph, and warnings where something in it looks like a mistake."""
-    return Answer(data=_body(await context.engine.workflows.get(slug)))
+    return Answer(data=_body(await context.engine.catalogue.workflows.get(slug)))
 
 
 @router.patch("/{slug}", responses=may_answer(404, 409, 422))
@@ -62,13 +65,13 @@ async def change_workflow(slug: SlugInPath, body: WorkflowPatch, context: Contex
     changes = body.changes()
     if body.properties is not None:
         changes["properties"] = [each.model_dump(mode="json", exclude_unset=True) for each in body.properties]
-    return _answer(await context.engine.workflows.change(slug, changes), "Changed")
+    return _answer(await context.engine.catalogue.workflows.change(slug, changes), "Changed")
 
 
 @router.delete("/{slug}", responses=may_answer(404, 409, 422))
 async def delete_workflow(slug: SlugInPath, context: ContextOf) -> Answer[Deleted]:
     """Delete a workflow that no effect uses and of which no job is under way."""
-    await context.engine.workflows.delete(slug)
+    await context.engine.catalogue.workflows.delete(slug)
     return Answer(data=Deleted(slug=slug), message="Deleted.")
 
 
@@ -77,7 +80,7 @@ async def validate_workflow(
     slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: TextCursor = None
 ) -> Answer[Validated]:
     """Which nodes and models of the graph the workers that have it assigned lack, as far as they report them."""
-    found = await context.engine.workflows.inspect(slug, cursor=cursor, limit=limit)
+    found = await context.engine.catalogue.workflows.inspect(slug, cursor=cursor, limit=limit)
     checks = [_check(each) for each in found.workers.items]
     data = Validated(
         text=found.text,

@@ -10,7 +10,7 @@ from comfyrelay.server.base.limits import RateLimit
 from comfyrelay.server.base.remembered import Remembered
 from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.server.operation.measuring import Metrics
-from comfyrelay.services.accounts.accounts import hash_of
+from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.store.central.tenants import User
@@ -34,7 +34,7 @@ class Context:
         self.registrations = RateLimit(self.settings.requests_per_minute)
         self.sign_ins = RateLimit(self.settings.requests_per_minute)
         self.metrics = Metrics(self.engine)
-        self.user_of: Remembered[User] = Remembered(self.engine.accounts.owner)
+        self.user_of: Remembered[User] = Remembered(self.engine.accounts.sign_in.owner)
         self.worker_of: Remembered[Worker] = Remembered(self._worker)
 
     @property
@@ -44,9 +44,9 @@ class Context:
     async def stop_waiting(self) -> None:
         """Answer everybody who waits, so that the server can stop."""
         self.stopping.set()
-        self.engine.stops.close()
-        self.engine.events.close()
-        await self.engine.claimer.stop()
+        self.engine.queue.stops.close()
+        self.engine.jobs.events.close()
+        await self.engine.queue.polls.stop()
 
     def forget_worker(self, worker_id: str) -> None:
         """Something about the worker has changed that its next call must know."""
@@ -57,7 +57,7 @@ class Context:
         self.user_of.forget(lambda other: other.id == user.id)
 
     async def _worker(self, secret: str) -> Worker | None:
-        return await self.engine.workers.by_token(hash_of(secret))
+        return await self.engine.fleet.workers.by_token(hash_of(secret))
 
 
 # A dependency that is no coroutine is run in a thread of its own, which costs more than most of our answers.

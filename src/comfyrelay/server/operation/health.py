@@ -32,5 +32,5 @@ async def healthz() -> Answer[Alive]:
 @router.get("/readyz", responses=may_answer(503))
 async def readyz(context: ContextOf) -> Answer[Ready]:
     """The databases answer and are up to date, and object storage can be used; 503 says which of them cannot."""
-    checked = await context.engine.readiness.check()
+    checked = await context.engine.operations.readiness.check()
     return Answer(data=Ready(status="degraded" if checked.problems else "ok", problems=checked.problems))

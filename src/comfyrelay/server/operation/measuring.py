@@ -54,13 +54,13 @@ class Metrics:
 
     async def render(self) -> bytes:
         """Everything as Prometheus reads it. What the databases say may be a few seconds old."""
-        figures = await self._engine.measures.figures()
+        figures = await self._engine.operations.measures.figures()
         # no await from here on: two who ask at once must not mix
         self._set(figures)
         return generate_latest(self.registry)
 
     def _set(self, figures: Figures) -> None:
-        self._parked.set(self._engine.claimer.parked)
+        self._parked.set(self._engine.queue.polls.parked)
         self._suspects.set(figures.suspects)
         _set_all(self._depth, {(each.workflow, each.stage): each.depth for each in figures.queues})
         _set_all(self._age, {(each.workflow, each.stage): each.oldest_seconds for each in figures.queues})
@@ -87,12 +87,12 @@ class _Counts(Collector):
     def collect(self) -> Iterator[Metric]:
         ended = CounterMetricFamily("comfyrelay_jobs_ended", "Jobs by how they ended.", labels=["status"])
         for status in sorted(TERMINAL_JOB):
-            ended.add_metric([status], self._engine.measures.ended[status])
+            ended.add_metric([status], self._engine.operations.measures.ended[status])
         yield ended
         about = "Attempts to deliver a webhook, by what came of them: pending ones are tried again."
         sent = CounterMetricFamily("comfyrelay_webhook_attempts", about, labels=["status"])
         for word in DeliveryStatus:
-            sent.add_metric([word], self._engine.deliveries.attempts[word])
+            sent.add_metric([word], self._engine.webhooks.deliveries.attempts[word])
         yield sent
 
 

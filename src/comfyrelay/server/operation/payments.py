@@ -80,7 +80,7 @@ _BODY = {
 async def payment(request: Request, context: ContextOf, x_signature: Annotated[str, Header()] = "") -> Answer[Taken]:
     """Report a payment, signed: `X-Signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">`. An event may be
     sent any number of times. Events other than `payment.succeeded` are acknowledged and ignored."""
-    payments = context.engine.payments
+    payments = context.engine.accounts.payments
     body = await _body_of(request)
     await payments.check(body, x_signature)
     try:

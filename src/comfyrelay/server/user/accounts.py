@@ -38,7 +38,7 @@ async def register(body: Credentials, request: Request, response: Response, cont
     context.sign_ins.check(address_of(request))
     if not context.settings.allow_registration:
         raise Forbidden("This server takes no new accounts. Ask its administrator for one.")
-    user = await context.engine.accounts.register(email=body.email, password=body.password, name=body.name)
+    user = await context.engine.accounts.sign_in.register(email=body.email, password=body.password, name=body.name)
     return Answer(data=await _signed_in(context, user, response), message="Welcome.")
 
 
@@ -46,7 +46,7 @@ async def register(body: Credentials, request: Request, response: Response, cont
 async def login(body: Credentials, request: Request, response: Response, context: ContextOf) -> Answer[SignedIn]:
     """Sign in. The token works as a bearer token, and is the session cookie of a browser."""
     context.sign_ins.check(address_of(request))
-    user = await context.engine.accounts.sign_in(email=body.email, password=body.password)
+    user = await context.engine.accounts.sign_in.sign_in(email=body.email, password=body.password)
     return Answer(data=await _signed_in(context, user, response), message="Signed in.")
 
 
@@ -56,7 +56,7 @@ async def logout(
 ) -> Answer[None]:
     """Sign out: the token, or the session, that this request was made with works no longer."""
     secret = bearer.credentials if bearer else request.cookies[SESSION_COOKIE]
-    await context.engine.accounts.sign_out(user, secret)
+    await context.engine.accounts.sign_in.sign_out(user, secret)
     context.forget_user(user)
     response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="lax", secure=_is_secure(context))
     return Answer(data=None, message="Signed out.")
@@ -73,7 +73,7 @@ async def wallet(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Wallet]:
     """The balance, and the transactions behind it, newest first."""
-    balance, found = await context.engine.ledger.statement(user.tenant_id, limit=limit + 1, before_id=cursor)
+    balance, found = await context.engine.accounts.ledger.statement(user.tenant_id, limit=limit + 1, before_id=cursor)
     page = listed(found, lambda each: each.id, limit=limit)
     transactions = [
         TransactionBody(
@@ -94,7 +94,7 @@ async def tokens(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
 ) -> Answer[Page[TokenBody]]:
     """Your tokens and sessions, newest first."""
-    found = await context.engine.accounts.tokens_of(user, before_id=cursor, limit=limit + 1)
+    found = await context.engine.accounts.sign_in.tokens_of(user, before_id=cursor, limit=limit + 1)
     page = listed(found, lambda each: each.id, limit=limit)
     return Answer(data=Page(items=[_token(each) for each in page.items], next_cursor=page.next_cursor))
 
@@ -103,7 +103,7 @@ async def tokens(
 async def create_token(body: NewTokenBody, context: ContextOf, user: CurrentUser) -> Answer[IssuedToken]:
     """Make a token for a program. It is shown this once."""
     lifetime = body.expires_in_days * SECONDS_A_DAY if body.expires_in_days is not None else None
-    issued = await context.engine.accounts.issue(user, name=body.name, lifetime_seconds=lifetime)
+    issued = await context.engine.accounts.sign_in.issue(user, name=body.name, lifetime_seconds=lifetime)
     data = IssuedToken(**_token(issued.token).model_dump(), token=issued.secret)
     return Answer(data=data, message="Keep this token: it is not shown again.")
 
@@ -111,14 +111,14 @@ async def create_token(body: NewTokenBody, context: ContextOf, user: CurrentUser
 @router.delete("/tokens/{token_id}", responses=may_answer(401, 403, 404, 422, 503))
 async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
     """Revoke a token or a session. It may work for five more seconds."""
-    await context.engine.accounts.revoke(user, token_id)
+    await context.engine.accounts.sign_in.revoke(user, token_id)
     context.forget_user(user)
     return Answer(data=Deleted(id=token_id), message="Revoked.")
 
 
 async def _signed_in(context: Context, user: User, response: Response) -> SignedIn:
     seconds = context.settings.session_days * SECONDS_A_DAY
-    issued = await context.engine.accounts.issue(user, name="session", lifetime_seconds=seconds)
+    issued = await context.engine.accounts.sign_in.issue(user, name="session", lifetime_seconds=seconds)
     response.set_cookie(
         SESSION_COOKIE,
         issued.secret,

@@ -52,7 +52,7 @@ async def submit(body: NewBatchBody, response: Response, context: ContextOf, use
         webhook_url=body.webhook,
         stage=chosen_stage(user, body.stage),
     )
-    state, is_new = await context.engine.batches.submit_once(request)
+    state, is_new = await context.engine.jobs.batches.submit_once(request)
     if not is_new:
         response.status_code = status.HTTP_200_OK
     return Answer(data=batch_body(state), message="Submitted." if is_new else "Submitted before.")
@@ -63,7 +63,7 @@ async def batches(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
 ) -> Answer[Page[BatchBody]]:
     """Your batches, newest first."""
-    page = await context.engine.batches.page(user.tenant_id, before_id=cursor, limit=limit)
+    page = await context.engine.jobs.batches.page(user.tenant_id, before_id=cursor, limit=limit)
     return Answer(data=Page(items=[batch_body(each) for each in page.items], next_cursor=page.next_cursor))
 
 
@@ -78,23 +78,23 @@ async def pause(
     batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Pause | None, Body()] = None
 ) -> Answer[BatchBody]:
     """Stop what is queued. What runs is let finish, or with `now` interrupted and put back."""
-    changed = await context.engine.control.pause_batch(user.tenant_id, batch_id, mode=(body or Pause()).mode)
-    context.engine.stops.hint()
+    changed = await context.engine.queue.control.pause_batch(user.tenant_id, batch_id, mode=(body or Pause()).mode)
+    context.engine.queue.stops.hint()
     return await _answer(context, user, batch_id, _told(changed, "paused"))
 
 
 @router.post("/{batch_id}/resume", responses=may_answer(401, 403, 404, 422, 503))
 async def resume(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
     """Let what is paused run."""
-    changed = await context.engine.control.resume_batch(user.tenant_id, batch_id)
+    changed = await context.engine.queue.control.resume_batch(user.tenant_id, batch_id)
     return await _answer(context, user, batch_id, _told(changed, "resumed"))
 
 
 @router.post("/{batch_id}/cancel", responses=may_answer(401, 403, 404, 422, 503))
 async def cancel(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
     """Cancel what has not ended. What runs is asked to stop."""
-    changed = await context.engine.control.cancel_batch(user.tenant_id, batch_id)
-    context.engine.stops.hint()
+    changed = await context.engine.queue.control.cancel_batch(user.tenant_id, batch_id)
+    context.engine.queue.stops.hint()
     return await _answer(context, user, batch_id, _told(changed, "canceled"))
 
 
@@ -104,7 +104,7 @@ async def retry_failed(
 ) -> Answer[BatchBody]:
     """The items whose newest try failed again, as new jobs in the same batch."""
     new_seeds = (body or Retry()).new_seeds
-    made = await context.engine.batches.retry_failed(user.tenant_id, batch_id, new_seeds=new_seeds)
+    made = await context.engine.jobs.batches.retry_failed(user.tenant_id, batch_id, new_seeds=new_seeds)
     return await _answer(context, user, batch_id, _told(made, "submitted again"))
 
 
@@ -115,19 +115,19 @@ async def again(
     batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Retry | None, Body()] = None
 ) -> Answer[BatchBody]:
     """All items once more, however they ended, as a new batch."""
-    state = await context.engine.batches.again(user.tenant_id, batch_id, new_seeds=(body or Retry()).new_seeds)
+    state = await context.engine.jobs.batches.again(user.tenant_id, batch_id, new_seeds=(body or Retry()).new_seeds)
     return Answer(data=batch_body(state), message="Submitted.")
 
 
 @router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def move(batch_id: IdInPath, body: Move, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
     """Move the waiting items together among your own jobs."""
-    has_moved = await context.engine.control.move_batch(user.tenant_id, batch_id, body.to)
+    has_moved = await context.engine.queue.control.move_batch(user.tenant_id, batch_id, body.to)
     return await _answer(context, user, batch_id, told_of_move(has_moved=has_moved))
 
 
 async def _answer(context: Context, user: User, batch_id: str, message: str) -> Answer[BatchBody]:
-    return Answer(data=batch_body(await context.engine.batches.state(user.tenant_id, batch_id)), message=message)
+    return Answer(data=batch_body(await context.engine.jobs.batches.state(user.tenant_id, batch_id)), message=message)
 
 
 def _told(count: int, what: str) -> str:

@@ -22,14 +22,14 @@ async def effects(
     context: ContextOf, _user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[EffectBody]]:
     """The effects that can be used."""
-    page = await context.engine.library.effects(after_id=cursor or 0, limit=limit)
+    page = await context.engine.catalogue.library.effects(after_id=cursor or 0, limit=limit)
     return Answer(data=Page(items=[_effect(each) for each in page.items], next_cursor=page.next_cursor))
 
 
 @router.get("/effects/{slug}", responses=may_answer(401, 404, 422, 503))
 async def effect(slug: SlugInPath, context: ContextOf, _user: CurrentUser) -> Answer[EffectBody]:
     """One effect, with the inputs it takes."""
-    return Answer(data=_effect(await context.engine.library.effect(slug=slug)))
+    return Answer(data=_effect(await context.engine.catalogue.library.effect(slug=slug)))
 
 
 @router.get("/workflows", responses=may_answer(401, 422, 503))
@@ -37,7 +37,7 @@ async def workflows(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[WorkflowBody]]:
     """Your own workflows, newest first."""
-    page = await context.engine.own_workflows.page(user.tenant_id, before_id=cursor, limit=limit)
+    page = await context.engine.catalogue.own_workflows.page(user.tenant_id, before_id=cursor, limit=limit)
     return Answer(data=Page(items=[workflow_body(each) for each in page.items], next_cursor=page.next_cursor))
 
 
@@ -52,13 +52,15 @@ async def create_workflow(body: NewWorkflowBody, context: ContextOf, user: Curre
         output_extension=body.output_extension,
         output_mime_type=body.output_mime_type,
     )
-    return Answer(data=workflow_body(await context.engine.own_workflows.create(user.tenant_id, new)), message="Made.")
+    return Answer(
+        data=workflow_body(await context.engine.catalogue.own_workflows.create(user.tenant_id, new)), message="Made."
+    )
 
 
 @router.delete("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def delete_workflow(slug: SlugInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
     """Delete a workflow of yours that no job was made with."""
-    await context.engine.own_workflows.remove(user.tenant_id, slug)
+    await context.engine.catalogue.own_workflows.remove(user.tenant_id, slug)
     return Answer(data=Deleted(id=slug), message="Deleted.")
 
 

@@ -44,7 +44,7 @@ async def events(
     Events have the job's own numbers as ids, and are replayed after `Last-Event-ID`. `progress` events have none: they
     are told while they happen, at most one a second.
     """
-    job = await context.engine.views.plain_job(user.tenant_id, job_id)
+    job = await context.engine.jobs.views.plain_job(user.tenant_id, job_id)
     if job.status in TERMINAL_JOB and last_event_id >= job.event_seq:
         # a browser reconnects by itself whenever a stream ends, until it hears this
         return Response(status_code=status.HTTP_204_NO_CONTENT)
@@ -52,7 +52,7 @@ async def events(
 
 
 async def _stream(context: Context, job: Job, after_seq: int) -> AsyncIterator[str]:
-    news = context.engine.events.follow(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
+    news = context.engine.jobs.events.follow(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
     # the first bytes let a proxy, and a browser, know that the stream is open
     yield ": events\n\n"
     async with aclosing(news):

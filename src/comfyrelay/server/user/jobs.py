@@ -61,7 +61,7 @@ async def submit(body: NewJobBody, response: Response, context: ContextOf, user:
         webhook_url=body.webhook,
         stage=chosen_stage(user, body.stage),
     )
-    submitted = await context.engine.submit.submit_once(request)
+    submitted = await context.engine.jobs.submit.submit_once(request)
     if submitted.is_new:
         # nothing can be said of it yet that would be worth a query
         return Answer(data=job_body(JobView(job=submitted.job)), message="Submitted.")
@@ -82,7 +82,7 @@ async def jobs(
     cursor: Cursor = None,
 ) -> Answer[Page[JobBody]]:
     """Your jobs, newest first. What they wait for is told when one is asked for."""
-    page = await context.engine.views.jobs(
+    page = await context.engine.jobs.views.jobs(
         user.tenant_id,
         status=status,
         batch_id=batch_id,
@@ -98,8 +98,8 @@ async def jobs(
 async def bulk(body: BulkBody, context: ContextOf, user: CurrentUser) -> Answer[BulkDone]:
     """One verb for many jobs: those named, or all that fit the filter."""
     among = BulkFilter(status=body.filter.status, batch_id=body.filter.batch_id) if body.filter else None
-    done = await context.engine.bulk.run(user.tenant_id, body.action, ids=body.ids, among=among, mode=body.mode)
-    context.engine.stops.hint()
+    done = await context.engine.jobs.bulk.run(user.tenant_id, body.action, ids=body.ids, among=among, mode=body.mode)
+    context.engine.queue.stops.hint()
     refused = [RefusedBody(id=each.id, detail=each.detail) for each in done.refused]
     return Answer(data=BulkDone(matched=done.matched, changed=done.changed, refused=refused))
 
@@ -107,13 +107,13 @@ async def bulk(body: BulkBody, context: ContextOf, user: CurrentUser) -> Answer[
 @router.get("/{job_id}", responses=may_answer(401, 404, 422, 503))
 async def job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
     """One job: how far it is, what it waits for, and its output with a URL that works for a while."""
-    return Answer(data=job_body(await context.engine.views.job(user.tenant_id, job_id)))
+    return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)))
 
 
 @router.delete("/{job_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def delete_job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
     """Delete a job that has ended, with its output. What it cost stays in the ledger."""
-    await context.engine.removing.job(user.tenant_id, job_id)
+    await context.engine.jobs.removal.job(user.tenant_id, job_id)
     return Answer(data=Deleted(id=job_id), message="Deleted.")
 
 
@@ -122,7 +122,7 @@ async def logs(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: NumberCursor = None
 ) -> Answer[Page[LogLineBody]]:
     """What the workers printed, oldest first."""
-    page = await context.engine.views.logs(user.tenant_id, job_id, after_id=cursor or 0, limit=limit)
+    page = await context.engine.jobs.views.logs(user.tenant_id, job_id, after_id=cursor or 0, limit=limit)
     lines = [LogLineBody(line=each.line, created_at=each.created_at) for each in page.items]
     return Answer(data=Page(items=lines, next_cursor=page.next_cursor))
 
@@ -130,8 +130,8 @@ async def logs(
 @router.post("/{job_id}/cancel", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
     """Cancel a job. One that runs is asked to stop; if it completes first, it is completed."""
-    found = await context.engine.control.cancel(user.tenant_id, job_id)
-    context.engine.stops.hint()
+    found = await context.engine.queue.control.cancel(user.tenant_id, job_id)
+    context.engine.queue.stops.hint()
     return await _answer(context, found, _canceled(found))
 
 
@@ -141,7 +141,7 @@ async def retry(
 ) -> Answer[JobBody]:
     """A failed or canceled job again, as a new job."""
     new_seeds = (body or Retry()).new_seeds
-    made = await context.engine.submit.retry_once(user.tenant_id, job_id, new_seeds=new_seeds)
+    made = await context.engine.jobs.submit.retry_once(user.tenant_id, job_id, new_seeds=new_seeds)
     if made.is_new:
         return await _answer(context, made.job, "Submitted again.")
     return await _answer(context, made.job, f"It was retried before, as {made.job.id}, which is {made.job.status}.")
@@ -152,27 +152,27 @@ async def pause(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Pause | None, Body()] = None
 ) -> Answer[JobBody]:
     """Pause a job. One that runs is let finish, or with `now` interrupted and put back."""
-    found = await context.engine.control.pause(user.tenant_id, job_id, mode=(body or Pause()).mode)
-    context.engine.stops.hint()
+    found = await context.engine.queue.control.pause(user.tenant_id, job_id, mode=(body or Pause()).mode)
+    context.engine.queue.stops.hint()
     return await _answer(context, found, f"The job is {found.status}.")
 
 
 @router.post("/{job_id}/resume", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def resume(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
     """Let a paused job run."""
-    found = await context.engine.control.resume(user.tenant_id, job_id)
+    found = await context.engine.queue.control.resume(user.tenant_id, job_id)
     return await _answer(context, found, f"The job is {found.status}.")
 
 
 @router.post("/{job_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def move(job_id: IdInPath, body: Move, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
     """Move a waiting job among your own of the same priority."""
-    message = told_of_move(has_moved=await context.engine.control.move(user.tenant_id, job_id, body.to))
-    return Answer(data=job_body(await context.engine.views.job(user.tenant_id, job_id)), message=message)
+    message = told_of_move(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, body.to))
+    return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)), message=message)
 
 
 async def _answer(context: Context, found: Job, message: str) -> Answer[JobBody]:
-    return Answer(data=job_body(await context.engine.views.of_job(found)), message=message)
+    return Answer(data=job_body(await context.engine.jobs.views.of_job(found)), message=message)
 
 
 def _canceled(found: Job) -> str:

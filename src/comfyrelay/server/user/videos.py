@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, status
 
+from comfyrelay.domain.uploads import NewUpload
 from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import ContextOf
@@ -9,7 +10,6 @@ from comfyrelay.server.base.fields import Limit
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.job_models import FileBody, NewUploadBody, NewVideo, UploadBody, VideoBody
 from comfyrelay.server.user.models import Cursor, Deleted, IdInPath
-from comfyrelay.services.jobs.uploads import NewUpload
 from comfyrelay.services.jobs.views import VideoView
 
 __all__ = ["router"]
@@ -26,7 +26,7 @@ async def begin_upload(body: NewUploadBody, context: ContextOf, user: CurrentUse
         original_filename=body.original_filename,
         effect_id=body.effect_id,
     )
-    upload = await context.engine.uploads.begin(user, new)
+    upload = await context.engine.jobs.uploads.begin(user, new)
     file = FileBody(
         id=upload.file.id,
         mime_type=upload.file.mime_type,
@@ -46,10 +46,10 @@ async def begin_upload(body: NewUploadBody, context: ContextOf, user: CurrentUse
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 422, 503))
 async def create_video(body: NewVideo, context: ContextOf, user: CurrentUser) -> Answer[VideoBody]:
     """Make a video of a file that has been uploaded."""
-    made = await context.engine.uploads.make_video(
+    made = await context.engine.jobs.uploads.make_video(
         user, original_file_id=body.original_file_id, title=body.title, effect_id=body.effect_id
     )
-    return Answer(data=_video(await context.engine.views.video(user.tenant_id, made.id)), message="Made.")
+    return Answer(data=_video(await context.engine.jobs.views.video(user.tenant_id, made.id)), message="Made.")
 
 
 @router.get("", responses=may_answer(401, 422, 503))
@@ -57,20 +57,20 @@ async def videos(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
 ) -> Answer[Page[VideoBody]]:
     """Your videos, newest first."""
-    page = await context.engine.views.videos(user.tenant_id, before_id=cursor, limit=limit)
+    page = await context.engine.jobs.views.videos(user.tenant_id, before_id=cursor, limit=limit)
     return Answer(data=Page(items=[_video(each) for each in page.items], next_cursor=page.next_cursor))
 
 
 @router.get("/{video_id}", responses=may_answer(401, 404, 422, 503))
 async def video(video_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[VideoBody]:
     """One video, with URLs of its files that work for a while."""
-    return Answer(data=_video(await context.engine.views.video(user.tenant_id, video_id)))
+    return Answer(data=_video(await context.engine.jobs.views.video(user.tenant_id, video_id)))
 
 
 @router.delete("/{video_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def delete_video(video_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
     """Delete a video, its file and everything that was made of it. 409 while a job needs them."""
-    await context.engine.removing.video(user.tenant_id, video_id)
+    await context.engine.jobs.removal.video(user.tenant_id, video_id)
     return Answer(data=Deleted(id=video_id), message="Deleted.")
 
 

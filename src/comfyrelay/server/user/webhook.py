@@ -51,26 +51,28 @@ class Deliveries(BaseModel):
 @router.get("/webhook", responses=may_answer(401, 503))
 async def webhook(context: ContextOf, user: CurrentUser) -> Answer[WebhookBody]:
     """Where the ends of jobs are told."""
-    return Answer(data=_webhook(await context.engine.webhooks.of(user.tenant_id)))
+    return Answer(data=_webhook(await context.engine.webhooks.endpoints.of(user.tenant_id)))
 
 
 @router.put("/webhook", responses=may_answer(401, 403, 422, 503))
 async def put_webhook(body: PutWebhook, context: ContextOf, user: CurrentUser) -> Answer[WebhookBody]:
     """Set where the ends of jobs are told. The secret that signs them is shown this once."""
-    changed = await context.engine.webhooks.put(user.tenant_id, url=body.url, rotate_secret=body.rotate_secret)
+    changed = await context.engine.webhooks.endpoints.put(
+        user.tenant_id, url=body.url, rotate_secret=body.rotate_secret
+    )
     return Answer(data=_webhook(changed.webhook, secret=changed.secret), message="Saved.")
 
 
 @router.delete("/webhook", status_code=status.HTTP_204_NO_CONTENT, responses=may_answer(401, 403, 503))
 async def delete_webhook(context: ContextOf, user: CurrentUser) -> None:
     """Tell nobody any more, but for jobs with a URL of their own."""
-    await context.engine.webhooks.remove(user.tenant_id)
+    await context.engine.webhooks.endpoints.remove(user.tenant_id)
 
 
 @router.get("/ai-jobs/{job_id}/deliveries", responses=may_answer(401, 404, 422, 503))
 async def deliveries(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deliveries]:
     """What has come of telling others of this job's end."""
-    found = await context.engine.webhooks.deliveries_of(user.tenant_id, job_id)
+    found = await context.engine.webhooks.endpoints.deliveries_of(user.tenant_id, job_id)
     return Answer(data=Deliveries(deliveries=[_delivery(each) for each in found]))
 
 

@@ -33,7 +33,7 @@ from comfyrelay.server.worker.models import (
     WouldRegister,
 )
 from comfyrelay.server.worker.urls import fresh_urls, leased_job
-from comfyrelay.services.accounts.accounts import hash_of
+from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Verb
@@ -65,12 +65,12 @@ async def register(
     context.registrations.check(address_of(request))
     if not context.secrets.opens(body.stage, x_fleet_secret):
         raise Unauthorized("The fleet secret is wrong for this stage.")
-    await context.engine.instances.check(body.worker_id)
+    await context.engine.fleet.instances.check(body.worker_id)
     if body.dry_run:
         response.status_code = status.HTTP_200_OK
         return Answer(data=await _tried(context, body), message="Nothing was registered.")
     token = secrets.token_hex(32)
-    worker, assigned = await context.engine.workers.register(
+    worker, assigned = await context.engine.fleet.workers.register(
         worker_id=body.worker_id,
         fleet_slug=body.fleet_slug,
         stage=body.stage,
@@ -107,7 +107,7 @@ async def poll(body: Poll, request: Request, context: ContextOf, worker: Polling
         token_hash=worker.token_hash,
     )
     if body.capabilities is not None:
-        await context.engine.workers.note_capabilities(worker, body.capabilities)
+        await context.engine.fleet.workers.note_capabilities(worker, body.capabilities)
     wait_seconds = 0.0 if context.stopping.is_set() else _spread(min(body.wait_seconds, LONGEST_WAIT_SECONDS))
     leased = await _unless_gone(request, _leased(context, wish, wait_seconds))
     return Answer(data=Polled(job=leased), message="Here is a job." if leased else "There is nothing to do.")
@@ -123,12 +123,12 @@ async def heartbeat(body: Beat, request: Request, context: ContextOf, worker: Cu
         logs=body.logs,
         worker_id=worker.worker_id,
     )
-    answer = await context.engine.heartbeats.beat(beat)
+    answer = await context.engine.queue.heartbeats.beat(beat)
     wait_seconds = min(body.wait_seconds, LONGEST_WAIT_SECONDS)
     if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
-        await _unless_gone(request, context.engine.stops.wait(body.dispatch_id, seconds=wait_seconds))
-        answer = await context.engine.heartbeats.beat(replace(beat, progress=None, logs=()))
-    urls = await context.engine.handover.fresh_urls(body.dispatch_id, body.lease_token, at_once=body.fresh_urls)
+        await _unless_gone(request, context.engine.queue.stops.wait(body.dispatch_id, seconds=wait_seconds))
+        answer = await context.engine.queue.heartbeats.beat(replace(beat, progress=None, logs=()))
+    urls = await context.engine.queue.handover.fresh_urls(body.dispatch_id, body.lease_token, at_once=body.fresh_urls)
     data = Beaten(lease_expires_at=answer.lease_expires_at, stop=answer.stop, urls=fresh_urls(urls))
     return Answer(data=data, message="Stop." if answer.stop else "Go on.")
 
@@ -137,7 +137,7 @@ async def heartbeat(body: Beat, request: Request, context: ContextOf, worker: Cu
 async def complete(body: Complete, context: ContextOf, worker: CurrentWorker) -> Answer[Settled]:
     """The job is done and its output uploaded. 422 when the output is not there or not readable: the lease is kept."""
     told = body.output
-    handed = await context.engine.outputs.check(
+    handed = await context.engine.queue.outputs.check(
         body.dispatch_id,
         body.lease_token,
         size=told.size if told else None,
@@ -185,13 +185,13 @@ async def requeue(body: Requeue, context: ContextOf, worker: CurrentWorker) -> A
 @router.post("/deregister", responses=may_answer(401, 403, 404, 422, 503))
 async def deregister(body: Deregister, context: ContextOf, worker: CurrentWorker) -> Answer[Released]:
     """Leave the fleet; any lease that is still held is requeued."""
-    released = await context.engine.workers.deregister(worker.worker_id, reason=body.reason)
+    released = await context.engine.fleet.workers.deregister(worker.worker_id, reason=body.reason)
     context.forget_worker(worker.worker_id)
     return Answer(data=Released(released=released), message="Deregistered.")
 
 
 async def _tried(context: Context, body: Register) -> WouldRegister:
-    assigned = await context.engine.workers.try_to_register(
+    assigned = await context.engine.fleet.workers.try_to_register(
         worker_id=body.worker_id, fleet_slug=body.fleet_slug, stage=body.stage, workflow_slugs=body.workflow_slugs
     )
     return WouldRegister(
@@ -200,17 +200,17 @@ async def _tried(context: Context, body: Register) -> WouldRegister:
         workflows_assigned=assigned,
         fleet_slug=body.fleet_slug,
         stage=body.stage,
-        lacking=await context.engine.workflows.lacking(assigned, body.capabilities),
+        lacking=await context.engine.catalogue.workflows.lacking(assigned, body.capabilities),
     )
 
 
 async def _leased(context: Context, wish: LeaseRequest, wait_seconds: float) -> LeasedJobBody | None:
     try:
-        leased = await context.engine.claimer.poll(wish, wait_seconds=wait_seconds)
+        leased = await context.engine.queue.polls.poll(wish, wait_seconds=wait_seconds)
     except (Unauthorized, Forbidden):
         context.forget_worker(wish.worker_id)
         raise
-    return leased_job(leased[0], await context.engine.handover.urls(leased[0])) if leased else None
+    return leased_job(leased[0], await context.engine.queue.handover.urls(leased[0])) if leased else None
 
 
 def _spread(wait_seconds: float) -> float:
@@ -230,7 +230,7 @@ async def _settled(context: Context, worker: Worker, body: VerdictBody, *, verb:
         **what,
     )
     # the verdict stands once the queue has it; the tenant pool is told behind the answer
-    settlement = await context.engine.settle.report(report, wait_for_tenant=False)
+    settlement = await context.engine.queue.settle.report(report, wait_for_tenant=False)
     return Answer(data=Settled(status=settlement.status), message=f"The job is {settlement.status}.")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.properties import Property
+from comfyrelay.domain.uploads import NewUpload, check_upload, extension_of
 from comfyrelay.errors import InvalidInput, NotFound
-from comfyrelay.services.jobs.uploads import NewUpload, check_upload, extension_of
 from comfyrelay.storage.objects import ObjectStore, SignedUpload
 
 __all__ = ["AssetUpload", "EffectAssets"]

@@ -11,7 +11,7 @@ from comfyrelay.comfy.graphs.nodes import FOLDER_MARKS, files_in
 from comfyrelay.domain.properties import ASSET_TYPES
 from comfyrelay.errors import GraphError, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
-from comfyrelay.services.catalogue.catalogue import Catalogue
+from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.steps import Step
@@ -37,15 +37,15 @@ class NewWorkflow:
 
 
 class OwnWorkflows:
-    def __init__(self, databases: Databases, catalogue: Catalogue) -> None:
+    def __init__(self, databases: Databases, workflows: Workflows) -> None:
         self._databases = databases
-        self._catalogue = catalogue
+        self._workflows = workflows
 
     async def create(self, tenant_id: str, new: NewWorkflow) -> Workflow:
         check_graph(new.graph)
         _check_properties(new)
         _check_files(new)
-        return await self._catalogue.create_workflow(
+        return await self._workflows.create(
             slug=_slug(new.name),
             name=new.name,
             graph=new.graph,

@@ -8,14 +8,15 @@ from comfyrelay.comfy.graphs.graph import Graph, check_graph, placeholders_in, r
 from comfyrelay.comfy.graphs.nodes import files_in, models_in
 from comfyrelay.domain.capabilities import Fit, Fitness, Needs, fitness
 from comfyrelay.domain.properties import Property, check_overrides
+from comfyrelay.domain.states import Provider, Stage, WorkflowKind
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
-from comfyrelay.services.catalogue.catalogue import Catalogue, check_output_node, read_properties
+from comfyrelay.services.catalogue.checks import check_output_node, read_properties
 from comfyrelay.services.catalogue.effect_assets import EffectAssets
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import catalogue, dispatch_list, worker_list
+from comfyrelay.store.central import catalogue, dispatch_list, worker_list, workers
 from comfyrelay.store.central.catalogue import Workflow
 from comfyrelay.store.central.worker_list import Equipped
 from comfyrelay.store.database import Tx
@@ -58,11 +59,72 @@ class Inspected:
 
 
 class Workflows:
-    def __init__(self, databases: Databases, graphs: Graphs, catalogue_: Catalogue, assets: EffectAssets) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        graphs: Graphs,
+        assets: EffectAssets,
+        *,
+        default_fleet: tuple[Stage, str] | None = None,
+    ) -> None:
+        """`default_fleet`, where there is one, runs every new workflow."""
         self._databases = databases
         self._graphs = graphs
         self._assets = assets
-        self._catalogue = catalogue_
+        self._default_fleet = default_fleet
+
+    async def create(
+        self,
+        *,
+        slug: str,
+        graph: Graph,
+        properties: Sequence[Mapping[str, Any]] = (),
+        name: str | None = None,
+        provider: Provider = Provider.SELF_HOSTED,
+        output_node_id: str | None = None,
+        output_extension: str = "mp4",
+        output_mime_type: str = "video/mp4",
+        tenant_id: str | None = None,
+        kind: WorkflowKind = WorkflowKind.GRAPH,
+        is_active: bool = True,
+    ) -> Workflow:
+        read_properties(properties)
+        check_output_node(check_graph(graph), output_node_id)
+        path = await self._graphs.store(graph)
+        values = {
+            "slug": slug,
+            "name": name or slug,
+            "tenant_id": tenant_id,
+            "kind": kind,
+            "provider": provider,
+            "graph_path": path,
+            "properties": await self._assets.with_hashes(properties),
+            "output_node_id": output_node_id,
+            "output_extension": output_extension.lstrip("."),
+            "output_mime_type": output_mime_type,
+            "is_active": is_active,
+        }
+
+        async def work(tx: Tx) -> Workflow:
+            workflow = await catalogue.create_workflow(tx, **values)
+            if self._default_fleet is not None:
+                stage, fleet_slug = self._default_fleet
+                fleet = await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
+                if fleet is not None:
+                    await catalogue.map_also(tx, fleet.id, workflow.id)
+                    await workers.assign_fleet(tx, fleet.id)
+            return workflow
+
+        return await self._databases.central.run(Step.CATALOGUE, work)
+
+    async def set_active(self, slug: str, *, is_active: bool) -> Workflow:
+        async def work(tx: Tx) -> Workflow:
+            workflow = await catalogue.lock_workflow(tx, slug)
+            if workflow is None:
+                raise _missing(slug)
+            return await catalogue.update_workflow(tx, workflow.id, is_active=is_active)
+
+        return await self._databases.central.run(Step.CATALOGUE, work)
 
     async def page(
         self, *, tenant_id: str | None = None, is_active: bool | None = None, cursor: str | None = None, limit: int
@@ -77,10 +139,6 @@ class Workflows:
     async def get(self, slug: str) -> WorkflowView:
         workflow = await self._workflow(slug)
         return _view(workflow, await self._graphs.get(workflow.graph_path))
-
-    async def create(self, fields: Mapping[str, Any]) -> WorkflowView:
-        workflow = await self._catalogue.create_workflow(**fields)
-        return _view(workflow, fields["graph"])
 
     async def change(self, slug: str, changes: Mapping[str, Any]) -> WorkflowView:
         """Change a workflow. Jobs that were submitted before keep the graph that they were submitted with."""

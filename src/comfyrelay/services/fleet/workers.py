@@ -8,18 +8,18 @@ from comfyrelay.domain import lifecycle
 from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.states import RegistrationSource, Stage
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
-from comfyrelay.services.accounts.accounts import hash_of
+from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import Courier
+from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Verdict
+from comfyrelay.services.queue.decisions import Decision
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import audit, catalogue, dispatches, workers
 from comfyrelay.store.central.audit import AuditEntry
 from comfyrelay.store.central.catalogue import Fleet
 from comfyrelay.store.central.workers import Worker
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.wakeup import Wakeup
 
 
@@ -27,21 +27,22 @@ class Workers:
     def __init__(
         self,
         databases: Databases,
-        courier: Courier,
+        delivery: OutboxDelivery,
         wakeup: Wakeup,
         *,
         policy: FailoverPolicy,
         max_fleet_workers: int,
         stale_seconds: float,
+        desk_worker: str | None = None,
     ) -> None:
+        """`desk_worker` is, in a desk, the worker of this process."""
         self._databases = databases
-        self._courier = courier
+        self._delivery = delivery
         self._wakeup = wakeup
         self._policy = policy
         self._max_fleet_workers = max_fleet_workers
         self._stale_seconds = stale_seconds
-        # in a desk, the worker of this process
-        self.desk_worker: str | None = None
+        self._desk_worker = desk_worker
 
     async def register(
         self,
@@ -148,17 +149,17 @@ class Workers:
     async def release(self, worker_id: str, *, reason: str) -> int:
         """Requeue every lease the worker holds, without penalty; returns how many there were."""
 
-        async def work(tx: Tx) -> tuple[list[Letter], int]:
+        async def work(tx: Tx) -> tuple[list[OutboxEntry], int]:
             return await self._release(tx, worker_id, reason)
 
-        letters, count = await self._databases.central.run(Step.RELEASE, work)
-        await self._after(letters)
+        entries, count = await self._databases.central.run(Step.RELEASE, work)
+        await self._after(entries)
         return count
 
     async def deregister(self, worker_id: str, *, reason: str = "shutdown") -> int:
         """Take the worker out of the registry; any lease it still holds is requeued."""
 
-        async def work(tx: Tx) -> tuple[list[Letter], int]:
+        async def work(tx: Tx) -> tuple[list[OutboxEntry], int]:
             if await workers.get(tx, worker_id) is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
             # First out of the registry, so that no lease can begin after its leases were looked for.
@@ -168,8 +169,8 @@ class Workers:
             await audit.record(tx, [entry])
             return released
 
-        letters, count = await self._databases.central.run(Step.RELEASE, work)
-        await self._after(letters)
+        entries, count = await self._databases.central.run(Step.RELEASE, work)
+        await self._after(entries)
         return count
 
     async def recall_prefetched(self, worker_id: str) -> int:
@@ -179,7 +180,7 @@ class Workers:
         return len(found)
 
     def _source_of(self, worker_id: str) -> RegistrationSource:
-        return RegistrationSource.DESK if worker_id == self.desk_worker else RegistrationSource.FLEET
+        return RegistrationSource.DESK if worker_id == self._desk_worker else RegistrationSource.FLEET
 
     async def _fleet_with_room(
         self, tx: Tx, stage: Stage, slug: str, *, lock: bool = False, member: Worker | None = None
@@ -193,18 +194,18 @@ class Workers:
             raise Forbidden(f"The fleet {slug!r} is full: it has {most} workers.")
         return fleet
 
-    async def _release(self, tx: Tx, worker_id: str, reason: str) -> tuple[list[Letter], int]:
+    async def _release(self, tx: Tx, worker_id: str, reason: str) -> tuple[list[OutboxEntry], int]:
         found, now = await dispatches.lock_where(tx, dispatches.leased_by(worker_id))
         moves = [
             move for each in found.values() if (move := lifecycle.requeue(each, reason=reason, now=now)) is not None
         ]
-        decided = [Verdict(move=each, by="release") for each in moves]
+        decided = [Decision(move=each, by="release") for each in moves]
         return await decisions.write(tx, decided, now=now, policy=self._policy), len(moves)
 
-    async def _after(self, letters: Sequence[Letter]) -> None:
-        if letters:
+    async def _after(self, entries: Sequence[OutboxEntry]) -> None:
+        if entries:
             await self._wakeup.notify()
-            await self._courier.deliver(letters)
+            await self._delivery.deliver(entries)
 
     async def _change(self, worker_id: str, event: str, *, by: str | None, **values: Any) -> Worker:
         async def work(tx: Tx) -> Worker:

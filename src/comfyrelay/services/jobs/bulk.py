@@ -8,7 +8,7 @@ from typing import assert_never
 from comfyrelay.domain.states import JobStatus, PauseMode
 from comfyrelay.errors import ComfyRelayError, PoolUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.removal import Removing
+from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.submit import Submit
 from comfyrelay.services.queue.control import Control
 from comfyrelay.store.tenant import jobs
@@ -51,7 +51,7 @@ class BulkResult:
 
 
 class Bulk:
-    def __init__(self, databases: Databases, control: Control, submit: Submit, removing: Removing) -> None:
+    def __init__(self, databases: Databases, control: Control, submit: Submit, removing: Removals) -> None:
         self._databases = databases
         self._control = control
         self._submit = submit

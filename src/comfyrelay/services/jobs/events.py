@@ -17,7 +17,7 @@ from comfyrelay.domain.settlement import Event
 from comfyrelay.domain.states import TERMINAL_JOB, JobStatus
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import dispatches
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import history
 from comfyrelay.store.tenant.history import Seen
 from comfyrelay.store.tenant.jobs import Job
@@ -115,11 +115,11 @@ class Events:
         finally:
             watch.remove(follower)
 
-    def told(self, pool: str, letters: Iterable[Letter]) -> None:
+    def told(self, pool: str, entries: Iterable[OutboxEntry]) -> None:
         """This process has told a pool something: look at once, if somebody follows one of the jobs."""
         watch = self._watches.get(pool)
         if watch is not None and watch.size:
-            watch.hint({message.job_id for letter in letters for message in letter.messages})
+            watch.hint({message.job_id for entry in entries for message in entry.updates})
 
     @property
     def followers(self) -> int:

@@ -16,7 +16,7 @@ from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs, ledger, media, removals
 from comfyrelay.store.tenant.removals import Removal
 
-__all__ = ["Removing"]
+__all__ = ["Removals"]
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +27,7 @@ Work = Callable[[Tx], Awaitable[list[Removal]]]
 IN_USE = "A job that has not ended needs this: cancel it, or wait for it."
 
 
-class Removing:
+class Removals:
     def __init__(self, databases: Databases, objects: ObjectStore) -> None:
         self._databases = databases
         self._objects = objects

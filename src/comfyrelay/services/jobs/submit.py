@@ -10,14 +10,14 @@ import structlog
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, text_values
 from comfyrelay.domain.properties import Property, Value, resolve
-from comfyrelay.domain.states import JobStatus, Stage
+from comfyrelay.domain.states import JobStatus, Stage, WorkflowKind
 from comfyrelay.domain.storable import is_storable
 from comfyrelay.domain.webhooks import url_problem
 from comfyrelay.errors import Conflict, Forbidden, IdempotencyConflict, InvalidInput, NotFound, TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
 from comfyrelay.services.catalogue.graphs import Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.recovery import Relay
+from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
@@ -131,14 +131,26 @@ class Media:
     videos: Mapping[str, Video]
 
 
+# Raises `InvalidInput` for values that cannot be accepted.
+Check = Callable[[Mapping[str, Any]], None]
+
+
 class Submit:
-    def __init__(self, databases: Databases, relay: Relay, graphs: Graphs, *, policy: Policy) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        recovery: OutboxRecovery,
+        graphs: Graphs,
+        *,
+        policy: Policy,
+        checks: Mapping[WorkflowKind, Check],
+    ) -> None:
+        """`checks` know what this machine alone can tell of a kind of workflow."""
         self._databases = databases
-        self._relay = relay
+        self._recovery = recovery
         self._graphs = graphs
         self._policy = policy
-        # what this machine alone can tell of a kind of workflow: whether these values can be accepted
-        self.checks: dict[str, Callable[[Mapping[str, Any]], None]] = {}
+        self._checks = checks
 
     async def submit(self, request: JobRequest) -> Job:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
@@ -195,7 +207,7 @@ class Submit:
 
         job, submission = await pool.run(Step.SUBMIT_JOB, work)
         if submission is None:
-            await self._relay.ensure_dispatch(pool.name, job)
+            await self._recovery.ensure_dispatch(pool.name, job)
         else:
             await self.enqueue(pool, [job], submission)
         return Submitted(job=job, is_new=submission is not None)
@@ -252,7 +264,7 @@ class Submit:
         """Resolve the properties and fix what the job will run, so that no later change of the catalogue matters."""
         values = resolve(target.properties, overrides=target.overrides, user_input=item.input_payload)
         _refuse_placeholders(target.properties, values)
-        if (check := self.checks.get(target.workflow.kind)) is not None:
+        if (check := self._checks.get(WorkflowKind(target.workflow.kind))) is not None:
             check({each.property.key: each.value for each in values})
         primary = _primary(item, found)
         snapshot = Snapshot(
@@ -334,8 +346,8 @@ class Submit:
     async def enqueue(self, pool: Database, made: Sequence[Job], submission: Submission) -> None:
         """Bring the jobs to the queue. If that fails, they are accepted all the same and the relay does it."""
         try:
-            await self._relay.enqueue(pool.name, made)
-            await self._relay.forget(pool.name, [submission.id])
+            await self._recovery.enqueue(pool.name, made)
+            await self._recovery.forget(pool.name, [submission.id])
         except Exception:
             log.warning("submit.left_to_relay", pool=pool.name, submission=submission.id, exc_info=True)
 
@@ -343,7 +355,7 @@ class Submit:
         if job.request_digest != request_digest:
             raise IdempotencyConflict
         if job.status in {JobStatus.QUEUED, JobStatus.PROCESSING}:
-            await self._relay.ensure_dispatch(pool.name, job)
+            await self._recovery.ensure_dispatch(pool.name, job)
         return job
 
 

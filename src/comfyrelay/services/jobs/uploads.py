@@ -2,16 +2,16 @@
 
 import asyncio
 import hashlib
-import mimetypes
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from comfyrelay.domain.ids import new_id
-from comfyrelay.errors import InvalidInput, TooLarge
+from comfyrelay.domain.uploads import NewUpload, check_upload, extension_of
+from comfyrelay.errors import InvalidInput
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.databases import Databases
@@ -22,7 +22,7 @@ from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import media
 from comfyrelay.store.tenant.media import File, Video
 
-__all__ = ["NewUpload", "Upload", "Uploads", "check_upload", "extension_of"]
+__all__ = ["Upload", "Uploads"]
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
 PIECE_BYTES = 1024 * 1024
@@ -30,16 +30,6 @@ PIECE_BYTES = 1024 * 1024
 TAKEN_TOGETHER = 200
 COPIED_AT_ONCE = 8
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewUpload:
-    """What a user announces."""
-
-    mime_type: str
-    size: int
-    original_filename: str
-    effect_id: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,19 +202,3 @@ def _announced(source: Path) -> NewUpload:
         size = source.stat().st_size
     guessed = guess_media_type(source.name) or "application/octet-stream"
     return NewUpload(mime_type=guessed, size=size, original_filename=source.name)
-
-
-def check_upload(new: NewUpload, *, max_bytes: int) -> None:
-    if not new.mime_type.startswith(MEDIA_TYPES):
-        told = f"Only images, videos and audio can be uploaded; {new.original_filename!r} is {new.mime_type}."
-        raise InvalidInput(errors={"mime_type": told})
-    if new.size > max_bytes:
-        raise TooLarge(f"The file is too large: at most {max_bytes} bytes are allowed.")
-
-
-def extension_of(new: NewUpload) -> str:
-    """What the name ends in, if that can be in a path; ComfyUI looks at it."""
-    given = PurePosixPath(new.original_filename).suffix.lower()
-    if _EXTENSION.fullmatch(given):
-        return given
-    return mimetypes.guess_extension(new.mime_type) or ""

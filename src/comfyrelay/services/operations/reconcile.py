@@ -15,21 +15,21 @@ from comfyrelay.domain import lifecycle
 from comfyrelay.domain.agreement import Finding, JobFacts, Kind, disagreements
 from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.messages import Message
 from comfyrelay.domain.settlement import settlement_of, video_status_of
-from comfyrelay.domain.states import ACTIVE_JOB, JOB_STATUS_OF, DispatchStatus, JobStatus, Said, TransactionType
+from comfyrelay.domain.states import ACTIVE_JOB, JOB_STATUS_OF, DispatchStatus, JobEventType, JobStatus, TransactionType
+from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import Courier
-from comfyrelay.services.outbox.recovery import Relay
+from comfyrelay.services.outbox.delivery import OutboxDelivery
+from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Verdict
+from comfyrelay.services.queue.decisions import Decision
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import dispatches, leases
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Database, Tx
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs, ledger, media
 from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.store.tenant.jobs import Job
@@ -41,13 +41,13 @@ PAGE = 500
 # Steps older than this are not "under way" any more, they are stuck.
 STUCK_SECONDS = 60.0
 
-_SAID = {
-    DispatchStatus.QUEUED: Said.REQUEUED,
-    DispatchStatus.LEASED: Said.STARTED,
-    DispatchStatus.COMPLETED: Said.COMPLETED,
-    DispatchStatus.FAILED: Said.FAILED,
-    DispatchStatus.CANCELED: Said.CANCELED,
-    DispatchStatus.PAUSED: Said.PAUSED,
+_EVENT_TYPES = {
+    DispatchStatus.QUEUED: JobEventType.REQUEUED,
+    DispatchStatus.LEASED: JobEventType.STARTED,
+    DispatchStatus.COMPLETED: JobEventType.COMPLETED,
+    DispatchStatus.FAILED: JobEventType.FAILED,
+    DispatchStatus.CANCELED: JobEventType.CANCELED,
+    DispatchStatus.PAUSED: JobEventType.PAUSED,
 }
 
 
@@ -64,10 +64,12 @@ class Report:
 
 
 class Reconciler:
-    def __init__(self, databases: Databases, courier: Courier, relay: Relay, *, policy: FailoverPolicy) -> None:
+    def __init__(
+        self, databases: Databases, delivery: OutboxDelivery, recovery: OutboxRecovery, *, policy: FailoverPolicy
+    ) -> None:
         self._databases = databases
-        self._courier = courier
-        self._relay = relay
+        self._delivery = delivery
+        self._recovery = recovery
         self._policy = policy
 
     async def run(self, *, repair: bool = False) -> Report:
@@ -131,7 +133,7 @@ class Reconciler:
         async with self._databases.central.read() as tx:
             queued = await dispatches.of_jobs(tx, [(each.tenant_id, each.id) for each in page])
             told = {
-                (m.job_id, m.version) for each in await outbox.letters(tx, pool, limit=10_000) for m in each.messages
+                (m.job_id, m.version) for each in await outbox.entries(tx, pool, limit=10_000) for m in each.updates
             }
         async with self._databases.pool(pool).read() as tx:
             submitted = {id_ for each in await outbox.submissions(tx, limit=10_000) for id_ in each.job_ids}
@@ -166,7 +168,7 @@ class Reconciler:
         log.info("reconcile.mend", kind=finding.kind, job=job.id)
         match finding.kind:
             case Kind.MISSING_DISPATCH:
-                await self._relay.enqueue(pool, [job])
+                await self._recovery.enqueue(pool, [job])
                 await self._settle_version(pool, job)
             case Kind.JOB_BEHIND:
                 await self._bring_up(pool, job)
@@ -186,7 +188,7 @@ class Reconciler:
         await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, 0))
 
     async def _bring_up(self, pool: str, job: Job) -> None:
-        """Tell the job where its dispatch stands, as if the lost letters had come."""
+        """Tell the job where its dispatch stands, as if the lost entries had come."""
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
             now = await dispatches.now(tx)
@@ -197,8 +199,8 @@ class Reconciler:
         if JOB_STATUS_OF[DispatchStatus(dispatch.status)] == job.status:
             await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version))
             return
-        letter = Letter(id=0, db_pool=pool, messages=[_lost_message(dispatch, now)])
-        await self._courier.apply(pool, [letter])
+        entry = OutboxEntry(id=0, db_pool=pool, updates=[_lost_message(dispatch, now)])
+        await self._delivery.apply(pool, [entry])
 
     async def _end_dispatch(self, job: Job) -> None:
         status = DispatchStatus(job.status)
@@ -220,28 +222,28 @@ class Reconciler:
         await self._fail(dispatches.of_job(job.tenant_id, job.id), error)
 
     async def _fail(self, condition: dispatches.Condition, error: str) -> None:
-        async def work(tx: Tx) -> list[Letter]:
+        async def work(tx: Tx) -> list[OutboxEntry]:
             found, now = await dispatches.lock_where(tx, condition)
             moves = [
                 move for each in found.values() if (move := lifecycle.give_up(each, error=error, now=now)) is not None
             ]
-            decided = [Verdict(move=each, by="reconcile") for each in moves]
+            decided = [Decision(move=each, by="reconcile") for each in moves]
             return await decisions.write(tx, decided, now=now, policy=self._policy)
 
-        await self._courier.deliver(await self._databases.central.run(Step.REPAIR, work))
+        await self._delivery.deliver(await self._databases.central.run(Step.REPAIR, work))
 
     async def _look_at_outboxes(self, pool: str, report: Report, *, repair: bool) -> None:
         async with self._databases.central.read() as tx:
-            letters = await outbox.stuck(tx, central.outbox, db_pool=pool, older_than_seconds=STUCK_SECONDS)
+            entries = await outbox.stuck(tx, central.outbox, db_pool=pool, older_than_seconds=STUCK_SECONDS)
         async with self._databases.pool(pool).read() as tx:
             submissions = await outbox.stuck(tx, tenant.outbox, older_than_seconds=STUCK_SECONDS)
-        for count, what in ((letters, "verdicts"), (submissions, "submissions")):
+        for count, what in ((entries, "verdicts"), (submissions, "submissions")):
             if count:
                 text = f"{count} {what} have been under way for more than {STUCK_SECONDS:g} s."
                 report.findings.append(Finding(kind=Kind.STUCK_OUTBOX, text=text, pool=pool))
         if repair:
-            await self._relay.enqueue_pending(pool)
-            await self._relay.deliver_pending(pool)
+            await self._recovery.enqueue_pending(pool)
+            await self._recovery.deliver_pending(pool)
             report.repaired.extend(
                 each for each in report.findings if each.kind is Kind.STUCK_OUTBOX and each.pool == pool
             )
@@ -328,12 +330,12 @@ class Reconciler:
                 report.repaired.append(finding)
 
 
-def _lost_message(dispatch: Dispatch, now: datetime) -> Message:
-    return Message(
+def _lost_message(dispatch: Dispatch, now: datetime) -> JobUpdate:
+    return JobUpdate(
         tenant_id=dispatch.tenant_id,
         job_id=dispatch.tenant_job_id,
         version=dispatch.version,
-        said=_SAID[DispatchStatus(dispatch.status)],
+        event_type=_EVENT_TYPES[DispatchStatus(dispatch.status)],
         status=JOB_STATUS_OF[DispatchStatus(dispatch.status)],
         at=dispatch.finished_at or now,
         epoch=dispatch.epoch,

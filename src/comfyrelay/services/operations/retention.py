@@ -13,7 +13,7 @@ import structlog
 
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.removal import Removing
+from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import LocalObjects, ObjectStore
 from comfyrelay.store.database import Database, Tx
@@ -43,7 +43,7 @@ class Retention:
         self,
         databases: Databases,
         objects: ObjectStore,
-        removing: Removing,
+        removing: Removals,
         *,
         disk: str,
         retention_days: float | None,

@@ -12,50 +12,50 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import structlog
 
-from comfyrelay.domain.messages import Message
-from comfyrelay.domain.settlement import CANCELED_TEXT, JobState, Settled, apply_messages, video_status_of
+from comfyrelay.domain.settlement import CANCELED_TEXT, JobState, Settled, apply_updates, video_status_of
 from comfyrelay.domain.states import JobStatus, TransactionType
+from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import deliveries, jobs, ledger, media, retention
 from comfyrelay.store.tenant.retention import Stray
 
 log = structlog.get_logger(__name__)
 
 # Bounds the size of one tenant transaction.
-MESSAGES_AT_ONCE = 1000
-LETTERS_WAITING = 50
+UPDATES_AT_ONCE = 1000
+ENTRIES_WAITING = 50
 # How long a start may wait to be told together with the job's end. Nobody sees the difference.
 LATER_SECONDS = 0.5
 # How far apart the deliveries to one pool are while nobody waits for them, so that under load many share one commit.
 PACE_SECONDS = 0.05
-# How long letters that were applied may stay in the outbox, so that many leave it in one transaction.
+# How long entries that were applied may stay in the outbox, so that many leave it in one transaction.
 FORGET_SECONDS = 0.1
 
 
-class Courier:
+class OutboxDelivery:
     def __init__(
         self,
         databases: Databases,
         *,
         output_disk: str,
-        told: Callable[[str, Sequence[Letter]], None] | None = None,
+        told: Callable[[str, Sequence[OutboxEntry]], None] | None = None,
         ended: Callable[[Sequence[JobState]], None] | None = None,
     ) -> None:
-        """`told` hears which letters have just been applied to which pool; `ended` which jobs have just ended, once
+        """`told` hears which entries have just been applied to which pool; `ended` which jobs have just ended, once
         for each."""
         self._databases = databases
         self._told = told
         self._ended = ended
         self._output_disk = output_disk
-        self._waiting: dict[str, list[tuple[Letter, asyncio.Future[None]]]] = defaultdict(list)
+        self._waiting: dict[str, list[tuple[OutboxEntry, asyncio.Future[None]]]] = defaultdict(list)
         self._running: dict[str, asyncio.Task[None]] = {}
-        # By pool and letter, what of letters that nobody waits for is still to be told.
-        self._later: dict[str, dict[int, dict[str, Message]]] = defaultdict(dict)
+        # By pool and entry, what of entries that nobody waits for is still to be told.
+        self._later: dict[str, dict[int, dict[str, JobUpdate]]] = defaultdict(dict)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._applied: list[int] = []
         self._forgetting: asyncio.Task[None] | None = None
@@ -63,33 +63,33 @@ class Courier:
         self._hurry = asyncio.Event()
         self._in_a_hurry = 0
 
-    async def deliver(self, letters: Iterable[Letter]) -> None:
+    async def deliver(self, entries: Iterable[OutboxEntry]) -> None:
         """Deliver, and return when the pools have committed, or cannot be reached and must be told later."""
         with self._hurrying():
-            await asyncio.gather(*self.send(letters).values())
+            await asyncio.gather(*self.send(entries).values())
 
     async def arrived(self, delivery: asyncio.Future[None]) -> None:
         """Wait for one that was begun."""
         with self._hurrying():
             await asyncio.shield(delivery)
 
-    def send(self, letters: Iterable[Letter]) -> dict[str, asyncio.Future[None]]:
-        """Begin to deliver; by pool, what to wait for. The letters are of one transaction: at most one a pool."""
+    def send(self, entries: Iterable[OutboxEntry]) -> dict[str, asyncio.Future[None]]:
+        """Begin to deliver; by pool, what to wait for. The entries are of one transaction: at most one a pool."""
         futures = {}
-        for letter in letters:
+        for entry in entries:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             future.add_done_callback(_note_failure)
-            futures[letter.db_pool] = future
-            self._waiting[letter.db_pool].append((letter, future))
-            self._start(letter.db_pool)
+            futures[entry.db_pool] = future
+            self._waiting[entry.db_pool].append((entry, future))
+            self._start(entry.db_pool)
         return futures
 
-    def deliver_later(self, letters: Iterable[Letter]) -> None:
-        """Deliver in a moment, or with the next letter about the same job: one that is over at once is told of its
-        start and its end in one transaction. A letter has one message a job here."""
-        for letter in letters:
-            pool = letter.db_pool
-            self._later[pool][letter.id] = {each.job_id: each for each in letter.messages}
+    def deliver_later(self, entries: Iterable[OutboxEntry]) -> None:
+        """Deliver in a moment, or with the next entry about the same job: one that is over at once is told of its
+        start and its end in one transaction. A entry has one update a job here."""
+        for entry in entries:
+            pool = entry.db_pool
+            self._later[pool][entry.id] = {each.job_id: each for each in entry.updates}
             if pool not in self._timers:
                 timer = asyncio.get_running_loop().call_later(LATER_SECONDS, self._deliver_later_ones, pool)
                 self._timers[pool] = timer
@@ -97,7 +97,7 @@ class Courier:
     @property
     def is_behind(self) -> bool:
         """Whether so much waits to be told that whoever adds to it should wait too."""
-        return any(len(waiting) > LETTERS_WAITING for waiting in self._waiting.values())
+        return any(len(waiting) > ENTRIES_WAITING for waiting in self._waiting.values())
 
     async def idle(self) -> None:
         """Deliver everything, and return when nothing is under way."""
@@ -128,7 +128,7 @@ class Courier:
     def _deliver_later_ones(self, pool: str) -> None:
         self._timers.pop(pool).cancel()
         for id_, told in self._later.pop(pool, {}).items():
-            self.send([Letter(id=id_, db_pool=pool, messages=list(told.values()))])
+            self.send([OutboxEntry(id=id_, db_pool=pool, updates=list(told.values()))])
 
     def _start(self, pool: str) -> None:
         if pool not in self._running:
@@ -143,20 +143,20 @@ class Courier:
         finally:
             del self._running[pool]
 
-    def _take(self, pool: str) -> list[tuple[Letter, asyncio.Future[None]]]:
+    def _take(self, pool: str) -> list[tuple[OutboxEntry, asyncio.Future[None]]]:
         waiting = self._waiting[pool]
         size = taken = 0
-        while taken < len(waiting) and size < MESSAGES_AT_ONCE:
-            size += len(waiting[taken][0].messages)
+        while taken < len(waiting) and size < UPDATES_AT_ONCE:
+            size += len(waiting[taken][0].updates)
             taken += 1
         self._waiting[pool] = waiting[taken:]
         return waiting[:taken]
 
-    async def _deliver_batch(self, pool: str, batch: Sequence[tuple[Letter, asyncio.Future[None]]]) -> None:
-        letters = [letter for letter, _ in batch]
-        earlier = self._earlier(pool, letters)
+    async def _deliver_batch(self, pool: str, batch: Sequence[tuple[OutboxEntry, asyncio.Future[None]]]) -> None:
+        entries = [entry for entry, _ in batch]
+        earlier = self._earlier(pool, entries)
         try:
-            applied = await self.apply(pool, [*earlier, *letters])
+            applied = await self.apply(pool, [*earlier, *entries])
         except PoolUnavailable:
             applied = []
         except BaseException as error:
@@ -171,27 +171,27 @@ class Courier:
                 future.set_result(None)
         self._forget_soon(pool, applied)
 
-    def _earlier(self, pool: str, letters: Sequence[Letter]) -> list[Letter]:
-        """From the letters that can wait, the messages that come before those in these letters."""
+    def _earlier(self, pool: str, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
+        """From the entries that can wait, the updates that come before those in these entries."""
         told = self._later[pool]
-        job_ids = {message.job_id for letter in letters for message in letter.messages} if told else set()
+        job_ids = {update.job_id for entry in entries for update in entry.updates} if told else set()
         return [
-            Letter(id=id_, db_pool=pool, messages=[messages[each] for each in messages.keys() & job_ids])
-            for id_, messages in told.items()
-            if not job_ids.isdisjoint(messages)
+            OutboxEntry(id=id_, db_pool=pool, updates=[updates[each] for each in updates.keys() & job_ids])
+            for id_, updates in told.items()
+            if not job_ids.isdisjoint(updates)
         ]
 
-    def _forget_soon(self, pool: str, applied: Sequence[Letter]) -> None:
-        """Nobody waits for a letter to leave the outbox, so deliveries of all pools, for a while, share one commit."""
-        for letter in applied:
-            left = self._later[pool].get(letter.id)
+    def _forget_soon(self, pool: str, applied: Sequence[OutboxEntry]) -> None:
+        """Nobody waits for a entry to leave the outbox, so deliveries of all pools, for a while, share one commit."""
+        for entry in applied:
+            left = self._later[pool].get(entry.id)
             if left is not None:
-                for message in letter.messages:
-                    left.pop(message.job_id, None)
+                for update in entry.updates:
+                    left.pop(update.job_id, None)
                 if left:
                     continue
-                del self._later[pool][letter.id]
-            self._applied.append(letter.id)
+                del self._later[pool][entry.id]
+            self._applied.append(entry.id)
         if self._applied and self._forgetting is None:
             self._forgetting = asyncio.get_running_loop().create_task(self._forget_applied())
 
@@ -207,45 +207,47 @@ class Courier:
         finally:
             self._forgetting = None
 
-    async def apply(self, pool: str, letters: Sequence[Letter]) -> list[Letter]:
-        """Apply what is next in line for each job; returns the letters of which nothing is left to apply."""
+    async def apply(self, pool: str, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
+        """Apply what is next in line for each job; returns the entries of which nothing is left to apply."""
 
-        async def work(tx: Tx) -> tuple[list[Letter], list[JobState]]:
-            return await _apply(tx, letters, output_disk=self._output_disk)
+        async def work(tx: Tx) -> tuple[list[OutboxEntry], list[JobState]]:
+            return await _apply(tx, entries, output_disk=self._output_disk)
 
         with self._databases.watched(pool):
             applied, ended = await self._databases.pool(pool).run(Step.DELIVER_APPLY, work)
         if self._told is not None:
-            self._told(pool, letters)
+            self._told(pool, entries)
         if self._ended is not None and ended:
             self._ended(ended)
         return applied
 
-    async def forget(self, letters: Sequence[Letter]) -> None:
-        if letters:
-            await self._forget_ids([each.id for each in letters])
+    async def forget(self, entries: Sequence[OutboxEntry]) -> None:
+        if entries:
+            await self._forget_ids([each.id for each in entries])
 
     async def _forget_ids(self, ids: Sequence[int]) -> None:
-        await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_letters(tx, ids))
+        await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_entries(tx, ids))
 
 
-async def _apply(tx: Tx, letters: Sequence[Letter], *, output_disk: str) -> tuple[list[Letter], list[JobState]]:
-    """Returns the letters of which nothing is left to apply, and the jobs that have ended with this."""
-    messages: dict[str, list[Message]] = defaultdict(list)
-    for letter in letters:
-        for message in letter.messages:
-            messages[message.job_id].append(message)
-    states = await jobs.lock_states(tx, messages)
-    settled = [each for state in states.values() if (each := apply_messages(state, messages[state.id])) is not None]
+async def _apply(
+    tx: Tx, entries: Sequence[OutboxEntry], *, output_disk: str
+) -> tuple[list[OutboxEntry], list[JobState]]:
+    """Returns the entries of which nothing is left to apply, and the jobs that have ended with this."""
+    updates: dict[str, list[JobUpdate]] = defaultdict(list)
+    for entry in entries:
+        for update in entry.updates:
+            updates[update.job_id].append(update)
+    states = await jobs.lock_states(tx, updates)
+    settled = [each for state in states.values() if (each := apply_updates(state, updates[state.id])) is not None]
     if settled:
         await _write(tx, settled, output_disk=output_disk)
     versions = {job_id: state.dispatch_version for job_id, state in states.items()}
     versions.update({each.job.id: each.job.dispatch_version for each in settled})
     # A job that is gone has nothing left to be told.
     applied = [
-        letter
-        for letter in letters
-        if all(message.version <= versions.get(message.job_id, message.version) for message in letter.messages)
+        entry
+        for entry in entries
+        if all(update.version <= versions.get(update.job_id, update.version) for update in entry.updates)
     ]
     return applied, [each.job for each in settled if each.settlement is not None]
 

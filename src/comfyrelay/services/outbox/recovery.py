@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import structlog
 
-from comfyrelay.domain.messages import Message
-from comfyrelay.domain.states import JobStatus, Said
+from comfyrelay.domain.states import JobEventType, JobStatus
+from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import Courier
+from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue, dispatches
 from comfyrelay.store.central.dispatches import NewDispatch
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
 from comfyrelay.store.tenant.jobs import Job
 from comfyrelay.store.wakeup import Wakeup
@@ -30,31 +30,31 @@ GRACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Relayed:
+class Recovered:
     submissions: int
-    letters: int
+    entries: int
     pools_down: Sequence[str]
 
 
-class Relay:
-    def __init__(self, databases: Databases, courier: Courier, wakeup: Wakeup) -> None:
+class OutboxRecovery:
+    def __init__(self, databases: Databases, delivery: OutboxDelivery, wakeup: Wakeup) -> None:
         self._databases = databases
-        self._courier = courier
+        self._delivery = delivery
         self._wakeup = wakeup
 
-    async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Relayed:
+    async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Recovered:
         """Finish what is older than the grace, in every pool; a pool that is down does not hold up the others."""
-        submissions = letters = 0
+        submissions = entries = 0
         down = []
         for pool in self._databases.pools:
             try:
                 submissions += await self.enqueue_pending(pool, grace_seconds=grace_seconds)
-                letters += await self.deliver_pending(pool, grace_seconds=grace_seconds)
+                entries += await self.deliver_pending(pool, grace_seconds=grace_seconds)
             except PoolUnavailable as error:
                 if error.pool == self._databases.central.name:
                     raise
                 down.append(pool)
-        return Relayed(submissions=submissions, letters=letters, pools_down=down)
+        return Recovered(submissions=submissions, entries=entries, pools_down=down)
 
     async def enqueue_pending(self, pool: str, *, grace_seconds: float = 0.0) -> int:
         """Make the dispatches of jobs that were submitted and never reached the queue."""
@@ -75,15 +75,15 @@ class Relay:
         done = after = 0
         while True:
             async with self._databases.central.read() as tx:
-                pending = await outbox.letters(
+                pending = await outbox.entries(
                     tx, pool, limit=AT_ONCE, after_id=after, older_than_seconds=grace_seconds
                 )
             if not pending:
                 return done
-            applied = await self._courier.apply(pool, pending)
-            await self._courier.forget(applied)
+            applied = await self._delivery.apply(pool, pending)
+            await self._delivery.forget(applied)
             done += len(applied)
-            # A letter that could not be applied waits for an earlier one; the next round finds both.
+            # A entry that could not be applied waits for an earlier one; the next round finds both.
             after = pending[-1].id
 
     async def ensure_dispatch(self, pool: str, job: Job) -> None:
@@ -106,7 +106,7 @@ class Relay:
         if made:
             await self._wakeup.notify()
         if hopeless:
-            await self._courier.apply(pool, [_refusal(pool, hopeless)])
+            await self._delivery.apply(pool, [_refusal(pool, hopeless)])
 
     async def forget(self, pool: str, submission_ids: Sequence[int]) -> None:
         await self._databases.pool(pool).run(
@@ -114,17 +114,17 @@ class Relay:
         )
 
 
-def _refusal(pool: str, hopeless: Sequence[Job]) -> Letter:
+def _refusal(pool: str, hopeless: Sequence[Job]) -> OutboxEntry:
     """A job whose workflow is gone can never be dispatched: its pool is told what the queue would have said."""
-    return Letter(
+    return OutboxEntry(
         id=0,
         db_pool=pool,
-        messages=[
-            Message(
+        updates=[
+            JobUpdate(
                 tenant_id=each.tenant_id,
                 job_id=each.id,
                 version=each.dispatch_version + 1,
-                said=Said.FAILED,
+                event_type=JobEventType.FAILED,
                 status=JobStatus.FAILED,
                 at=each.created_at,
                 epoch=0,

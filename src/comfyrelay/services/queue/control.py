@@ -10,15 +10,15 @@ from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import DispatchStatus, PauseMode
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import Courier
-from comfyrelay.services.outbox.recovery import Relay
+from comfyrelay.services.outbox.delivery import OutboxDelivery
+from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Verdict
+from comfyrelay.services.queue.decisions import Decision
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import dispatches
 from comfyrelay.store.central.dispatches import Condition
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs, media
 from comfyrelay.store.tenant.jobs import Job
 from comfyrelay.store.wakeup import Wakeup
@@ -30,15 +30,15 @@ class Control:
     def __init__(
         self,
         databases: Databases,
-        courier: Courier,
-        relay: Relay,
+        delivery: OutboxDelivery,
+        recovery: OutboxRecovery,
         wakeup: Wakeup,
         *,
         policy: FailoverPolicy,
     ) -> None:
         self._databases = databases
-        self._courier = courier
-        self._relay = relay
+        self._delivery = delivery
+        self._recovery = recovery
         self._wakeup = wakeup
         self._policy = policy
 
@@ -117,7 +117,7 @@ class Control:
     async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo) -> bool:
         """Move a batch's waiting items together, keeping their order; returns whether their places changed."""
         await self._require_batch(tenant_id, batch_id)
-        await self._relay.enqueue_pending(await self._databases.pool_name_of(tenant_id))
+        await self._recovery.enqueue_pending(await self._databases.pool_name_of(tenant_id))
         async with self._databases.central.read() as tx:
             waiting = await dispatches.waiting_of_batch(tx, tenant_id, batch_id)
         if not waiting:
@@ -140,13 +140,13 @@ class Control:
     async def _on_job(self, tenant_id: str, job_id: str, verb: str, decide: Decide) -> Job:
         job = await self._ensure_dispatch(tenant_id, job_id)
 
-        async def work(tx: Tx) -> tuple[list[Letter], Dispatch | None, bool]:
+        async def work(tx: Tx) -> tuple[list[OutboxEntry], Dispatch | None, bool]:
             found, now = await dispatches.lock_where(tx, dispatches.of_job(tenant_id, job_id))
-            letters, moves = await self._decide(tx, list(found.values()), now, verb, decide)
-            return letters, next(iter(found.values()), None), bool(moves)
+            entries, moves = await self._decide(tx, list(found.values()), now, verb, decide)
+            return entries, next(iter(found.values()), None), bool(moves)
 
-        letters, dispatch, moved = await self._databases.central.run(Step.CONTROL, work)
-        await self._after(letters)
+        entries, dispatch, moved = await self._databases.central.run(Step.CONTROL, work)
+        await self._after(entries)
         if dispatch is not None and not moved and dispatch.is_terminal and not _is_done(verb, dispatch):
             raise Conflict(f"This job is already {dispatch.status}.")
         pool = await self._databases.pool_of(tenant_id)
@@ -154,7 +154,7 @@ class Control:
             return await jobs.get(tx, tenant_id, job_id) or job
 
     async def _on_batch(self, tenant_id: str, batch_id: str, verb: str, decide: Decide) -> int:
-        """One statement moves all items, one letter tells of it; returns how many were moved."""
+        """One statement moves all items, one entry tells of it; returns how many were moved."""
         await self._require_batch(tenant_id, batch_id)
         return await self._on_many(tenant_id, dispatches.of_batch(tenant_id, batch_id), verb, decide)
 
@@ -163,28 +163,28 @@ class Control:
 
     async def _on_many(self, tenant_id: str, which: Condition, verb: str, decide: Decide) -> int:
         # Jobs whose dispatches have not been made yet must not slip past the verb.
-        await self._relay.enqueue_pending(await self._databases.pool_name_of(tenant_id))
+        await self._recovery.enqueue_pending(await self._databases.pool_name_of(tenant_id))
 
-        async def work(tx: Tx) -> tuple[list[Letter], int]:
+        async def work(tx: Tx) -> tuple[list[OutboxEntry], int]:
             found, now = await dispatches.lock_where(tx, which)
-            letters, moves = await self._decide(tx, list(found.values()), now, verb, decide)
-            return letters, len(moves)
+            entries, moves = await self._decide(tx, list(found.values()), now, verb, decide)
+            return entries, len(moves)
 
-        letters, count = await self._databases.central.run(Step.CONTROL, work)
-        await self._after(letters)
+        entries, count = await self._databases.central.run(Step.CONTROL, work)
+        await self._after(entries)
         return count
 
     async def _decide(
         self, tx: Tx, found: Sequence[Dispatch], now: datetime, verb: str, decide: Decide
-    ) -> tuple[list[Letter], list[Move]]:
+    ) -> tuple[list[OutboxEntry], list[Move]]:
         moves = [move for each in found if (move := decide(each, now)) is not None]
-        decided = [Verdict(move=each, by=verb) for each in moves]
+        decided = [Decision(move=each, by=verb) for each in moves]
         return await decisions.write(tx, decided, now=now, policy=self._policy), moves
 
-    async def _after(self, letters: Sequence[Letter]) -> None:
-        if letters:
+    async def _after(self, entries: Sequence[OutboxEntry]) -> None:
+        if entries:
             await self._wakeup.notify()
-            await self._courier.deliver(letters)
+            await self._delivery.deliver(entries)
 
     async def _ensure_dispatch(self, tenant_id: str, job_id: str) -> Job:
         pool = await self._databases.pool_of(tenant_id)
@@ -192,7 +192,7 @@ class Control:
             job = await jobs.get(tx, tenant_id, job_id)
         if job is None:
             raise NotFound(f"There is no job {job_id!r}.")
-        await self._relay.ensure_dispatch(pool.name, job)
+        await self._recovery.ensure_dispatch(pool.name, job)
         return job
 
     async def _require_batch(self, tenant_id: str, batch_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Writing what was decided about dispatches: the moves, the ends of leases, the audit, the blocks and the letters."""
+"""Writing what was decided about dispatches: the moves, the ends of leases, the audit, the blocks and the entries."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,19 +15,19 @@ from comfyrelay.domain.failover import (
     record_failure,
 )
 from comfyrelay.domain.lifecycle import Move
-from comfyrelay.domain.messages import Message, OutputFile, message_of
 from comfyrelay.domain.states import Outcome
+from comfyrelay.domain.updates import JobUpdate, OutputFile, update_of
 from comfyrelay.errors import Fault
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit, blocks, catalogue, dispatches, leases
 from comfyrelay.store.central.audit import AuditEntry
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Details:
-    """What a worker said beside its verdict, for the job's history."""
+    """What a worker details beside its verdict, for the job's history."""
 
     provider_job_id: str | None = None
     output: OutputFile | None = None
@@ -40,8 +40,8 @@ NO_DETAILS = Details()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """A move, the verb that brought it about, and what was said beside it."""
+class Decision:
+    """A move, the verb that brought it about, and what was details beside it."""
 
     move: Move
     by: str
@@ -49,9 +49,9 @@ class Verdict:
 
 
 async def write(
-    tx: Tx, decided: Sequence[Verdict], *, now: datetime, policy: FailoverPolicy, has_blocks: bool = True
-) -> list[Letter]:
-    """Write the moves of locked dispatches with all that follows from them; the letters are to be delivered next.
+    tx: Tx, decided: Sequence[Decision], *, now: datetime, policy: FailoverPolicy, has_blocks: bool = True
+) -> list[OutboxEntry]:
+    """Write the moves of locked dispatches with all that follows from them; the entries are to be delivered next.
 
     Without `has_blocks`, none of their workers is known to have a failure to its name, so there is none to clear."""
     if not decided:
@@ -64,24 +64,24 @@ async def write(
         moves = [each.move for each in ended]
         await _update_blocks(tx, moves, policy=policy, now=now, has_blocks=has_blocks)
         await _note_timing(tx, moves)
-    messages: dict[str, list[Message]] = defaultdict(list)
+    updates: dict[str, list[JobUpdate]] = defaultdict(list)
     for each in decided:
-        said = each.details
-        messages[each.move.after.db_pool].append(
-            message_of(
+        details = each.details
+        updates[each.move.after.db_pool].append(
+            update_of(
                 each.move,
                 at=now,
-                provider_job_id=said.provider_job_id,
-                output=said.output,
-                seed=said.seed,
-                began_at=said.began_at,
-                about=said.about,
+                provider_job_id=details.provider_job_id,
+                output=details.output,
+                seed=details.seed,
+                began_at=details.began_at,
+                about=details.about,
             )
         )
-    return await outbox.post(tx, messages)
+    return await outbox.post(tx, updates)
 
 
-def _audit_entry(verdict: Verdict) -> AuditEntry:
+def _audit_entry(verdict: Decision) -> AuditEntry:
     move = verdict.move
     data: dict[str, Any] = {"status": move.after.status, "epoch": move.before.epoch}
     if move.error is not None:

@@ -11,7 +11,7 @@ import structlog
 from comfyrelay.domain.lifecycle import stop_word
 from comfyrelay.errors import LeaseLost, PoolUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.group_commit import Coalescer
+from comfyrelay.services.group_commit import GroupCommit
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import dispatches
 from comfyrelay.store.central.dispatches import Beat, BeatAnswer
@@ -42,7 +42,7 @@ class Heartbeats:
     def __init__(self, databases: Databases, *, ttl: timedelta) -> None:
         self._databases = databases
         self._ttl = ttl
-        self._coalescer: Coalescer[Heartbeat, HeartbeatAnswer] = Coalescer(self.beat_many)
+        self._coalescer: GroupCommit[Heartbeat, HeartbeatAnswer] = GroupCommit(self.beat_many)
 
     async def beat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
         return await self._coalescer.call(heartbeat)

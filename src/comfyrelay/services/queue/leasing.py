@@ -14,10 +14,10 @@ from comfyrelay.domain import lifecycle
 from comfyrelay.domain.failover import UNBLOCKED_EVENT, FailoverPolicy, is_blocked
 from comfyrelay.domain.ids import new_lease_token, output_path
 from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.messages import Message
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.routing import Ask, Candidate, Entitlement, Grant, WarmPolicy, route
-from comfyrelay.domain.states import JobStatus, Said
+from comfyrelay.domain.states import JobEventType, JobStatus
+from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import (
     ComfyRelayError,
     Conflict,
@@ -29,9 +29,9 @@ from comfyrelay.errors import (
 )
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import Courier
+from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Verdict
+from comfyrelay.services.queue.decisions import Decision
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit, blocks, claims, demand, dispatches, leases
@@ -39,7 +39,7 @@ from comfyrelay.store.central.audit import AuditEntry
 from comfyrelay.store.central.claims import WorkerFacts
 from comfyrelay.store.central.demand import Prefetched, Queued
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
 
 log = structlog.get_logger(__name__)
@@ -93,14 +93,14 @@ class _Leased:
     granted: list[Dispatch] = field(default_factory=list)
     refused: dict[int, ComfyRelayError] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
-    letters: list[Letter] = field(default_factory=list)
+    entries: list[OutboxEntry] = field(default_factory=list)
 
 
 class Leasing:
     def __init__(
         self,
         databases: Databases,
-        courier: Courier,
+        delivery: OutboxDelivery,
         graphs: Graphs,
         *,
         ttl: timedelta,
@@ -109,7 +109,7 @@ class Leasing:
         deferral: timedelta,
     ) -> None:
         self._databases = databases
-        self._courier = courier
+        self._delivery = delivery
         self._graphs = graphs
         self._ttl = ttl
         self._failover = failover
@@ -192,7 +192,7 @@ class Leasing:
         except Conflict:
             # The same request id was served by another server in between: now its lease is there to be found.
             leased = await self._databases.central.run(Step.LEASE, lambda tx: self._lease(tx, requests))
-        self._courier.deliver_later(leased.letters)
+        self._delivery.deliver_later(leased.entries)
         every = [each for found in leased.dispatches.values() for each in found]
         built = await self._build(every) if every else {}
         return [
@@ -222,7 +222,7 @@ class Leasing:
             if routing.grants:
                 await self._grant(tx, requests, routing.grants, leased, now)
             asks = _outbid(asks, candidates, routing.grants)
-        leased.letters = await _announce(tx, leased.granted)
+        leased.entries = await _announce(tx, leased.granted)
         return leased
 
     async def _answer_repeats(self, tx: Tx, requests: Sequence[LeaseRequest], leased: _Leased) -> set[int]:
@@ -354,30 +354,30 @@ class Leasing:
                 dispatch, reason=later[dispatch.id], now=now, base=self._deferral, longest=LONGEST_DEFERRAL
             )
 
-        async def work(tx: Tx) -> list[Letter]:
+        async def work(tx: Tx) -> list[OutboxEntry]:
             found, now = await dispatches.lock(tx, sorted([*hopeless, *later]))
             moves = [move for each in found.values() if (move := decide(each, now)) is not None]
-            decided = [Verdict(move=each, by="build") for each in moves]
+            decided = [Decision(move=each, by="build") for each in moves]
             return await decisions.write(tx, decided, now=now, policy=self._failover)
 
         log.warning("lease.not_built", hopeless=dict(hopeless), later=dict(later))
-        await self._courier.deliver(await self._databases.central.run(Step.DEFER, work))
+        await self._delivery.deliver(await self._databases.central.run(Step.DEFER, work))
 
 
-async def _announce(tx: Tx, taken: Sequence[Dispatch]) -> list[Letter]:
-    by_pool: dict[str, list[Message]] = defaultdict(list)
+async def _announce(tx: Tx, taken: Sequence[Dispatch]) -> list[OutboxEntry]:
+    by_pool: dict[str, list[JobUpdate]] = defaultdict(list)
     for each in taken:
         by_pool[each.db_pool].append(_started(each))
     return await outbox.post(tx, by_pool)
 
 
-def _started(dispatch: Dispatch) -> Message:
+def _started(dispatch: Dispatch) -> JobUpdate:
     assert dispatch.leased_at is not None
-    return Message(
+    return JobUpdate(
         tenant_id=dispatch.tenant_id,
         job_id=dispatch.tenant_job_id,
         version=dispatch.version,
-        said=Said.STARTED,
+        event_type=JobEventType.STARTED,
         status=JobStatus.PROCESSING,
         at=dispatch.leased_at,
         epoch=dispatch.epoch,

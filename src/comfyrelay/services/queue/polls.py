@@ -1,4 +1,4 @@
-"""One claimer per process serves every waiting poll: idle workers cost no database queries.
+"""One polls per process serves every waiting poll: idle workers cost no database queries.
 
 It looks for work when a poll comes in, when it is woken, and at a tick while somebody waits, should every wake-up be
 lost. When many wait, it looks first what is queued and who could take it, and asks for those only.
@@ -37,7 +37,7 @@ class _Poll:
     waits: bool
 
 
-class Claimer:
+class Polls:
     def __init__(
         self,
         leasing: Leasing,
@@ -119,9 +119,9 @@ class Claimer:
             self._task.add_done_callback(self._after_run)
 
     def _after_run(self, task: asyncio.Task[None]) -> None:
-        """A claimer that fails must say so: those who wait would wait for ever."""
+        """A polls that fails must say so: those who wait would wait for ever."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("claimer.died", error=repr(error))
+            log.error("polls.died", error=repr(error))
             for poll in self._forget_all():
                 poll.answer.set_exception(error)
 
@@ -268,7 +268,7 @@ class Claimer:
 
     def _fail(self, polls: Iterable[_Poll], error: Exception) -> None:
         """Polls that wait go on waiting through a failure; the next tick tries again."""
-        log.warning("claimer.failed", error=repr(error))
+        log.warning("polls.failed", error=repr(error))
         self._again_at = 0.0
         for poll in polls:
             if poll.waits:

@@ -8,13 +8,13 @@ from comfyrelay.domain import lifecycle
 from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import Courier
+from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Verdict
+from comfyrelay.services.queue.decisions import Decision
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import dispatches
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
@@ -23,9 +23,11 @@ AT_ONCE = 500
 
 
 class Reaper:
-    def __init__(self, databases: Databases, courier: Courier, wakeup: Wakeup, *, policy: FailoverPolicy) -> None:
+    def __init__(
+        self, databases: Databases, delivery: OutboxDelivery, wakeup: Wakeup, *, policy: FailoverPolicy
+    ) -> None:
         self._databases = databases
-        self._courier = courier
+        self._delivery = delivery
         self._wakeup = wakeup
         self._policy = policy
 
@@ -44,18 +46,18 @@ class Reaper:
                 return reaped
 
     async def _reap(self, due: list[int]) -> int:
-        async def work(tx: Tx) -> tuple[list[Letter], int]:
+        async def work(tx: Tx) -> tuple[list[OutboxEntry], int]:
             # Looking and reaping are two steps: a heartbeat may have come in between, so each is judged again.
             found, now = await dispatches.lock(tx, sorted(due))
             moves = [move for each in found.values() if (move := _judge(each, now)) is not None]
-            decided = [Verdict(move=each, by="reap") for each in moves]
+            decided = [Decision(move=each, by="reap") for each in moves]
             return await decisions.write(tx, decided, now=now, policy=self._policy), len(moves)
 
-        letters, count = await self._databases.central.run(Step.REAP, work)
+        entries, count = await self._databases.central.run(Step.REAP, work)
         if count:
             log.info("reaper.reaped", count=count)
             await self._wakeup.notify()
-            await self._courier.deliver(letters)
+            await self._delivery.deliver(entries)
         return count
 
 

@@ -1,6 +1,6 @@
 """Settling: what the holder of a lease says about its dispatch, fenced by the lease token.
 
-Completion and failure are decided in the central database, in one transaction with the letter that tells the tenant
+Completion and failure are decided in the central database, in one transaction with the entry that tells the tenant
 pool; the pool then writes job, attempt, event, tokens, video and output in one transaction of its own.
 """
 
@@ -15,18 +15,18 @@ from comfyrelay.domain import lifecycle
 from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.ids import output_id, path_of_output
 from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.messages import OutputFile
 from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.domain.updates import OutputFile
 from comfyrelay.errors import Fault, LeaseLost
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.group_commit import Coalescer
-from comfyrelay.services.outbox.delivery import Courier
+from comfyrelay.services.group_commit import GroupCommit
+from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Details, Verdict
+from comfyrelay.services.queue.decisions import Decision, Details
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import dispatches, leases
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import Letter
+from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.wakeup import Wakeup
 
 
@@ -84,7 +84,7 @@ class _Batch:
     """What one transaction decided."""
 
     answers: list[Settlement | Exception]
-    letters: list[Letter] = field(default_factory=list)
+    entries: list[OutboxEntry] = field(default_factory=list)
     pools: list[str | None] = field(default_factory=list)
     queued_again: bool = False
 
@@ -93,16 +93,16 @@ class Settle:
     def __init__(
         self,
         databases: Databases,
-        courier: Courier,
+        delivery: OutboxDelivery,
         wakeup: Wakeup,
         *,
         policy: FailoverPolicy,
     ) -> None:
         self._databases = databases
-        self._courier = courier
+        self._delivery = delivery
         self._wakeup = wakeup
         self._policy = policy
-        self._coalescer: Coalescer[Report, tuple[Settlement, asyncio.Future[None] | None]] = Coalescer(self._handle)
+        self._coalescer: GroupCommit[Report, tuple[Settlement, asyncio.Future[None] | None]] = GroupCommit(self._handle)
 
     async def complete(
         self,
@@ -164,24 +164,24 @@ class Settle:
     async def report(self, report: Report, *, wait_for_tenant: bool = True) -> Settlement:
         """One report; those that arrive together are decided together.
 
-        The verdict stands, and is answered for, once the central database has committed it with its letter. A worker
+        The verdict stands, and is answered for, once the central database has committed it with its entry. A worker
         need not wait until the tenant pool has been told as well, unless that falls behind."""
         settlement, delivery = await self._coalescer.call(report)
-        if delivery is not None and (wait_for_tenant or self._courier.is_behind):
-            await self._courier.arrived(delivery)
+        if delivery is not None and (wait_for_tenant or self._delivery.is_behind):
+            await self._delivery.arrived(delivery)
         return settlement
 
     async def report_many(self, reports: Sequence[Report]) -> list[Settlement | Exception]:
         """Many reports in one call; each has its own answer."""
         batch = await self._decide(reports)
-        await self._courier.deliver(batch.letters)
+        await self._delivery.deliver(batch.entries)
         return batch.answers
 
     async def _handle(
         self, reports: Sequence[Report]
     ) -> Sequence[tuple[Settlement, asyncio.Future[None] | None] | Exception]:
         batch = await self._decide(reports)
-        deliveries = self._courier.send(batch.letters)
+        deliveries = self._delivery.send(batch.entries)
         return [
             answer if isinstance(answer, Exception) else (answer, deliveries.get(pool or ""))
             for answer, pool in zip(batch.answers, batch.pools, strict=True)
@@ -196,7 +196,7 @@ class Settle:
     async def _settle(self, tx: Tx, reports: Sequence[Report]) -> _Batch:
         ids = sorted({each.dispatch_id for each in reports})
         found, now, has_blocks = await dispatches.lock_reported(tx, ids)
-        decided: dict[int, Verdict] = {}
+        decided: dict[int, Decision] = {}
         accepted: dict[str, tuple[Verb, Settlement]] = {}
         undecided: dict[int, Report] = {}
         batch = _Batch(answers=[LeaseLost()] * len(reports), pools=[None] * len(reports))
@@ -209,7 +209,7 @@ class Settle:
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
                 move = _move(dispatch, report, now, began_at)
                 details = _details(dispatch, report, began_at)
-                decided[dispatch.id] = Verdict(move=move, by=report.verb, details=details)
+                decided[dispatch.id] = Decision(move=move, by=report.verb, details=details)
                 settlement = Settlement(dispatch_id=dispatch.id, status=move.after.status)
                 batch.answers[index] = settlement
                 accepted[report.lease_token] = (report.verb, settlement)
@@ -221,7 +221,7 @@ class Settle:
             else:
                 undecided[index] = report
         await self._answer_repeats(tx, undecided, batch)
-        batch.letters = await decisions.write(
+        batch.entries = await decisions.write(
             tx, list(decided.values()), now=now, policy=self._policy, has_blocks=has_blocks
         )
         batch.queued_again = any(each.move.after.status == DispatchStatus.QUEUED for each in decided.values())

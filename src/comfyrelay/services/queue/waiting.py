@@ -12,11 +12,13 @@ from comfyrelay.store.database import Tx
 
 
 class WhyWaiting:
-    def __init__(self, databases: Databases, *, worker_stale_seconds: float) -> None:
+    def __init__(
+        self, databases: Databases, *, worker_stale_seconds: float, comfyui_away: Callable[[], Sequence[str]]
+    ) -> None:
+        """`comfyui_away` says of the only worker, where it is in this process, why none of its servers can be used."""
         self._databases = databases
         self._worker_stale_seconds = worker_stale_seconds
-        # Where the only worker is in this process, it is asked: the addresses of its ComfyUI servers, if none answers.
-        self.comfyui_away: Callable[[], Sequence[str]] = tuple
+        self._comfyui_away = comfyui_away
 
     async def of_job(self, tenant_id: str, job_id: str) -> Waiting:
         async with self._databases.central.read() as tx:
@@ -38,7 +40,7 @@ class WhyWaiting:
             is_paused=dispatch.status == DispatchStatus.PAUSED,
             available_at=dispatch.available_at,
             pool_is_down=dispatch.db_pool in self._databases.down(),
-            comfyui_away=self.comfyui_away(),
+            comfyui_away=self._comfyui_away(),
             serving=[
                 Serving(
                     slots=each.max_concurrency,

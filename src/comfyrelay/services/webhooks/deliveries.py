@@ -15,7 +15,7 @@ import structlog
 from comfyrelay.domain.webhooks import WAITS_SECONDS, DeliveryStatus, EndedJob, new_secret, signed
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.group_commit import Coalescer
+from comfyrelay.services.group_commit import GroupCommit
 from comfyrelay.services.steps import Step
 from comfyrelay.services.webhooks.sender import Sent, WebhookSender
 from comfyrelay.store.database import Tx
@@ -140,8 +140,8 @@ class Deliveries:
             error=outcome.last_error,
         )
 
-    def _coalescer(self, pool: str) -> Coalescer[Outcome, None]:
-        return Coalescer(lambda outcomes: self._note(pool, outcomes))
+    def _coalescer(self, pool: str) -> GroupCommit[Outcome, None]:
+        return GroupCommit(lambda outcomes: self._note(pool, outcomes))
 
     async def _note(self, pool: str, outcomes: Sequence[Outcome]) -> Sequence[None]:
         await self._databases.pool(pool).run(Step.WEBHOOK_NOTE, lambda tx: deliveries.note(tx, outcomes))

@@ -21,7 +21,7 @@ class ChangedWebhook:
     secret: str | None
 
 
-class Webhooks:
+class Endpoints:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 

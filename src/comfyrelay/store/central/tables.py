@@ -358,7 +358,7 @@ outbox = Table(
     # What a tenant pool must still be told: each row one list of messages, written with the moves they tell of.
     Column("id", BigId, primary_key=True),
     Column("db_pool", Text, nullable=False),
-    Column("messages", JsonText, nullable=False),
+    Column("updates", JsonText, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Index(None, "db_pool", "id"),
 )

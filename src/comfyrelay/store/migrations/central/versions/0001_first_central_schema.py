@@ -34,7 +34,7 @@ def upgrade() -> None:
         "outbox",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("db_pool", sa.Text(), nullable=False),
-        sa.Column("messages", JsonText(), nullable=False),
+        sa.Column("updates", JsonText(), nullable=False),
         sa.Column("created_at", UtcTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_outbox")),
     )

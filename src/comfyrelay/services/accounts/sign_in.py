@@ -31,7 +31,7 @@ class NewToken:
     secret: str
 
 
-class Accounts:
+class SignIn:
     def __init__(self, databases: Databases, tenancy: Tenancy) -> None:
         self._databases = databases
         self._tenancy = tenancy

@@ -128,7 +128,7 @@ class TestLeaving:
         await worker.start()
         await system.files.until_held()
         tell(worker, metadata)
-        await worker.until_said("worker.leaving")
+        await worker.until_said("worker.draining")
         system.files.let_go()
         assert await worker.ended() == 0
         assert (await system.until(job, "completed"))["attempts"] == 1
@@ -141,7 +141,7 @@ class TestLeaving:
         await worker.start()
         await system.files.until_held()
         tell(worker, metadata)
-        await worker.until_said("worker.leaving")
+        await worker.until_said("worker.draining")
         system.files.let_go()
         second = await system.image(effect)
         assert await worker.ended() == 0
@@ -178,7 +178,7 @@ async def test_a_second_signal_waits_for_nothing(system: System) -> None:
     worker = await system.started(shutdown_seconds=600)
     await system.files.until_held()
     worker.send(signal.SIGINT)
-    await worker.until_said("worker.leaving")
+    await worker.until_said("worker.draining")
     worker.send(signal.SIGINT)
     assert await worker.ended() == 0
     await finished_by_another(system, job)
@@ -191,7 +191,7 @@ async def test_a_recommendation_to_rebalance_lets_the_job_finish(system: System,
     job = await system.image(effect)
     await system.until_running()
     metadata.recommend_rebalance()
-    await worker.until_said("worker.leaving")
+    await worker.until_said("worker.draining")
     second = await system.image(effect)
     stuck.end()
     await system.completed(job)

@@ -21,9 +21,9 @@ from structlog.typing import EventDict, WrappedLogger
 
 from comfyrelay.error_text import SECRET
 from comfyrelay.logs import PROCESSORS, log_as_json, minimum
-from comfyrelay.worker.lease import Lease, Stage
+from comfyrelay.worker.lease import Lease, Phase
 
-__all__ = ["Looks", "without_secrets"]
+__all__ = ["WorkerConsole", "without_secrets"]
 
 WIDE = 80
 MOST_SHOWN = 4
@@ -45,7 +45,7 @@ _PRIVATE = re.compile(
 _URL = re.compile(r"""[a-z][a-z0-9+.-]*://[^\s"'<>]+""", re.I)
 
 
-class Looks:
+class WorkerConsole:
     """Everything that is logged goes through here while it is open."""
 
     def __init__(self, console: Console | None = None, *, level: str = "info") -> None:
@@ -56,7 +56,7 @@ class Looks:
         self._live: Live | None = None
         self._held: tuple[Lease, ...] | None = None
         # when each lease came to its stage
-        self._since: dict[Lease, tuple[Stage, float]] = {}
+        self._since: dict[Lease, tuple[Phase, float]] = {}
 
     def __enter__(self) -> Self:
         self._before = structlog.get_config()
@@ -91,7 +91,7 @@ class Looks:
         now = time.monotonic()
         known = self._since
         self._since = {
-            lease: known[lease] if lease in known and known[lease][0] is lease.stage else (lease.stage, now)
+            lease: known[lease] if lease in known and known[lease][0] is lease.phase else (lease.phase, now)
             for lease in held
         }
         self._held = tuple(held)
@@ -121,14 +121,14 @@ class Looks:
         return Group(grid, Text(f"and {more} more", style="dim")) if more > 0 else grid
 
     def _cells(self, lease: Lease, *, is_wide: bool) -> list[ConsoleRenderable]:
-        _, since = self._since.get(lease, (lease.stage, time.monotonic()))
-        about = [Text(lease.workflow_hash[:SHORT], style="dim"), Text(lease.stage.value)] if is_wide else []
+        _, since = self._since.get(lease, (lease.phase, time.monotonic()))
+        about = [Text(lease.workflow_hash[:SHORT], style="dim"), Text(lease.phase.value)] if is_wide else []
         return [
             Text(lease.job_id[-SHORT:], style="bold"),
             *about,
             ProgressBar(total=1.0, completed=lease.progress, width=20 if is_wide else 8),
             Text(f"{lease.progress:.0%}"),
-            Text(_one_line(lease.node_title) if lease.stage is Stage.RUNNING else ""),
+            Text(_one_line(lease.node_title) if lease.phase is Phase.RUNNING else ""),
             Text(f"{time.monotonic() - since:.0f} s"),
         ]
 

@@ -13,7 +13,7 @@ from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused, ServerUnreachable
 from comfyrelay.worker.state import Held
 
-__all__ = ["MARK", "CarefulClient"]
+__all__ = ["MARK", "RecoveringClient"]
 
 log = structlog.get_logger(__name__)
 
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 MARK = "comfyrelay_lease"
 
 
-class CarefulClient(ComfyClient):
+class RecoveringClient(ComfyClient):
     """After running out of memory it frees what ComfyUI holds. After a fault of the GPU it is not fit until ComfyUI was
     restarted: until then ComfyUI answers as if nothing were wrong, and fails every job."""
 

@@ -12,7 +12,7 @@ from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import DeviceFault, OutOfMemory, ServerRefused
 from comfyrelay.sim import Fail, Sim
 from comfyrelay.sim import OutOfMemory as NoMemory
-from comfyrelay.worker.careful import CarefulClient
+from comfyrelay.worker.recovering import RecoveringClient
 from comfyrelay.worker.restarts import Restarts
 from tests.comfy.graphs import invert
 from tests.harness import PATIENCE_SECONDS
@@ -27,26 +27,28 @@ async def sim() -> AsyncIterator[Sim]:
 
 
 @pytest.fixture
-async def client(sim: Sim) -> AsyncIterator[CarefulClient]:
-    client = CarefulClient(sim.url, timeouts=RunTimeouts())
+async def client(sim: Sim) -> AsyncIterator[RecoveringClient]:
+    client = RecoveringClient(sim.url, timeouts=RunTimeouts())
     yield client
     await client.close()
 
 
-async def fail_on_the_gpu(sim: Sim, client: CarefulClient) -> None:
+async def fail_on_the_gpu(sim: Sim, client: RecoveringClient) -> None:
     sim.misbehave(Fail(class_type="ImageInvert", exception_type="RuntimeError", message=BAD_GPU, times=1))
     with pytest.raises(DeviceFault):
         await client.run(invert())
 
 
-async def test_memory_is_freed_before_anybody_hears_that_there_was_not_enough(sim: Sim, client: CarefulClient) -> None:
+async def test_memory_is_freed_before_anybody_hears_that_there_was_not_enough(
+    sim: Sim, client: RecoveringClient
+) -> None:
     sim.misbehave(NoMemory(class_type="ImageInvert", times=1))
     with pytest.raises(OutOfMemory):
         await client.run(invert())
     assert sim.log.count("POST", "/free") == 1
 
 
-async def test_a_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(sim: Sim, client: CarefulClient) -> None:
+async def test_a_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(sim: Sim, client: RecoveringClient) -> None:
     await client.check()
     await fail_on_the_gpu(sim, client)
     assert client.is_sick
@@ -69,7 +71,7 @@ class TestRestarts:
         return Restarts(command, on_change=lambda: None, wait_seconds=wait_seconds)
 
     async def test_one_that_comes_back_by_itself_is_left_alone(
-        self, sim: Sim, client: CarefulClient, tmp_path: Path
+        self, sim: Sim, client: RecoveringClient, tmp_path: Path
     ) -> None:
         trace = tmp_path / "restarted"
         restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
@@ -79,7 +81,7 @@ class TestRestarts:
         assert restarts.under_way == set()
 
     async def test_a_sick_one_is_restarted_at_once_and_gets_no_job_meanwhile(
-        self, sim: Sim, client: CarefulClient, tmp_path: Path
+        self, sim: Sim, client: RecoveringClient, tmp_path: Path
     ) -> None:
         await fail_on_the_gpu(sim, client)
         trace = tmp_path / "restarted"
@@ -94,7 +96,7 @@ class TestRestarts:
             await asyncio.gather(*restarts._tasks.values())
         assert restarts.under_way == set()
 
-    async def test_a_command_that_cannot_be_run_makes_nobody_well(self, sim: Sim, client: CarefulClient) -> None:
+    async def test_a_command_that_cannot_be_run_makes_nobody_well(self, sim: Sim, client: RecoveringClient) -> None:
         await fail_on_the_gpu(sim, client)
         restarts = self.restarts("/nothing/here")
         with capture_logs() as logs:

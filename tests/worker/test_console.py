@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.worker.lease import Lease, Stage, Urls
-from comfyrelay.worker.looks import without_secrets
+from comfyrelay.worker.console import without_secrets
+from comfyrelay.worker.lease import Lease, Phase, Urls
 from tests.harness import PATIENCE_SECONDS
 
 JOB = "0192f0c1-aaaa-7bbb-8ccc-1234abcd5678"
@@ -28,19 +28,19 @@ SIGNED = "https://bucket.s3.example.com/in/cat.png?X-Amz-Credential=AKID&X-Amz-S
 # Runs what it is given between the opening and the closing, and does not end before it is told to.
 PROGRAM = f"""
 import sys, structlog
-from comfyrelay.worker.lease import Stage
-from comfyrelay.worker.looks import Looks
+from comfyrelay.worker.lease import Phase
+from comfyrelay.worker.console import WorkerConsole
 from tests.worker.test_looks import lease
 log = structlog.get_logger("any")
 JOB, OTHER_JOB, HASH, SIGNED = {JOB!r}, {OTHER_JOB!r}, {HASH!r}, {SIGNED!r}
-with Looks() as looks:
+with WorkerConsole() as console:
     exec(sys.argv[1])
     if sys.stderr.isatty():
         sys.stdin.readline()
 """
 
 
-def lease(job_id: str = JOB, *, stage: Stage = Stage.RUNNING, progress: float = 0.0, node_title: str = "") -> Lease:
+def lease(job_id: str = JOB, *, phase: Phase = Phase.RUNNING, progress: float = 0.0, node_title: str = "") -> Lease:
     return Lease(
         dispatch_id=7,
         lease_token="a-lease-token-that-opens",
@@ -58,7 +58,7 @@ def lease(job_id: str = JOB, *, stage: Stage = Stage.RUNNING, progress: float = 
         input_mime_type=None,
         extra_data={},
         urls=Urls(output_url=SIGNED, output_headers={}, assets={}),
-        stage=stage,
+        phase=phase,
         progress=progress,
         node_title=node_title,
     )
@@ -163,7 +163,7 @@ async def test_an_event_is_one_line_with_what_is_worth_reading() -> None:
 
 async def test_a_narrow_terminal_gets_the_shorter_line() -> None:
     async with terminal(
-        f"{COMPLETED}; looks.status([lease(progress=0.5, node_title='A node of a long name')])", width=40
+        f"{COMPLETED}; console.status([lease(progress=0.5, node_title='A node of a long name')])", width=40
     ) as shown:
         await shown.until(r"job completed abcd5678 12\.3 s\n")
         line = (await shown.until(r"abcd5678 .*50%.*\d s"))[0]
@@ -173,7 +173,7 @@ async def test_a_narrow_terminal_gets_the_shorter_line() -> None:
 
 
 async def test_without_colours_nothing_is_lost() -> None:
-    async with terminal(f"{COMPLETED}; looks.status([lease(progress=0.25)])", env={"NO_COLOR": "1"}) as shown:
+    async with terminal(f"{COMPLETED}; console.status([lease(progress=0.25)])", env={"NO_COLOR": "1"}) as shown:
         await shown.until(r"job completed +abcd5678 9f8e7d6c 12\.3 s\n")
         bar = (await shown.until(r"running +(━+)[╸╺]? +25%"))[1]
         await shown.end()
@@ -182,8 +182,8 @@ async def test_without_colours_nothing_is_lost() -> None:
 
 
 async def test_the_status_line_shows_how_far_each_job_is_and_goes_when_the_worker_does() -> None:
-    held = "[lease(progress=0.4, node_title='KSampler'), lease(OTHER_JOB, stage=Stage.FETCHING)]"
-    async with terminal(f"looks.status({held}); {COMPLETED}") as shown:
+    held = "[lease(progress=0.4, node_title='KSampler'), lease(OTHER_JOB, phase=Phase.FETCHING)]"
+    async with terminal(f"console.status({held}); {COMPLETED}") as shown:
         await shown.until(r"abcd5678 9f8e7d6c running +━+[╸╺]?━* +40% KSampler +\d+ s")
         await shown.until(r"abcd9999 9f8e7d6c fetching +━+ +0% +\d+ s")
         await shown.end()
@@ -192,19 +192,19 @@ async def test_the_status_line_shows_how_far_each_job_is_and_goes_when_the_worke
 
 
 async def test_of_many_jobs_a_few_are_shown() -> None:
-    async with terminal("looks.status([lease() for _ in range(9)])") as shown:
+    async with terminal("console.status([lease() for _ in range(9)])") as shown:
         await shown.until("and 5 more")
         await shown.end()
 
 
 async def test_who_has_no_job_says_so() -> None:
-    async with terminal("looks.status([])") as shown:
+    async with terminal("console.status([])") as shown:
         await shown.until("waiting for a job")
         await shown.end()
 
 
 async def test_a_terminal_that_cannot_move_gets_lines_only() -> None:
-    async with terminal(f"looks.status([lease()]); {COMPLETED}", env={"TERM": "dumb"}) as shown:
+    async with terminal(f"console.status([lease()]); {COMPLETED}", env={"TERM": "dumb"}) as shown:
         await shown.until(r"12\.3 s\n")
         text = await shown.end()
     assert text.count("abcd5678") == 1
@@ -227,7 +227,7 @@ except ValueError:
 
 async def test_where_no_terminal_is_each_event_is_an_object_on_standard_error() -> None:
     completed, said = await lines_of(
-        f"{COMPLETED}; looks.status([lease()]); log.debug('no'); log.info('worker.left', reason='shutdown')"
+        f"{COMPLETED}; console.status([lease()]); log.debug('no'); log.info('worker.left', reason='shutdown')"
     )
     assert re.match(r"\d{4}-\d\d-\d\dT", completed.pop("timestamp"))
     assert completed == {
@@ -273,7 +273,7 @@ async def test_no_line_opens_a_door_or_tells_what_somebody_wrote() -> None:
         (3, 3),
         (None, None),
         (True, True),
-        (Stage.RUNNING, "running"),
+        (Phase.RUNNING, "running"),
         (Path("/a/b"), "/a/b"),
         (("a", SIGNED), ["a", "https://bucket.s3.example.com/in/cat.png?…"]),
         ({"x": {"password": "p"}}, {"x": {"password": "…"}}),

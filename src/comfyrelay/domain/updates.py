@@ -1,6 +1,6 @@
-"""What the queue tells a tenant pool: one message per move of a dispatch, numbered by the dispatch's version.
+"""What the queue tells a tenant pool: one update per move of a dispatch, numbered by the dispatch's version.
 
-A message carries everything its consumer needs, so a pool can be told long after the fact.
+An update carries everything its consumer needs, so a pool can be told long after the fact.
 """
 
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ class OutputFile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
+class JobUpdate:
     tenant_id: str
     job_id: str
     version: int
-    said: str
+    event_type: str
     status: str
     at: datetime
     epoch: int
@@ -51,7 +51,7 @@ class Message:
     output: OutputFile | None = None
 
     @classmethod
-    def from_json(cls, fields: dict[str, Any]) -> "Message":
+    def from_json(cls, fields: dict[str, Any]) -> "JobUpdate":
         """From its fields as JSON has them."""
         values = dict(fields)
         for name in _TIMES:
@@ -64,7 +64,7 @@ class Message:
         return cls(**values)
 
 
-def message_of(
+def update_of(
     move: Move,
     *,
     at: datetime,
@@ -73,16 +73,16 @@ def message_of(
     seed: int | None = None,
     began_at: datetime | None = None,
     about: dict[str, Any] | None = None,
-) -> Message:
-    """The message a move leaves behind. A lease that ended is described by the dispatch before the move; `began_at` is
+) -> JobUpdate:
+    """The update a move leaves behind. A lease that ended is described by the dispatch before the move; `began_at` is
     when its run began, where that is known."""
     before, after = move.before, move.after
     ended = move.ended is not None
-    return Message(
+    return JobUpdate(
         tenant_id=after.tenant_id,
         job_id=after.tenant_job_id,
         version=after.version,
-        said=move.said,
+        event_type=move.event_type,
         status=JOB_STATUS_OF[DispatchStatus(after.status)],
         at=at,
         epoch=after.epoch,

@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from comfyrelay.worker.control import Control
-from comfyrelay.worker.lease import Lease, Stage, Stop
-from comfyrelay.worker.pulse import NEWS_SECONDS, Pulse
+from comfyrelay.worker.heartbeats import NEWS_SECONDS, Heartbeats
+from comfyrelay.worker.lease import Lease, Phase, Stop
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.leases import make_lease
 
@@ -47,31 +47,31 @@ class Plane:
 
 
 @asynccontextmanager
-async def pulsing(stage: Stage = Stage.RUNNING) -> AsyncIterator[tuple[Plane, Pulse]]:
+async def pulsing(stage: Phase = Phase.RUNNING) -> AsyncIterator[tuple[Plane, Heartbeats]]:
     plane = Plane(make_lease(stage=stage))
     app = web.Application()
     app.router.add_post("/api/worker/heartbeat", plane.answer)
     async with TestServer(app) as server:
         control = Control(str(server.make_url("")).rstrip("/"), worker_id="gpu-1")
         control.token = "token"
-        pulse = Pulse(control, plane.lease, interval_seconds=30)
-        pulse.start()
+        heartbeats = Heartbeats(control, plane.lease, interval_seconds=30)
+        heartbeats.start()
         try:
-            yield plane, pulse
+            yield plane, heartbeats
         finally:
-            await pulse.close()
+            await heartbeats.close()
             plane.must_stop.set()
             await control.close()
 
 
 async def test_progress_that_moves_fast_is_told_once_a_second() -> None:
-    async with pulsing() as (plane, pulse):
+    async with pulsing() as (plane, heartbeats):
         loop = asyncio.get_running_loop()
         began_at, steps = loop.time(), 0
         waiting = asyncio.create_task(plane.until_news(3))
         while not waiting.done():
             steps += 1
-            pulse.progress(steps / 100_000, step=steps)
+            heartbeats.progress(steps / 100_000, step=steps)
             await asyncio.sleep(0.005)
         await waiting
         # the first at once, and then one a second: however slow this machine is, it is never earlier
@@ -81,20 +81,20 @@ async def test_progress_that_moves_fast_is_told_once_a_second() -> None:
         assert told[-1] > len(told), "what came in between is left out"
 
 
-@pytest.mark.parametrize("stage", [Stage.FETCHING, Stage.WAITING])
-async def test_a_job_that_has_not_begun_is_given_back_when_it_is_asked_for(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [Phase.FETCHING, Phase.WAITING])
+async def test_a_job_that_has_not_begun_is_given_back_when_it_is_asked_for(stage: Phase) -> None:
     async with pulsing(stage) as (plane, _):
         plane.say("release")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
         assert plane.lease.stop is Stop.RELEASE
 
 
-@pytest.mark.parametrize("stage", [Stage.RUNNING, Stage.STORING, Stage.SETTLING])
-async def test_a_job_that_has_begun_goes_on_when_it_is_asked_for(stage: Stage) -> None:
-    async with pulsing(stage) as (plane, pulse):
+@pytest.mark.parametrize("stage", [Phase.RUNNING, Phase.STORING, Phase.SETTLING])
+async def test_a_job_that_has_begun_goes_on_when_it_is_asked_for(stage: Phase) -> None:
+    async with pulsing(stage) as (plane, heartbeats):
         plane.say("release")
         for number in (1, 2):
-            pulse.log("a line")
+            heartbeats.log("a line")
             await plane.until_news(number)
         assert plane.lease.stop is None
         plane.say("cancel")

@@ -4,49 +4,49 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.worker.lease import Lease, Stage
-from comfyrelay.worker.room import Room, room_for
+from comfyrelay.worker.capacity import Capacity, room_for
+from comfyrelay.worker.lease import Lease, Phase
 from tests.worker.leases import make_lease
 
 
-def held(*stages: Stage, provider: str = "self_hosted") -> list[Lease]:
+def held(*stages: Phase, provider: str = "self_hosted") -> list[Lease]:
     return [make_lease(provider=provider, stage=stage) for stage in stages]
 
 
-def room(leases: list[Lease], **changes: Any) -> Room | None:
+def room(leases: list[Lease], **changes: Any) -> Capacity | None:
     given: dict[str, Any] = {"slots": {"self_hosted": 1}, "max_concurrency": 1, "prefetch": 1, "upload_behind": 1}
     return room_for(leases, **{**given, **changes})
 
 
 def test_an_idle_worker_asks_for_a_job() -> None:
-    assert room([]) == Room(providers=("self_hosted",), max_concurrency=1, prefetch=1, current_load=0)
+    assert room([]) == Capacity(providers=("self_hosted",), max_concurrency=1, prefetch=1, current_load=0)
 
 
 def test_while_one_runs_the_next_is_fetched_ahead_and_no_more() -> None:
-    assert room(held(Stage.RUNNING)) is not None
-    assert room(held(Stage.RUNNING, Stage.FETCHING)) is None
-    assert room(held(Stage.RUNNING, Stage.WAITING)) is None
+    assert room(held(Phase.RUNNING)) is not None
+    assert room(held(Phase.RUNNING, Phase.FETCHING)) is None
+    assert room(held(Phase.RUNNING, Phase.WAITING)) is None
 
 
 def test_a_job_that_is_only_being_uploaded_takes_no_slot_but_is_still_make_lease() -> None:
-    found = room(held(Stage.STORING, Stage.RUNNING))
+    found = room(held(Phase.STORING, Phase.RUNNING))
     assert found is not None
     assert found.prefetch == 2
     assert found.current_load == 1
 
 
 def test_uploads_that_lag_behind_hold_up_new_jobs() -> None:
-    assert room(held(Stage.STORING, Stage.SETTLING)) is not None
-    assert room(held(Stage.STORING, Stage.STORING, Stage.SETTLING)) is None
+    assert room(held(Phase.STORING, Phase.SETTLING)) is not None
+    assert room(held(Phase.STORING, Phase.STORING, Phase.SETTLING)) is None
 
 
 def test_uploads_of_a_few_do_not_hold_up_many_gpus() -> None:
-    leases = held(*[Stage.RUNNING] * 4, Stage.STORING, Stage.STORING)
+    leases = held(*[Phase.RUNNING] * 4, Phase.STORING, Phase.STORING)
     assert room(leases, slots={"self_hosted": 8}, max_concurrency=8) is not None
 
 
-@pytest.mark.parametrize("stage", Stage)
-def test_without_overlap_one_job_is_done_after_the_other(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", Phase)
+def test_without_overlap_one_job_is_done_after_the_other(stage: Phase) -> None:
     assert room(held(stage), prefetch=0, upload_behind=0) is None
 
 
@@ -56,17 +56,17 @@ def test_a_worker_whose_servers_are_all_gone_asks_for_nothing() -> None:
 
 def test_only_providers_with_room_are_named() -> None:
     slots = {"self_hosted": 1, "cloud": 3}
-    busy = held(Stage.RUNNING, Stage.WAITING)
+    busy = held(Phase.RUNNING, Phase.WAITING)
     found = room(busy, slots=slots, max_concurrency=4)
     assert found is not None
     assert found.providers == ("cloud",)
-    found = room(held(Stage.RUNNING), slots={"self_hosted": 0, "cloud": 1}, max_concurrency=4)
+    found = room(held(Phase.RUNNING), slots={"self_hosted": 0, "cloud": 1}, max_concurrency=4)
     assert found is not None
     assert found.providers == ("cloud",)
 
 
 def test_no_more_at_once_than_was_set() -> None:
-    leases = held(Stage.RUNNING, Stage.RUNNING)
+    leases = held(Phase.RUNNING, Phase.RUNNING)
     assert room(leases, slots={"self_hosted": 4}, max_concurrency=2, prefetch=0) is None
     found = room(leases, slots={"self_hosted": 4}, max_concurrency=3, prefetch=0)
     assert found is not None

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from comfyrelay.worker.lease import Lease, Stage
+from comfyrelay.worker.lease import Lease, Phase
 
-__all__ = ["Room", "room_for"]
+__all__ = ["Capacity", "room_for"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
+class Capacity:
     """What a poll says. The control plane counts every lease that we hold against `max_concurrency` + `prefetch`, also
     those whose output is only being uploaded, so those are added to `prefetch`."""
 
@@ -26,11 +26,11 @@ def room_for(
     max_concurrency: int,
     prefetch: int,
     upload_behind: int,
-) -> Room | None:
+) -> Capacity | None:
     """The room for one more job; `None` when there is none. `slots` are the runs that each provider takes at once."""
     held = list(held)
-    behind = sum(each.stage in (Stage.STORING, Stage.SETTLING) for each in held)
-    ahead = [each for each in held if each.stage not in (Stage.STORING, Stage.SETTLING)]
+    behind = sum(each.phase in (Phase.STORING, Phase.SETTLING) for each in held)
+    ahead = [each for each in held if each.phase not in (Phase.STORING, Phase.SETTLING)]
     at_once = min(max_concurrency, sum(slots.values()))
     is_full = len(ahead) >= at_once + prefetch or len(held) >= at_once + prefetch + upload_behind
     if at_once == 0 or is_full:
@@ -42,4 +42,4 @@ def room_for(
     )
     if not providers:
         return None
-    return Room(providers=providers, max_concurrency=at_once, prefetch=prefetch + behind, current_load=len(ahead))
+    return Capacity(providers=providers, max_concurrency=at_once, prefetch=prefetch + behind, current_load=len(ahead))

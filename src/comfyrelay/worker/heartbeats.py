@@ -9,9 +9,9 @@ import structlog
 
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, InvalidInput, LeaseLost, Unauthorized
 from comfyrelay.worker.control import Control, storable
-from comfyrelay.worker.lease import Lease, Stage, Stop
+from comfyrelay.worker.lease import Lease, Phase, Stop
 
-__all__ = ["Pulse"]
+__all__ = ["Heartbeats"]
 
 log = structlog.get_logger(__name__)
 
@@ -21,7 +21,7 @@ LONGEST_WAIT_SECONDS = 30.0
 MOST_LOGS = 1000
 
 
-class Pulse:
+class Heartbeats:
     """One task listens: its heartbeat waits at the control plane until there is something to hear, or it is time for
     the next. Another sends news, when there is any."""
 
@@ -49,7 +49,7 @@ class Pulse:
         self._lease.progress = value
         began_at = self._lease.began_at
         begun = {"began_at": began_at.isoformat()} if began_at is not None else {}
-        self._progress = {"value": round(value, 4), "stage": self._lease.stage.value, **begun, **more}
+        self._progress = {"value": round(value, 4), "stage": self._lease.phase.value, **begun, **more}
         self._news.set()
 
     def log(self, line: str) -> None:
@@ -117,7 +117,7 @@ class Pulse:
         self.heard_at = asyncio.get_running_loop().time()
         if stop is None:
             return
-        if stop is Stop.RELEASE and self._lease.stage not in (Stage.FETCHING, Stage.WAITING):
+        if stop is Stop.RELEASE and self._lease.phase not in (Phase.FETCHING, Phase.WAITING):
             # what runs here already would only be lost
             return
         self._lease.must_stop(stop)

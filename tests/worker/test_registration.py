@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.worker.control import Control
-from comfyrelay.worker.enlisting import Enlisting
+from comfyrelay.worker.registration import Registration
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 from tests.api.harness import FLEET_SECRET
@@ -30,7 +30,7 @@ async def test_who_is_not_let_in_asks_again_until_there_is_room(system: System, 
     state.open()
     control = Control(system.api.url, worker_id=name)
     own = WorkerSettings(api_base_url=system.api.url, fleet_secret=FLEET_SECRET, fleet_slug=FLEET)
-    waiting = asyncio.create_task(Enlisting(own, control, state, later_seconds=0.1).enlist({"max_concurrency": 1}))
+    waiting = asyncio.create_task(Registration(own, control, state, later_seconds=0.1).enlist({"max_concurrency": 1}))
     try:
         # one by the other worker; twice it was refused
         await system.api.until_asked(REGISTER, 1 + 3)

@@ -7,7 +7,7 @@ import structlog
 
 from comfyrelay.worker.estimate import Typical, fits, seconds_left
 from comfyrelay.worker.job import Work
-from comfyrelay.worker.lease import Stage, Stop
+from comfyrelay.worker.lease import Phase, Stop
 from comfyrelay.worker.notices import Notice, Notices
 
 __all__ = ["leave", "may_finish"]
@@ -25,9 +25,9 @@ GIVE_BACK_SECONDS = 8.0
 def may_finish(work: Work, notice: Notice, typical: Typical) -> bool:
     """Whether a job may go on after a notice. Nothing is lost with one that has not begun."""
     lease = work.lease
-    if notice.at_once or lease.stage in (Stage.FETCHING, Stage.WAITING):
+    if notice.at_once or lease.phase in (Phase.FETCHING, Phase.WAITING):
         return False
-    if notice.seconds is None or lease.stage is not Stage.RUNNING:
+    if notice.seconds is None or lease.phase is not Phase.RUNNING:
         return True
     left = seconds_left(
         elapsed=work.running_seconds, progress=lease.progress, typical=typical.run_seconds(lease.workflow_hash)

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import structlog
 
-from comfyrelay.desk.notifications.notify import BatchNow, Ended, News, Notifier, Watch
+from comfyrelay.desk.notifications.notifier import BatchNow, Ended, News, Notifier, Watch
 from comfyrelay.domain.settlement import JobState
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ends import Looked
@@ -18,7 +18,7 @@ from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import system_clock
 from comfyrelay.store.tenant.jobs import Job
 
-__all__ = ["NotSent", "Telling"]
+__all__ = ["NotSent", "Notifications"]
 
 log = structlog.get_logger(__name__)
 
@@ -36,10 +36,8 @@ class NotSent:
     why: str
 
 
-class Telling:
-    def __init__(self, engine: Engine, user: User, notifier: Notifier) -> None:
-        self._engine = engine
-        self._user = user
+class Notifications:
+    def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
         self._watch = Watch()
         self._ended: list[str] = []
@@ -47,13 +45,11 @@ class Telling:
         self._idle = asyncio.Event()
         self._idle.set()
         self.not_sent: deque[NotSent] = deque(maxlen=MOST_REMEMBERED)
-        # from now on: what a desk that was killed left to apply ends before anything else is up
-        engine.on_ended.append(self._hear)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Tell while this is open; what has ended by its end is told before it closes, if that does not take long."""
-        task = asyncio.create_task(self._run())
+    async def sending(self, engine: Engine, user: User) -> AsyncIterator[None]:
+        """Send while this is open; what has ended by its end is sent before it closes, if that does not take long."""
+        task = asyncio.create_task(self._run(engine, user))
         try:
             yield
         finally:
@@ -63,26 +59,26 @@ class Telling:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _hear(self, ended: Sequence[JobState]) -> None:
+    def job_ended(self, ended: Sequence[JobState]) -> None:
         self._ended += (each.id for each in ended)
         self._idle.clear()
         self._has_news.set()
 
-    async def _run(self) -> None:
+    async def _run(self, engine: Engine, user: User) -> None:
         while True:
             await self._has_news.wait()
             self._has_news.clear()
             ended, self._ended = self._ended, []
             try:
-                await self._tell(ended)
+                await self._notify(engine, user, ended)
             except Exception:
                 # the next end is told all the same
                 log.exception("desk.not_told")
             if not self._ended:
                 self._idle.set()
 
-    async def _tell(self, job_ids: Sequence[str]) -> None:
-        seen = await self._engine.ends.look(self._user.tenant_id, self._user.id, job_ids)
+    async def _notify(self, engine: Engine, user: User, job_ids: Sequence[str]) -> None:
+        seen = await engine.jobs.ends.look(user.tenant_id, user.id, job_ids)
         # after the look, so that nothing that it saw ended later than this
         seen_at = system_clock()
         for job in _worth_a_look(seen.jobs):

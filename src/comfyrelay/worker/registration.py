@@ -20,7 +20,7 @@ from comfyrelay.worker.control import Control, Registered, patiently
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 
-__all__ = ["Enlisting", "explain"]
+__all__ = ["Registration", "explain"]
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ LATER_SECONDS = 30.0
 CUT_OFF_SECONDS = 5.0
 
 
-class Enlisting:
+class Registration:
     def __init__(
         self, settings: WorkerSettings, control: Control, state: State, *, later_seconds: float = LATER_SECONDS
     ) -> None:

@@ -1,0 +1,39 @@
+"""Which files may be uploaded, and what they are called in object storage."""
+
+import mimetypes
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from comfyrelay.errors import InvalidInput, TooLarge
+
+__all__ = ["NewUpload", "check_upload", "extension_of"]
+
+MEDIA_TYPES = ("image/", "video/", "audio/")
+_EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewUpload:
+    """What a user announces."""
+
+    mime_type: str
+    size: int
+    original_filename: str
+    effect_id: int | None = None
+
+
+def check_upload(new: NewUpload, *, max_bytes: int) -> None:
+    if not new.mime_type.startswith(MEDIA_TYPES):
+        told = f"Only images, videos and audio can be uploaded; {new.original_filename!r} is {new.mime_type}."
+        raise InvalidInput(errors={"mime_type": told})
+    if new.size > max_bytes:
+        raise TooLarge(f"The file is too large: at most {max_bytes} bytes are allowed.")
+
+
+def extension_of(new: NewUpload) -> str:
+    """What the name ends in, if that can be in a path; ComfyUI looks at it."""
+    given = PurePosixPath(new.original_filename).suffix.lower()
+    if _EXTENSION.fullmatch(given):
+        return given
+    return mimetypes.guess_extension(new.mime_type) or ""

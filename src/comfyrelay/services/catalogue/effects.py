@@ -1,0 +1,148 @@
+"""Effects: what end users pick, made of a workflow, overrides of its properties, and a price."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.domain.properties import Property, check_overrides
+from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.services.catalogue.checks import under
+from comfyrelay.services.catalogue.effect_assets import EffectAssets
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import Listed
+from comfyrelay.services.steps import Step
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.catalogue import Effect, Workflow
+from comfyrelay.store.database import Tx
+
+__all__ = ["EffectView", "Effects"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EffectView:
+    effect: Effect
+    workflow_slug: str
+
+
+class Effects:
+    def __init__(self, databases: Databases, assets: EffectAssets) -> None:
+        self._databases = databases
+        self._assets = assets
+
+    async def create(
+        self,
+        *,
+        slug: str,
+        workflow_slug: str,
+        credits_cost: int,
+        property_overrides: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        is_active: bool = True,
+    ) -> Effect:
+        if credits_cost < 0:
+            raise InvalidInput(errors={"credits_cost": "This must not be negative."})
+        overrides = dict(property_overrides or {})
+        hashes = await self._hashes_for(workflow_slug, overrides)
+
+        async def work(tx: Tx) -> Effect:
+            workflow = await _to_publish(tx, workflow_slug)
+            _check_overrides(workflow, overrides)
+            return await catalogue.create_effect(
+                tx,
+                slug=slug,
+                name=name or slug,
+                workflow_id=workflow.id,
+                property_overrides=overrides,
+                asset_hashes=hashes,
+                credits_cost=credits_cost,
+                is_active=is_active,
+            )
+
+        return await self._databases.central.run(Step.CATALOGUE, work)
+
+    async def change(self, slug: str, changes: Mapping[str, Any]) -> EffectView:
+        """Change an effect; jobs that were submitted before keep what they were promised."""
+        more: dict[str, Any] = {}
+        if changes.keys() & {"workflow_slug", "property_overrides"}:
+            before = await self.get(slug)
+            # by path, so they are right even if somebody changes the effect at the same moment
+            more["asset_hashes"] = await self._hashes_for(
+                changes.get("workflow_slug", before.workflow_slug),
+                changes.get("property_overrides", before.effect.property_overrides),
+            )
+
+        async def work(tx: Tx) -> EffectView:
+            effect = await catalogue.lock_effect(tx, slug)
+            if effect is None:
+                raise NotFound(f"There is no effect {slug!r}.")
+            values = {**changes, **more}
+            if "workflow_slug" in values:
+                workflow = await _to_publish(tx, values.pop("workflow_slug"))
+                values["workflow_id"] = workflow.id
+            else:
+                workflow = _of_effect(effect, await catalogue.workflow_to_use(tx, id_=effect.workflow_id))
+            _check_overrides(workflow, values.get("property_overrides", effect.property_overrides))
+            changed = await catalogue.update_effect(tx, effect.id, **values) if values else effect
+            return EffectView(effect=changed, workflow_slug=workflow.slug)
+
+        return await self._databases.central.run(Step.CATALOGUE, work)
+
+    async def _hashes_for(self, workflow_slug: str, overrides: Mapping[str, Any]) -> dict[str, str]:
+        async with self._databases.central.read() as tx:
+            workflow = await catalogue.workflow(tx, slug=workflow_slug)
+        if workflow is None:
+            return {}
+        # before a path is looked at, it must be a value that the property takes
+        _check_overrides(workflow, overrides)
+        return await self._assets.of_overrides(workflow.properties, overrides)
+
+    async def delete(self, slug: str) -> None:
+        """Nobody can pick it any more; its jobs go on."""
+        if not await self._databases.central.run(Step.CATALOGUE, lambda tx: catalogue.delete_effect(tx, slug)):
+            raise NotFound(f"There is no effect {slug!r}.")
+
+    async def get(self, slug: str) -> EffectView:
+        async with self._databases.central.read() as tx:
+            effect = await catalogue.effect(tx, slug=slug)
+            if effect is None:
+                raise NotFound(f"There is no effect {slug!r}.")
+            workflow = _of_effect(effect, await catalogue.workflow(tx, id_=effect.workflow_id))
+        return EffectView(effect=effect, workflow_slug=workflow.slug)
+
+    async def page(
+        self, *, workflow_slug: str | None = None, is_active: bool | None = None, cursor: str | None = None, limit: int
+    ) -> Listed[EffectView]:
+        async with self._databases.central.read() as tx:
+            workflow_id = None
+            if workflow_slug is not None:
+                workflow = await catalogue.workflow(tx, slug=workflow_slug)
+                if workflow is None:
+                    return Listed(items=[])
+                workflow_id = workflow.id
+            found, after = await catalogue.list_effects(
+                tx, workflow_id=workflow_id, is_active=is_active, after_slug=cursor, limit=limit
+            )
+            slugs = await catalogue.workflow_slugs(tx, {each.workflow_id for each in found})
+        views = [EffectView(effect=each, workflow_slug=slugs[each.workflow_id]) for each in found]
+        return Listed(items=views, next_cursor=after)
+
+
+def _check_overrides(workflow: Workflow, overrides: Mapping[str, Any]) -> None:
+    try:
+        check_overrides([Property.from_json(each) for each in workflow.properties], overrides)
+    except InvalidInput as error:
+        raise under("property_overrides", error) from error
+
+
+async def _to_publish(tx: Tx, slug: str) -> Workflow:
+    """A workflow to make an effect of. One that is private to a tenant is nobody else's to run."""
+    workflow = await catalogue.workflow_to_use(tx, slug=slug)
+    if workflow is None or workflow.tenant_id is not None:
+        raise InvalidInput(errors={"workflow_slug": f"There is no workflow {slug!r}."})
+    return workflow
+
+
+def _of_effect(effect: Effect, workflow: Workflow | None) -> Workflow:
+    # a workflow cannot be deleted while effects use it
+    assert workflow is not None, f"the workflow of the effect {effect.slug!r} is gone"
+    return workflow

@@ -1,0 +1,30 @@
+"""What every room of the engine stands on."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from comfyrelay.domain.failover import FailoverPolicy
+from comfyrelay.services.databases import Databases
+from comfyrelay.settings import Settings
+from comfyrelay.storage.objects import ObjectStore
+from comfyrelay.store.wakeup import Wakeup
+
+__all__ = ["DISK", "Ground"]
+
+# Files in object storage; the name under which rows refer to it.
+DISK = "objects"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ground:
+    settings: Settings
+    databases: Databases
+    objects: ObjectStore
+    wakeup: Wakeup
+
+    @property
+    def failover(self) -> FailoverPolicy:
+        return FailoverPolicy(
+            max_failures_before_block=self.settings.max_failures_before_block,
+            cooldown=timedelta(seconds=self.settings.block_cooldown_seconds),
+        )
