@@ -13,11 +13,11 @@ import asyncpg
 from sqlalchemy import insert
 
 from bench.postgres import Server
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.submit import Item
 from comfyrelay.settings import Settings
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import files, videos
 from comfyrelay.store.types import relay_now

@@ -23,9 +23,9 @@ import procrastinate
 from bench.engine import engine_on, postgres_urls
 from bench.figure import Figure
 from bench.postgres import Server
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.engine import Engine
-from comfyrelay.store.central.tenants import User
 
 GRAPH = {"1": {"class_type": "SaveVideo", "inputs": {"text": "a cat"}}}
 FIRST_PORT = 8471

@@ -14,6 +14,9 @@ import asyncpg
 from sqlalchemy import text
 
 from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.catalogue import Effect, Workflow
+from comfyrelay.domain.records.jobs import Job, Video
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.services.databases import Databases
@@ -26,12 +29,9 @@ from comfyrelay.settings import Settings
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit, dispatches
 from comfyrelay.store.central import tables as central
-from comfyrelay.store.central.catalogue import Effect, Workflow
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary, Database, Tx
 from comfyrelay.store.tenant import history, jobs, ledger, media
 from comfyrelay.store.tenant.history import Seen
-from comfyrelay.store.tenant.jobs import Job
 from comfyrelay.store.wakeup import LocalWakeup
 
 # How long a test waits for what must come: far longer than a busy machine takes. Only a failure waits to the end.
@@ -418,7 +418,7 @@ class World:
         async with (await self.engine.databases.pool_of(job.tenant_id)).read() as tx:
             return [each.type for each in await history.events_after(tx, [Seen(job.tenant_id, job.id, 0)])]
 
-    async def video(self, user: User, video_id: str) -> media.Video:
+    async def video(self, user: User, video_id: str) -> Video:
         async with (await self.engine.databases.pool_of(user.tenant_id)).read() as tx:
             found = await media.video(tx, user.tenant_id, video_id)
         assert found is not None

@@ -13,12 +13,12 @@ from fastapi import FastAPI
 from pwdlib import PasswordHash
 from starlette.routing import BaseRoute, Route
 
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.context import Context
 from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.wakeup import LocalWakeup
 from tests.harness import GRAPH, PROMPT, Backend, Clock
 

@@ -5,13 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import Provider
 from comfyrelay.errors import Fault
 from comfyrelay.services.jobs.submit import JobRequest
 from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
 from comfyrelay.store.central import dispatches
-from comfyrelay.store.central.tenants import User
-from comfyrelay.store.tenant.jobs import Job
 from tests.api.harness import Api, Caller, data_of
 from tests.harness import OUTPUT
 

@@ -9,10 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from comfyrelay import __version__
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Fault
 from comfyrelay.services.jobs.submit import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.store.central.tenants import User
 from tests.api.harness import Api
 from tests.api.test_health import down
 from tests.harness import GRAPH, OUTPUT, execute

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.tenant import jobs
 from tests.api.harness import FLEET_SECRET, PASSWORD, SECRETS
 from tests.api.processes import ServerProcess, server_process

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.ids import output_path
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.jobs.submit import Item, JobRequest
 from comfyrelay.services.operations.retention import GRACE_SECONDS, Retained
 from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary, Database
-from comfyrelay.store.tenant.jobs import Job
 from tests.api.harness import Api, Caller, open_api
 from tests.harness import GRAPH, OUTPUT, PROMPT, Crash, PostgresBackend, SqliteBackend, execute
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.services.jobs.submit import JobRequest
 from comfyrelay.services.queue.handover import Handover
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import workers
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary
 from tests.api.harness import FLEET_SECRET, Api, Caller, data_of, problem_of
 from tests.harness import GRAPH, PROMPT

@@ -14,6 +14,7 @@ from sqlalchemy import select
 
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.payments import Payment
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
 from comfyrelay.services.queue.heartbeats import Heartbeat
@@ -22,7 +23,6 @@ from comfyrelay.services.steps import Step
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS
 from comfyrelay.store.central import catalogue, tenants
 from comfyrelay.store.central import tables as central
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary
 from tests.chaos.faults import die_on, drain
 from tests.chaos.invariants import (

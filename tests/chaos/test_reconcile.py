@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from comfyrelay.domain.agreement import Kind
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import Provider
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary, Database
-from comfyrelay.store.tenant.jobs import Job
 from tests.chaos.faults import die_on, drain
 from tests.chaos.invariants import balance_is_the_sum, broken, every_job_has_ended, look
 from tests.harness import Crash, Desk, World, execute

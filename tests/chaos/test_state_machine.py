@@ -25,16 +25,16 @@ from hypothesis.stateful import (
 )
 
 from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.catalogue import Effect
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import PauseMode, Provider
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, InsufficientTokens, LeaseLost, TooManyActiveJobs
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import tables as central
-from comfyrelay.store.central.catalogue import Effect
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.tenant.jobs import Job
 from tests.chaos.faults import Death, die_on, drain
 from tests.chaos.invariants import Seen, check_agreed, check_always, check_quiet
 from tests.harness import Crash, PostgresBackend, SqliteBackend, World, open_world, submit_batch

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import (
     IdempotencyConflict,
@@ -24,7 +25,6 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import jobs
-from comfyrelay.store.tenant.jobs import Job
 from tests.harness import Crash, Desk, World, submit_batch
 
 MANY = 5_000

@@ -5,17 +5,17 @@ import asyncio
 import pytest
 
 from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import JobEventType, JobStatus, PauseMode
 from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import Conflict, Fault, InsufficientTokens, LeaseLost, NotFound, TooManyActiveJobs
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeasedJob
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
-from comfyrelay.store.tenant.jobs import Job
 from tests.harness import Crash, Desk, World, submit_batch
 
 REFUNDED = {"JOB_RESERVE": -10, "JOB_REFUND": 10}

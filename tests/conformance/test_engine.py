@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.domain.records.fleet import AuditEntry
 from comfyrelay.domain.waiting import Reason
 from comfyrelay.errors import ConfigurationError, Fault
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.settings import Settings
 from comfyrelay.store.central import audit
-from comfyrelay.store.central.audit import AuditEntry
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import history
 from comfyrelay.store.tenant.history import Seen

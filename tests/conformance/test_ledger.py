@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import InsufficientTokens, InvalidInput, NotFound
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Database
 from tests.harness import World, execute
 

@@ -11,6 +11,7 @@ import pytest
 
 from comfyrelay.domain.ids import output_id
 from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import Fault, LeaseLost, PoolUnavailable
 from comfyrelay.services.queue.heartbeats import Heartbeat
@@ -21,7 +22,6 @@ from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.outbox import OutboxEntry
-from comfyrelay.store.tenant.jobs import Job
 from tests.harness import OUTPUT, START, Desk, World, execute, pool_down, submit_many
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import (
     Conflict,
     IdempotencyConflict,
@@ -21,10 +23,8 @@ from comfyrelay.services.queue.leasing import LeasedJob
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central import tables as central
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import tables as tenant
-from comfyrelay.store.tenant.jobs import Job
 from tests.harness import PROMPT, Crash, Desk, World, submit_batch
 
 VIDEO = {

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import InvalidInput, TooLarge
-from comfyrelay.store.central.tenants import User
 from tests.harness import World, execute
 
 

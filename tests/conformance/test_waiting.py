@@ -5,10 +5,10 @@ from datetime import timedelta
 
 import pytest
 
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import PauseMode, Stage
 from comfyrelay.domain.waiting import Reason, Waiting
 from comfyrelay.errors import Fault, NotFound, PoolUnavailable
-from comfyrelay.store.tenant.jobs import Job
 from tests.harness import Desk, World, submit_batch
 
 

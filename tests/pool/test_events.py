@@ -59,8 +59,8 @@ def test_every_event_can_be_subscribed_to_by_its_type() -> None:
             "job:progress",
             "job:preview",
             "job:output",
-            "job:said",
-            "job:told",
+            "job:printed",
+            "job:noted",
         ),
         *("job:completed", "job:failed", "job:retrying", "job:canceled"),
     }

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from comfyrelay.client.bodies import About, Batch, InputValue, Job, Preset
 from comfyrelay.client.find import SHORT
+from comfyrelay.clock import utc_now
 
 __all__ = [
     "batch_details",
@@ -259,4 +260,4 @@ def _took(job: Job) -> str:
 
 
 def now() -> datetime:
-    return datetime.now(UTC)
+    return utc_now()

@@ -24,6 +24,7 @@ from comfyrelay.desk.scripts.config import script_settings
 from comfyrelay.desk.scripts.workflow import CLASS_TYPE, ScriptCheck, furnish_script
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.state import DeskState
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import Stage, WorkflowKind
 from comfyrelay.errors import ComfyError, Conflict
 from comfyrelay.server.app import create_app
@@ -31,7 +32,6 @@ from comfyrelay.server.base.secrets import load_secrets
 from comfyrelay.server.main import listen, serving
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.settings import Settings
-from comfyrelay.store.central.tenants import User
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.servers import ClientMaker

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import structlog
 
+from comfyrelay.clock import utc_now
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.errors import Canceled, ComfyError
 from comfyrelay.pool.events import JobCanceled, JobCompleted, JobEvent, JobFailed, PoolEvent
@@ -83,7 +83,7 @@ class Endings:
             status=status,
             attempts=record.ticket.attempts,
             started_at=record.started_at,
-            finished_at=datetime.now(UTC),
+            finished_at=utc_now(),
             client_id=record.client_id,
             result=result,
             error=error,

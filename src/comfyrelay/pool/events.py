@@ -147,7 +147,7 @@ class JobOutput(JobEvent):
 class JobPrinted(JobEvent):
     """What runs has printed a line. Graphs print none."""
 
-    type: ClassVar[str] = "job:said"
+    type: ClassVar[str] = "job:printed"
     prompt_id: str
     line: str
 
@@ -156,7 +156,7 @@ class JobPrinted(JobEvent):
 class JobNoted(JobEvent):
     """What is to be kept of this run however it ends. Graphs tell nothing of the kind."""
 
-    type: ClassVar[str] = "job:told"
+    type: ClassVar[str] = "job:noted"
     prompt_id: str
     about: Mapping[str, Any]
 

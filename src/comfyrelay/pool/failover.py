@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from heapq import heappop, heappush
 from typing import Protocol
 
+from comfyrelay.clock import utc_now
 from comfyrelay.domain.failover import Block, FailoverPolicy, is_blocked, record_failure
 from comfyrelay.errors import ComfyError
 
@@ -116,5 +117,5 @@ class SmartFailover:
 
 def steady_clock() -> Clock:
     """The time in UTC as it is now, going on evenly even if the machine's clock is set."""
-    start, started = datetime.now(UTC), time.monotonic()
+    start, started = utc_now(), time.monotonic()
     return lambda: start + timedelta(seconds=time.monotonic() - started)

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 
+from comfyrelay.clock import utc_now
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.errors import Conflict, InvalidInput, RunLost
 from comfyrelay.pool.endings import Endings
@@ -64,7 +64,7 @@ class Intake:
             await asyncio.sleep(0)
             if not self._is_open:
                 raise Conflict("The pool is not open.")
-            ticket = make_ticket(graph, options, sequence=self._next_sequence, created_at=datetime.now(UTC))
+            ticket = make_ticket(graph, options, sequence=self._next_sequence, created_at=utc_now())
             _check_clients(ticket, client_ids)
             self._next_sequence += 1
         await self._put(ticket)

@@ -4,11 +4,11 @@ import asyncio
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import orjson
 import structlog
 
+from comfyrelay.clock import utc_now
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import (
@@ -63,7 +63,7 @@ class Runner:
         record.ticket = replace(record.ticket, attempts=record.ticket.attempts + 1)
         record.client_id = member.id
         record.server = member.server
-        record.started_at = datetime.now(UTC)
+        record.started_at = utc_now()
         record.progress = 0.0
         self._set(record, JobStatus.RUNNING)
         record.task = self._endings.spawn(self._attempt(record, member))

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from comfyrelay import __version__
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.server import admin, user, worker
 from comfyrelay.server.base.context import Context
 from comfyrelay.server.base.middleware import BodyLimit, RequestLog, SecurityHeaders
@@ -16,7 +17,6 @@ from comfyrelay.server.operation.measuring import Latencies
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import LocalObjects
-from comfyrelay.store.central.tenants import User
 
 __all__ = ["create_app"]
 

@@ -7,11 +7,12 @@ from datetime import datetime
 
 import structlog
 
+from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError, NotFound, PoolUnavailable, SchemaOutOfDate
 from comfyrelay.settings import Settings
 from comfyrelay.store import migrate
 from comfyrelay.store.central import tenants
-from comfyrelay.store.database import Database, system_clock
+from comfyrelay.store.database import Database
 from comfyrelay.store.migrate import Schema
 
 log = structlog.get_logger(__name__)
@@ -29,7 +30,7 @@ class Databases:
         self._pool_of: dict[str, str] = {}
 
     @classmethod
-    def from_settings(cls, settings: Settings, *, clock: Callable[[], datetime] = system_clock) -> "Databases":
+    def from_settings(cls, settings: Settings, *, clock: Callable[[], datetime] = utc_now) -> "Databases":
         size = settings.database_pool_size
         if not settings.pool_urls:
             raise ConfigurationError("There is no tenant pool: set COMFYRELAY_TENANT_POOLS.")

@@ -12,6 +12,7 @@ from typing import Self
 
 import structlog
 
+from comfyrelay.clock import utc_now
 from comfyrelay.domain.settlement import JobState
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.services.accounts import Accounts
@@ -28,7 +29,6 @@ from comfyrelay.services.queue import Queue
 from comfyrelay.services.webhooks import Webhooks
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
-from comfyrelay.store.database import system_clock
 from comfyrelay.store.wakeup import LocalWakeup, PostgresWakeup, Wakeup
 
 __all__ = ["Engine", "Hooks"]
@@ -61,7 +61,7 @@ class Engine:
         self,
         settings: Settings,
         *,
-        clock: Callable[[], datetime] = system_clock,
+        clock: Callable[[], datetime] = utc_now,
         wakeup: Wakeup | None = None,
         signing_secrets: Sequence[str] = (),
         hooks: Hooks | None = None,

@@ -9,6 +9,7 @@ from math import ceil
 from pathlib import Path
 from urllib.parse import quote
 
+from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.storage.folder import Folder, disk
 from comfyrelay.storage.headers import check_content_type, safe_filename
@@ -16,7 +17,7 @@ from comfyrelay.storage.paths import check_path, check_range
 from comfyrelay.storage.receiving import Receiver
 from comfyrelay.storage.signing import Grant, sign, verify
 from comfyrelay.storage.threads import in_thread
-from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload, system_clock
+from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
 __all__ = ["LocalObjects"]
 
@@ -36,7 +37,7 @@ class LocalObjects:
         *,
         base_url: str | None = None,
         secrets: Iterable[str] = (),
-        clock: Callable[[], datetime] = system_clock,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._folder = Folder(root)
         self._base_url = base_url.rstrip("/") if base_url else None

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.storage.local import LocalObjects
-from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload, system_clock
+from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
 __all__ = ["LocalObjects", "ObjectEntry", "ObjectStat", "ObjectStore", "SignedUpload", "open_objects"]
 
@@ -73,7 +74,7 @@ def open_objects(
     *,
     base_url: str | None = None,
     secrets: Iterable[str] = (),
-    clock: Callable[[], datetime] = system_clock,
+    clock: Callable[[], datetime] = utc_now,
 ) -> ObjectStore:
     """Open the object storage at this URL; a local folder needs the rest to make URLs of its own."""
     parts = urlsplit(url)

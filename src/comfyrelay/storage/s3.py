@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError, InvalidInput, StorageUnavailable
 from comfyrelay.storage.cors import allow_origins
 from comfyrelay.storage.headers import check_content_type, content_disposition, guess_content_type
 from comfyrelay.storage.paths import check_path, check_range, is_path, no_object
 from comfyrelay.storage.s3_client import connect
 from comfyrelay.storage.s3_errors import error_code, is_missing, translate
-from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload, system_clock
+from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef, ObjectIdentifierTypeDef
@@ -40,7 +41,7 @@ class S3Objects:
         *,
         endpoint_url: str | None = None,
         region: str | None = None,
-        clock: Callable[[], datetime] = system_clock,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""

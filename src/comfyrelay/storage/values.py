@@ -2,15 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
-__all__ = ["ObjectEntry", "ObjectStat", "SignedUpload", "system_clock"]
-
-
-def system_clock() -> datetime:
-    """Return the time now."""
-    return datetime.now(UTC)
+__all__ = ["ObjectEntry", "ObjectStat", "SignedUpload"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

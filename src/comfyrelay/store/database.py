@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -20,11 +20,12 @@ from sqlalchemy import NullPool, event, exc
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError, Conflict, PoolUnavailable
 from comfyrelay.store.transaction import Tx
 from comfyrelay.store.types import time_text
 
-__all__ = ["Boundary", "Database", "Tx", "async_url", "system_clock"]
+__all__ = ["Boundary", "Database", "Tx", "async_url"]
 
 T = TypeVar("T")
 
@@ -54,16 +55,10 @@ class Boundary(StrEnum):
 Crash = Callable[[str, Boundary], Awaitable[None]]
 
 
-def system_clock() -> datetime:
-    return datetime.now(UTC)
-
-
 class Database:
     """A central database or a tenant pool. `clock` is what SQLite's `relay_now()` reads; PostgreSQL has its own."""
 
-    def __init__(
-        self, name: str, url: str, *, pool_size: int = 10, clock: Callable[[], datetime] = system_clock
-    ) -> None:
+    def __init__(self, name: str, url: str, *, pool_size: int = 10, clock: Callable[[], datetime] = utc_now) -> None:
         self.name = name
         self.url = async_url(url)
         self.dialect = self.url.get_backend_name()

@@ -6,12 +6,12 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from comfyrelay.clock import utc_now
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.graphs.foreign import foreign_files
 from comfyrelay.comfy.graphs.graph import Graph, check_graph
@@ -370,7 +370,7 @@ class Work:
         if isinstance(event, JobAccepted | JobStarted) and lease.phase is Phase.WAITING:
             self._move(Phase.RUNNING)
             self._began_at = asyncio.get_running_loop().time()
-            lease.began_at = datetime.now(UTC)
+            lease.began_at = utc_now()
             lease.began_after_seconds = time.monotonic() - lease.received_at
             # at once: until the first node has something to tell it would pass for one that waits
             self._heartbeats.progress(0.0)

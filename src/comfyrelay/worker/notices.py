@@ -7,11 +7,12 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import structlog
 
+from comfyrelay.clock import utc_now
 from comfyrelay.worker.imds import Imds
 
 __all__ = ["Notice", "Notices"]
@@ -158,7 +159,7 @@ def _read_spot(reason: str, text: str, now: datetime | None) -> Notice | None:
         return None
     try:
         ends_at = datetime.fromisoformat(str(said.get("time")))
-        seconds = (ends_at - (now or datetime.now(UTC))).total_seconds()
+        seconds = (ends_at - (now or utc_now())).total_seconds()
     except (ValueError, TypeError):
         log.warning("worker.odd_spot_notice", said=text[:200])
         # it is going; who does not know when, does not begin anything

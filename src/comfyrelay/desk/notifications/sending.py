@@ -10,13 +10,13 @@ from datetime import datetime
 
 import structlog
 
+from comfyrelay.clock import utc_now
 from comfyrelay.desk.notifications.notifier import BatchNow, Ended, News, Notifier, Watch
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.settlement import JobState
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ends import Looked
-from comfyrelay.store.central.tenants import User
-from comfyrelay.store.database import system_clock
-from comfyrelay.store.tenant.jobs import Job
 
 __all__ = ["NotSent", "Notifications"]
 
@@ -80,7 +80,7 @@ class Notifications:
     async def _notify(self, engine: Engine, user: User, job_ids: Sequence[str]) -> None:
         seen = await engine.jobs.ends.look(user.tenant_id, user.id, job_ids)
         # after the look, so that nothing that it saw ended later than this
-        seen_at = system_clock()
+        seen_at = utc_now()
         for job in _worth_a_look(seen.jobs):
             batch = seen.batches.get(job.batch_id or "")
             now = BatchNow(id=batch.id, name=_name(batch.label, batch.id), counts=batch.counts) if batch else None
@@ -90,7 +90,7 @@ class Notifications:
     async def _send(self, news: News, seen: Looked) -> None:
         urls = seen.batches[news.batch_id].notify_urls if news.batch_id else ()
         for failure in await self._notifier.tell(news, urls):
-            self.not_sent.append(NotSent(at=system_clock(), url=failure.url, why=failure.why))
+            self.not_sent.append(NotSent(at=utc_now(), url=failure.url, why=failure.why))
             log.warning("desk.notification_not_sent", url=failure.url, why=failure.why, about=news.title)
 
 

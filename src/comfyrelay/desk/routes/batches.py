@@ -17,6 +17,7 @@ from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.presets import Applied, apply_preset
 from comfyrelay.domain.properties import Property
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import InvalidInput
 from comfyrelay.server.base.answers import Answer, Body
@@ -29,7 +30,6 @@ from comfyrelay.server.user.job_models import BatchBody, Key, Priority, Slug
 from comfyrelay.server.user.models import Id
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.submit import Item, Target
-from comfyrelay.store.central.tenants import User
 
 __all__ = ["router"]
 

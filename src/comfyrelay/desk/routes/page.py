@@ -12,6 +12,7 @@ from comfyrelay.desk.batches.run_files import RunFile, files_of
 from comfyrelay.desk.examples import sample_picture
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.fleets import WorkerState
+from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import NotFound
 from comfyrelay.server.base.answers import Answer, Body
@@ -23,7 +24,6 @@ from comfyrelay.server.operation.files import CAREFUL
 from comfyrelay.server.user.models import IdInPath
 from comfyrelay.services.jobs.overview import AboutJob, Overview
 from comfyrelay.storage.headers import content_disposition
-from comfyrelay.store.tenant.overview import Unit
 
 __all__ = ["router"]
 

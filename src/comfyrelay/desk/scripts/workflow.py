@@ -11,11 +11,11 @@ from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.desk.scripts.command import MOST_TRIES, ScriptJob, ScriptSettings, check_job, templates
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.engine import Engine
-from comfyrelay.store.central.tenants import User
 
 __all__ = [
     "CLASS_TYPE",

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Query
 
+from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.domain.states import DispatchStatus, Provider, Stage
 from comfyrelay.server.admin.models import DispatchBody, NewPriority, RetriedBody, WaitingBody
 from comfyrelay.server.admin.router import admin_router
@@ -14,7 +15,6 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.fields import Limit, NumberCursor
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.operations.inspection import DispatchView
-from comfyrelay.store.central.dispatch_list import DispatchFilter
 
 __all__ = ["router"]
 

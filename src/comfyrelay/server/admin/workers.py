@@ -3,6 +3,7 @@
 from typing import Any
 
 from comfyrelay.domain.fleets import WorkerState
+from comfyrelay.domain.records.fleet import AuditRecord, ListedWorker
 from comfyrelay.domain.states import Stage
 from comfyrelay.server.admin.models import AuditBody, BlockBody, RotatedToken, WorkerBody, WorkerSummary
 from comfyrelay.server.admin.router import admin_router
@@ -13,8 +14,6 @@ from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.fields import Limit, NumberCursor
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.fleet.views import WorkerView
-from comfyrelay.store.central.audit import AuditRecord
-from comfyrelay.store.central.worker_list import ListedWorker
 
 __all__ = ["audit_body", "router"]
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import status
 
+from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.server.admin.models import (
     Deleted,
@@ -21,7 +22,6 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.fields import Limit, SlugInPath
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
-from comfyrelay.store.central.catalogue import Workflow
 
 __all__ = ["router"]
 

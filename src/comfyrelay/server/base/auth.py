@@ -7,11 +7,11 @@ import structlog
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.remembered import REMEMBER_SECONDS
-from comfyrelay.store.central.tenants import User
-from comfyrelay.store.central.workers import Worker
 
 __all__ = ["SESSION_COOKIE", "Admin", "CurrentUser", "CurrentWorker", "PollingWorker"]
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.server.base.limits import RateLimit
 from comfyrelay.server.base.remembered import Remembered
 from comfyrelay.server.base.secrets import Secrets
@@ -13,8 +15,6 @@ from comfyrelay.server.operation.measuring import Metrics
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from comfyrelay.store.central.tenants import User
-from comfyrelay.store.central.workers import Worker
 
 __all__ = ["Context", "ContextOf"]
 

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Request, Response, status
 
+from comfyrelay.domain.records.accounts import Token, User
 from comfyrelay.errors import Forbidden
 from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.auth import SESSION_COOKIE, Bearer, CurrentUser
@@ -23,8 +24,6 @@ from comfyrelay.server.user.models import (
 )
 from comfyrelay.server.worker.api import address_of
 from comfyrelay.services.paging import listed
-from comfyrelay.store.central.tenants import User
-from comfyrelay.store.central.tokens import Token
 
 __all__ = ["router"]
 

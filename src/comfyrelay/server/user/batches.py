@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Response, status
 
 from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser
@@ -15,7 +16,6 @@ from comfyrelay.server.user.job_models import BatchBody, Move, NewBatchBody, Pau
 from comfyrelay.server.user.models import Cursor, IdInPath
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.submit import Item, chosen_stage
-from comfyrelay.store.central.tenants import User
 
 __all__ = ["batch_body", "router"]
 

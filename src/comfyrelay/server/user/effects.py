@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, status
 
+from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import ContextOf
@@ -10,7 +11,6 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.models import Deleted, EffectBody, InputBody, NewWorkflowBody, WorkflowBody
 from comfyrelay.services.catalogue.library import Input, OfferedEffect, inputs_of
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
-from comfyrelay.store.central.catalogue import Workflow
 
 __all__ = ["router", "workflow_body"]
 

@@ -8,13 +8,13 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Response, status
 from fastapi.responses import StreamingResponse
 
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.settlement import Event
 from comfyrelay.domain.states import TERMINAL_JOB
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.models import IdInPath
-from comfyrelay.store.tenant.jobs import Job
 
 __all__ = ["router"]
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Query, Response, status
 
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser
@@ -28,7 +29,6 @@ from comfyrelay.server.user.models import ID, Cursor, Deleted, IdInPath
 from comfyrelay.services.jobs.bulk import BulkFilter
 from comfyrelay.services.jobs.submit import Item, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views import JobView
-from comfyrelay.store.tenant.jobs import Job
 
 __all__ = ["router"]
 

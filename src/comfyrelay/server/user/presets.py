@@ -2,13 +2,13 @@
 
 from fastapi import APIRouter, status
 
+from comfyrelay.domain.records.catalogue import Preset
 from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.fields import Limit
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.models import Cursor, Deleted, IdInPath, NewPreset, PresetBody
-from comfyrelay.store.tenant.presets import Preset
 
 __all__ = ["router"]
 

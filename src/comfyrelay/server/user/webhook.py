@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, status
 from pydantic import BaseModel, Field
 
+from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
 from comfyrelay.server.base.answers import Answer, Body, example
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.models import IdInPath
-from comfyrelay.store.tenant.deliveries import Delivery, TenantWebhook
 
 __all__ = ["router"]
 

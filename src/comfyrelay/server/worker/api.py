@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, HTTPException, Request, Response, status
 
+from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.base.answers import Answer
 from comfyrelay.server.base.auth import CurrentWorker, PollingWorker
@@ -37,7 +38,6 @@ from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Verb
-from comfyrelay.store.central.workers import Worker
 
 __all__ = ["address_of", "router"]
 

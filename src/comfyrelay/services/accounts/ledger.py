@@ -1,12 +1,13 @@
 """Tokens: credited, reserved, consumed, refunded. The wallet is locked while its balance changes."""
 
+from comfyrelay.domain.records.accounts import Transaction
 from comfyrelay.domain.states import TransactionType
 from comfyrelay.errors import IdempotencyConflict, InsufficientTokens, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs, ledger
-from comfyrelay.store.tenant.ledger import Entry, Transaction
+from comfyrelay.store.tenant.ledger import Entry
 
 
 class Ledger:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pwdlib import PasswordHash
 
 from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.records.accounts import Token, User
 from comfyrelay.errors import InvalidInput, NotFound, Unauthorized
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import tenants, tokens
-from comfyrelay.store.central.tenants import User
-from comfyrelay.store.central.tokens import Token
 
 SHORTEST_PASSWORD = 8
 LONGEST_PASSWORD = 1024

@@ -1,11 +1,11 @@
 """Tenants and users: one tenant per user, each placed in a pool once and for good."""
 
 from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.records.accounts import Tenant, User
 from comfyrelay.errors import InvalidInput
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import tenants
-from comfyrelay.store.central.tenants import Tenant, User
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ledger, media
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.domain.properties import Property, check_overrides
+from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.catalogue.checks import under
 from comfyrelay.services.catalogue.effect_assets import EffectAssets
@@ -12,7 +13,6 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.central.catalogue import Effect, Workflow
 from comfyrelay.store.database import Tx
 
 __all__ = ["EffectView", "Effects"]

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.domain.properties import Property, PropertyType
+from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.store.central import library
-from comfyrelay.store.central.catalogue import Effect, Workflow
 from comfyrelay.store.central.library import Offer
 
 __all__ = ["Input", "Library", "OfferedEffect", "inputs_of"]

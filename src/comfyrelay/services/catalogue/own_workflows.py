@@ -9,6 +9,7 @@ from typing import Any
 from comfyrelay.comfy.graphs.graph import Graph, check_graph, input_texts, placeholders_in
 from comfyrelay.comfy.graphs.nodes import FOLDER_MARKS, files_in
 from comfyrelay.domain.properties import ASSET_TYPES
+from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.errors import GraphError, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.workflows import Workflows
@@ -16,7 +17,6 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import library
-from comfyrelay.store.central.catalogue import Workflow
 from comfyrelay.store.database import Tx
 
 __all__ = ["NewWorkflow", "OwnWorkflows"]

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.records.catalogue import Preset
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.steps import Step
 from comfyrelay.store.tenant import presets
-from comfyrelay.store.tenant.presets import Preset
 
 __all__ = ["Presets"]
 

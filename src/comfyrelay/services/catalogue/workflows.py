@@ -8,6 +8,8 @@ from comfyrelay.comfy.graphs.graph import Graph, check_graph, placeholders_in, r
 from comfyrelay.comfy.graphs.nodes import files_in, models_in
 from comfyrelay.domain.capabilities import Fit, Fitness, Needs, fitness
 from comfyrelay.domain.properties import Property, check_overrides
+from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.domain.records.fleet import Equipped
 from comfyrelay.domain.states import Provider, Stage, WorkflowKind
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.catalogue.checks import check_output_node, read_properties
@@ -17,8 +19,6 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue, dispatch_list, worker_list, workers
-from comfyrelay.store.central.catalogue import Workflow
-from comfyrelay.store.central.worker_list import Equipped
 from comfyrelay.store.database import Tx
 
 __all__ = ["Inspected", "WorkerFitness", "WorkflowView", "Workflows"]

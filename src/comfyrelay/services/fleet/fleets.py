@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue, fleets, workers
-from comfyrelay.store.central.catalogue import Fleet
 from comfyrelay.store.database import Tx
 
 __all__ = ["Fleets"]

@@ -6,13 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 from comfyrelay.domain.fleets import WorkerState
+from comfyrelay.domain.records.fleet import BlockedHash, Fleet, ListedWorker
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.store.central import catalogue, dispatches, fleets, worker_list
-from comfyrelay.store.central.catalogue import Fleet
-from comfyrelay.store.central.worker_list import BlockedHash, ListedWorker
 from comfyrelay.store.database import Tx
 
 __all__ = ["FleetMetrics", "FleetView", "FleetViews", "WorkerView", "WorkflowMetrics"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from comfyrelay.domain import lifecycle
 from comfyrelay.domain.failover import FailoverPolicy
+from comfyrelay.domain.records.fleet import AuditEntry, Fleet, Worker
 from comfyrelay.domain.states import RegistrationSource, Stage
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_of
@@ -15,9 +16,6 @@ from comfyrelay.services.queue import decisions
 from comfyrelay.services.queue.decisions import Decision
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import audit, catalogue, dispatches, workers
-from comfyrelay.store.central.audit import AuditEntry
-from comfyrelay.store.central.catalogue import Fleet
-from comfyrelay.store.central.workers import Worker
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.wakeup import Wakeup

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.pace import NEWEST, expected_seconds
+from comfyrelay.domain.records.jobs import Batch, Job, NewJob
 from comfyrelay.domain.states import JobStatus, Stage
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
@@ -15,8 +16,6 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import Submission
 from comfyrelay.store.tenant import jobs, ledger, media
-from comfyrelay.store.tenant.jobs import Job, NewJob
-from comfyrelay.store.tenant.media import Batch
 
 MOST_ITEMS = 10_000
 

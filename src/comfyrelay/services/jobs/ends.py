@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.tenant import jobs, media
-from comfyrelay.store.tenant.jobs import Job
 
 __all__ = ["BatchEnds", "Ends", "Looked"]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.settlement import Event
 from comfyrelay.domain.states import TERMINAL_JOB, JobStatus
 from comfyrelay.services.databases import Databases
@@ -20,7 +21,6 @@ from comfyrelay.store.central import dispatches
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import history
 from comfyrelay.store.tenant.history import Seen
-from comfyrelay.store.tenant.jobs import Job
 
 __all__ = ["Events", "News"]
 

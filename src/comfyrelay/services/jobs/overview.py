@@ -7,6 +7,7 @@ from typing import Any
 
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.properties import Property
+from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.domain.settlement import Attempt
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.domain.waiting import is_only_fetched
@@ -15,7 +16,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.tenant import jobs, media, overview
-from comfyrelay.store.tenant.overview import Leased, Unit
+from comfyrelay.store.tenant.overview import Leased
 
 __all__ = ["AboutJob", "Glance", "InputValue", "Overview"]
 

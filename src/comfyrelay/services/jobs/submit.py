@@ -10,6 +10,9 @@ import structlog
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, text_values
 from comfyrelay.domain.properties import Property, Value, resolve
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.catalogue import Effect, Workflow
+from comfyrelay.domain.records.jobs import Job, NewJob, Video
 from comfyrelay.domain.states import JobStatus, Stage, WorkflowKind
 from comfyrelay.domain.storable import is_storable
 from comfyrelay.domain.webhooks import url_problem
@@ -21,13 +24,9 @@ from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.central.catalogue import Effect, Workflow
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import Submission
 from comfyrelay.store.tenant import jobs, ledger, media
-from comfyrelay.store.tenant.jobs import Job, NewJob
-from comfyrelay.store.tenant.media import Video
 
 log = structlog.get_logger(__name__)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.records.jobs import File, Video
 from comfyrelay.domain.uploads import NewUpload, check_upload, extension_of
 from comfyrelay.errors import InvalidInput
 from comfyrelay.media_types import guess_media_type
@@ -17,10 +19,8 @@ from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import LocalObjects, ObjectStore, SignedUpload
-from comfyrelay.store.central.tenants import User
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import media
-from comfyrelay.store.tenant.media import File, Video
 
 __all__ = ["Upload", "Uploads"]
 

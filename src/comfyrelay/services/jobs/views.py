@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.records.jobs import File, Job, LogLine, Video
 from comfyrelay.domain.states import JobStatus, VideoStatus
 from comfyrelay.domain.waiting import Waiting
 from comfyrelay.errors import NotFound
@@ -15,9 +16,6 @@ from comfyrelay.services.queue.waiting import WhyWaiting
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import dispatches, library
 from comfyrelay.store.tenant import history, jobs, media
-from comfyrelay.store.tenant.history import LogLine
-from comfyrelay.store.tenant.jobs import Job
-from comfyrelay.store.tenant.media import File, Video
 
 __all__ = ["JobView", "OutputView", "VideoView", "Views"]
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.records.accounts import ListedTenant
+from comfyrelay.domain.records.fleet import AuditRecord
+from comfyrelay.domain.records.jobs import DispatchFilter, Job, ListedDispatch
 from comfyrelay.domain.waiting import Waiting
 from comfyrelay.errors import NotFound, PoolUnavailable
 from comfyrelay.services.databases import Databases
@@ -13,12 +16,8 @@ from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.control import Control
 from comfyrelay.services.queue.waiting import WhyWaiting
 from comfyrelay.store.central import audit, catalogue, dispatch_list, dispatches, tenants, workers
-from comfyrelay.store.central.audit import AuditRecord
-from comfyrelay.store.central.dispatch_list import DispatchFilter, ListedDispatch
-from comfyrelay.store.central.tenants import ListedTenant
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ledger
-from comfyrelay.store.tenant.jobs import Job
 
 __all__ = ["DispatchView", "Inspection", "Retried", "TenantView"]
 

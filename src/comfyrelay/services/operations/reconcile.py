@@ -15,6 +15,8 @@ from comfyrelay.domain import lifecycle
 from comfyrelay.domain.agreement import Finding, JobFacts, Kind, disagreements
 from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.records.accounts import Transaction
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.settlement import settlement_of, video_status_of
 from comfyrelay.domain.states import ACTIVE_JOB, JOB_STATUS_OF, DispatchStatus, JobEventType, JobStatus, TransactionType
 from comfyrelay.domain.updates import JobUpdate
@@ -32,7 +34,6 @@ from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs, ledger, media
 from comfyrelay.store.tenant import tables as tenant
-from comfyrelay.store.tenant.jobs import Job
 from comfyrelay.store.tenant.ledger import Entry
 
 log = structlog.get_logger(__name__)
@@ -382,7 +383,7 @@ async def _mend_video(tx: Tx, job: Job) -> None:
     await media.change_videos(tx, [change])
 
 
-async def _refund(tx: Tx, held: ledger.Transaction) -> None:
+async def _refund(tx: Tx, held: Transaction) -> None:
     await ledger.lock_wallet(tx, held.tenant_id)
     entry = Entry(
         tenant_id=held.tenant_id,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from comfyrelay.domain.records.jobs import File
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.removal import Removals
@@ -18,7 +19,6 @@ from comfyrelay.services.steps import Step
 from comfyrelay.storage.objects import LocalObjects, ObjectStore
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import removals, retention
-from comfyrelay.store.tenant.media import File
 from comfyrelay.store.tenant.retention import OldVideo, Stray
 
 log = structlog.get_logger(__name__)

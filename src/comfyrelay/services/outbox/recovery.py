@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import JobEventType, JobStatus
 from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
@@ -20,7 +21,6 @@ from comfyrelay.store.central.dispatches import NewDispatch
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
-from comfyrelay.store.tenant.jobs import Job
 from comfyrelay.store.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)

@@ -7,6 +7,7 @@ from comfyrelay.domain import lifecycle, ordering
 from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import DispatchStatus, PauseMode
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
@@ -20,7 +21,6 @@ from comfyrelay.store.central.dispatches import Condition
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs, media
-from comfyrelay.store.tenant.jobs import Job
 from comfyrelay.store.wakeup import Wakeup
 
 Decide = Callable[[Dispatch, datetime], Move | None]

@@ -15,12 +15,12 @@ from comfyrelay.domain.failover import (
     record_failure,
 )
 from comfyrelay.domain.lifecycle import Move
+from comfyrelay.domain.records.fleet import AuditEntry
 from comfyrelay.domain.states import Outcome
 from comfyrelay.domain.updates import JobUpdate, OutputFile, update_of
 from comfyrelay.errors import Fault
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit, blocks, catalogue, dispatches, leases
-from comfyrelay.store.central.audit import AuditEntry
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
 

@@ -15,6 +15,7 @@ from comfyrelay.domain.failover import UNBLOCKED_EVENT, FailoverPolicy, is_block
 from comfyrelay.domain.ids import new_lease_token, output_path
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.records.fleet import AuditEntry
 from comfyrelay.domain.routing import Ask, Candidate, Entitlement, Grant, WarmPolicy, route
 from comfyrelay.domain.states import JobEventType, JobStatus
 from comfyrelay.domain.updates import JobUpdate
@@ -35,7 +36,6 @@ from comfyrelay.services.queue.decisions import Decision
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit, blocks, claims, demand, dispatches, leases
-from comfyrelay.store.central.audit import AuditEntry
 from comfyrelay.store.central.claims import WorkerFacts
 from comfyrelay.store.central.demand import Prefetched, Queued
 from comfyrelay.store.database import Tx

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from comfyrelay.clock import utc_now
 from comfyrelay.sim.engine import Engine
 from comfyrelay.sim.running.jobs import job_of_entry, with_details
 
@@ -77,7 +78,7 @@ class CloudJobs:
     def status(self, job: CloudJob) -> dict[str, Any]:
         """`GET /api/job/{id}/status`."""
         created = datetime.fromtimestamp(job.created_at, UTC).isoformat()
-        now = datetime.now(UTC).isoformat()
+        now = utc_now().isoformat()
         return {
             "id": job.id,
             "status": self.state(job),

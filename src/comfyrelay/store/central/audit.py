@@ -1,39 +1,18 @@
 """What workers did and what was done to them, one row each, in the order in which it happened."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from typing import Any
 
 from sqlalchemy import BigInteger, Text, insert, select
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.records.fleet import AuditEntry, AuditRecord
 from comfyrelay.store.central.tables import worker_audit_logs
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.rows import rows_table, with_rows
 from comfyrelay.store.types import JsonText, relay_now
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AuditEntry:
-    worker_id: str
-    event: str
-    dispatch_id: int | None = None
-    data: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AuditRecord:
-    """An entry as it was written down."""
-
-    id: int
-    created_at: datetime
-    worker_id: str
-    event: str
-    dispatch_id: int | None
-    data: dict[str, Any] | None
 
 
 async def record(tx: Tx, entries: Sequence[AuditEntry]) -> None:

@@ -1,8 +1,6 @@
 """Workflows, effects and fleets."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -10,56 +8,14 @@ from sqlalchemy import BigInteger, Float, Text, bindparam, delete, insert, selec
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.records.catalogue import Effect, Workflow
+from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.tables import effects, fleets, worker_workflows, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Workflow:
-    id: int
-    slug: str
-    name: str
-    tenant_id: str | None
-    kind: str
-    provider: str
-    graph_path: str
-    properties: Sequence[Mapping[str, Any]]
-    output_node_id: str | None
-    output_extension: str
-    output_mime_type: str
-    is_active: bool
-    created_at: datetime
-    updated_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effect:
-    id: int
-    slug: str
-    name: str
-    workflow_id: int
-    property_overrides: Mapping[str, Any]
-    asset_hashes: Mapping[str, str]
-    credits_cost: int
-    is_active: bool
-    last_processing_time_seconds: float | None
-    created_at: datetime
-    updated_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fleet:
-    id: int
-    slug: str
-    stage: str
-    name: str
-    max_workers: int | None
-    created_at: datetime
-
 
 _WORKFLOW = [workflows.c[name] for name in Workflow.__dataclass_fields__]
 _EFFECT = [effects.c[name] for name in Effect.__dataclass_fields__]

@@ -1,13 +1,12 @@
 """The dispatch queue as an operator looks at it: filtered, searched, and page by page."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, or_, select
 
-from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.records.jobs import DispatchFilter, ListedDispatch
 from comfyrelay.domain.states import DispatchStatus, Provider, Stage
 from comfyrelay.store.central.dispatches import COLUMNS, from_row, leased_by
 from comfyrelay.store.central.tables import ai_job_dispatches as d
@@ -17,25 +16,6 @@ from comfyrelay.store.paging import Loose, newest_first
 from comfyrelay.store.types import word
 
 __all__ = ["DispatchFilter", "ListedDispatch", "get", "has_unfinished", "last_workers", "page"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DispatchFilter:
-    """`worker_id` holds the lease or ever held one; `search` is a job's id, or part of a worker's id or of an error."""
-
-    status: DispatchStatus | None = None
-    stage: Stage | None = None
-    workflow_id: int | None = None
-    tenant_id: str | None = None
-    worker_id: str | None = None
-    batch_id: str | None = None
-    search: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListedDispatch:
-    dispatch: Dispatch
-    progress: Any
 
 
 async def page(

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import delete, exists, select
 from sqlalchemy.exc import IntegrityError
 
+from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.errors import Conflict
-from comfyrelay.store.central.catalogue import Effect, Workflow
 from comfyrelay.store.central.tables import ai_job_dispatches, effects, workflows
 from comfyrelay.store.database import Tx
 

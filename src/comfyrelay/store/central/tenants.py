@@ -1,47 +1,16 @@
 """Tenants, their users, and the pool each tenant lives in."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import func, insert, select
 from sqlalchemy.exc import IntegrityError
 
+from comfyrelay.domain.records.accounts import ListedTenant, Tenant, User
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.tables import tenants, users
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.types import relay_now
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tenant:
-    id: str
-    name: str
-    db_pool: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class User:
-    id: str
-    tenant_id: str
-    email: str
-    name: str
-    is_admin: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListedTenant:
-    """A tenant and its user."""
-
-    id: str
-    db_pool: str
-    created_at: datetime
-    user_id: str
-    email: str
-    name: str
-    is_admin: bool
-
 
 _TENANT = [tenants.c[name] for name in Tenant.__dataclass_fields__]
 USER_COLUMNS = [users.c[name] for name in User.__dataclass_fields__]

@@ -1,25 +1,14 @@
 """API tokens of users: only their hashes are kept."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import insert, select, update
 
+from comfyrelay.domain.records.accounts import Token, User
 from comfyrelay.store.central.tables import api_tokens, users
-from comfyrelay.store.central.tenants import USER_COLUMNS, User
+from comfyrelay.store.central.tenants import USER_COLUMNS
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Token:
-    id: str
-    user_id: str
-    name: str
-    created_at: datetime
-    expires_at: datetime | None
-
 
 _TOKEN = [api_tokens.c[name] for name in Token.__dataclass_fields__]
 

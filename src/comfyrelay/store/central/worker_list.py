@@ -1,13 +1,12 @@
 """The worker registry as an operator looks at it: who is in which state, with how many leases."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, case, func, select
 
 from comfyrelay.domain.fleets import WorkerState
+from comfyrelay.domain.records.fleet import BlockedHash, Equipped, ListedWorker
 from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import fleets, worker_workflows, workers, workflow_blocks, workflows
@@ -27,41 +26,6 @@ __all__ = [
     "get",
     "page",
 ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListedWorker:
-    worker_id: str
-    display_name: str | None
-    fleet_slug: str
-    stage: str
-    state: str
-    leases: int
-    max_concurrency: int
-    is_approved: bool
-    is_draining: bool
-    registration_source: str
-    capacity_type: str | None
-    instance_type: str | None
-    last_seen_at: datetime
-    created_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockedHash:
-    workflow_hash: str
-    failure_count: int
-    blocked_until: datetime | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Equipped:
-    """A worker and what it says it has."""
-
-    worker_id: str
-    fleet_slug: str
-    stage: str
-    capabilities: Mapping[str, Any]
 
 
 _OWN = [workers.c[name] for name in ListedWorker.__dataclass_fields__ if name not in {"fleet_slug", "state", "leases"}]

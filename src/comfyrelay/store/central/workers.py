@@ -1,8 +1,6 @@
 """The worker registry: who there is, what each may run, and who could take a dispatch."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,6 +8,7 @@ from sqlalchemy import Text, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.records.fleet import ServingWorker, Worker
 from comfyrelay.domain.states import DispatchStatus, RegistrationSource, WorkflowKind
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.tables import ai_job_dispatches as d
@@ -17,33 +16,6 @@ from comfyrelay.store.central.tables import worker_workflows, workers, workflow_
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now, word
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Worker:
-    worker_id: str
-    fleet_id: int
-    stage: str
-    registration_source: str
-    display_name: str | None
-    max_concurrency: int
-    current_load: int
-    narrowed_to: Sequence[str] | None
-    is_approved: bool
-    is_draining: bool
-    last_seen_at: datetime
-    capabilities: Mapping[str, Any]
-    token_hash: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServingWorker:
-    """A worker that has a workflow, as far as waiting for it is concerned."""
-
-    worker_id: str
-    max_concurrency: int
-    leases: int
-
 
 _WORKER = [workers.c[name] for name in Worker.__dataclass_fields__]
 

@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, Float, Text, bindparam, case, func, select, u
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
 from comfyrelay.domain.webhooks import DeliveryStatus, EndedJob
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, insert_into, rows_table, with_rows
@@ -17,30 +18,6 @@ from comfyrelay.store.tenant.tables import ai_jobs, webhook_deliveries, webhooks
 from comfyrelay.store.types import relay_now, word
 
 d = webhook_deliveries
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TenantWebhook:
-    tenant_id: str
-    url: str | None
-    secret: str
-    is_secret_shown: bool
-    updated_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delivery:
-    id: str
-    tenant_id: str
-    job_id: str
-    url: str
-    status: str
-    attempts: int
-    due_at: datetime | None
-    last_status_code: int | None
-    last_error: str | None
-    created_at: datetime
-    delivered_at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

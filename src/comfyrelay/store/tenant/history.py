@@ -1,14 +1,13 @@
 """What happened to jobs, for those who follow them: events of many jobs in one statement, and log lines by page."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.records.jobs import LogLine
 from comfyrelay.domain.settlement import Event
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, rows_table, with_rows
@@ -26,13 +25,6 @@ class Seen(NamedTuple):
     tenant_id: str
     job_id: str
     seq: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LogLine:
-    id: int
-    line: str
-    created_at: datetime
 
 
 async def events_after(tx: Tx, seen: Iterable[Seen]) -> list[Event]:

@@ -1,7 +1,6 @@
 """Jobs in a tenant pool: making them, reading them, and writing what the queue's messages changed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -27,6 +26,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.pace import Done
+from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.domain.settlement import Attempt, Event, JobState, Settled
 from comfyrelay.domain.states import ACTIVE_JOB, JobStatus
 from comfyrelay.errors import Conflict
@@ -34,69 +34,6 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, batches, job_attempts, job_events, job_logs
 from comfyrelay.store.types import json_value, relay_now, word
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    id: str
-    tenant_id: str
-    user_id: str
-    effect_id: int | None
-    workflow_id: int
-    workflow_hash: str
-    provider: str
-    stage: str
-    status: str
-    priority: int
-    max_attempts: int
-    attempts: int
-    batch_id: str | None
-    item_no: int
-    label: str | None
-    video_id: str | None
-    input_file_id: str | None
-    output_file_id: str | None
-    retry_of: str | None
-    idempotency_key: str
-    request_digest: str
-    webhook_url: str | None
-    reserved_tokens: int
-    provider_job_id: str | None
-    error_message: str | None
-    error_detail: str | None
-    dispatch_version: int
-    event_seq: int
-    available_at: datetime
-    created_at: datetime
-    started_at: datetime | None
-    completed_at: datetime | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewJob:
-    id: str
-    tenant_id: str
-    user_id: str
-    effect_id: int | None
-    workflow_id: int
-    workflow_hash: str
-    provider: str
-    stage: str
-    priority: int
-    max_attempts: int
-    idempotency_key: str
-    request_digest: str
-    input_payload: Mapping[str, Any]
-    reserved_tokens: int
-    delay_seconds: float = 0
-    batch_id: str | None = None
-    item_no: int = 0
-    label: str | None = None
-    video_id: str | None = None
-    input_file_id: str | None = None
-    retry_of: str | None = None
-    webhook_url: str | None = None
-
 
 _JOB = [ai_jobs.c[name] for name in Job.__dataclass_fields__]
 _STATE = [ai_jobs.c[name] for name in JobState._fields]

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 
 from sqlalchemy import BigInteger, Text, bindparam, func, literal, select, update
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.records.accounts import Transaction
 from comfyrelay.domain.states import TransactionType
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
@@ -25,18 +25,6 @@ class Entry:
     job_id: str | None = None
     reference: str | None = None
     description: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Transaction:
-    id: int
-    tenant_id: str
-    type: str
-    amount: int
-    job_id: str | None
-    reference: str | None
-    description: str | None
-    created_at: datetime
 
 
 _WRITTEN = ("tenant_id", "type", "amount", "job_id", "reference", "description")

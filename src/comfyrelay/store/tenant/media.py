@@ -1,8 +1,7 @@
 """Files, videos and batches of a tenant."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -10,51 +9,11 @@ from sqlalchemy import Text, bindparam, insert, literal, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.payloads import StoredFile
+from comfyrelay.domain.records.jobs import Batch, File, Video
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import batches, files, videos
 from comfyrelay.store.types import json_value, relay_now
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class File:
-    id: str
-    tenant_id: str
-    user_id: str
-    disk: str
-    path: str
-    mime_type: str
-    size: int | None
-    content_hash: str | None
-    original_filename: str | None
-    created_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Video:
-    id: str
-    tenant_id: str
-    user_id: str
-    title: str | None
-    effect_id: int | None
-    status: str
-    job_id: str | None
-    original_file_id: str | None
-    processed_file_id: str | None
-    processing_details: Mapping[str, Any] | None
-    created_at: datetime
-    updated_at: datetime
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    id: str
-    tenant_id: str
-    user_id: str
-    label: str | None
-    request_digest: str
-    notify_urls: Sequence[str] | None = field(repr=False)
-    created_at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
+from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
@@ -12,13 +13,6 @@ from comfyrelay.store.tenant.tables import ai_jobs
 from comfyrelay.store.types import word
 
 __all__ = ["Leased", "Unit", "count_by_status", "leased", "waiting"]
-
-
-class Unit(NamedTuple):
-    """A batch, or a job that belongs to none."""
-
-    id: str
-    is_batch: bool
 
 
 async def count_by_status(tx: Tx, tenant_id: str) -> dict[str, int]:

@@ -1,27 +1,17 @@
 """Presets: inputs that a tenant keeps under a name."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
+from comfyrelay.domain.records.catalogue import Preset
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import presets
 from comfyrelay.store.types import relay_now
 
 __all__ = ["Preset", "create", "named", "page", "remove"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Preset:
-    id: str
-    name: str
-    settings: Mapping[str, Any]
-    created_at: datetime
 
 
 _PRESET = [presets.c[name] for name in Preset.__dataclass_fields__]

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Text, cast, delete, insert, or_, select, update
 
+from comfyrelay.domain.records.jobs import File
 from comfyrelay.store.database import Tx
-from comfyrelay.store.tenant.media import File
 from comfyrelay.store.tenant.tables import ai_jobs, files, job_attempts, job_events, removals, videos
 from comfyrelay.store.types import relay_now
 

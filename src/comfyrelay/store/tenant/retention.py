@@ -13,10 +13,10 @@ from typing import Any
 from sqlalchemy import Text, and_, delete, literal, or_, select, update
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.records.jobs import File
 from comfyrelay.domain.states import VideoStatus
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
-from comfyrelay.store.tenant.media import File
 from comfyrelay.store.tenant.tables import ai_jobs, files, stray_outputs, videos
 from comfyrelay.store.types import relay_now
 

@@ -1,0 +1,9 @@
+"""The time of this machine. What decides about jobs is the database's time, never this."""
+
+from datetime import UTC, datetime
+
+__all__ = ["utc_now"]
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,54 @@
+"""Who there is: tenants, their users, tokens, and what moved in their wallets."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tenant:
+    id: str
+    name: str
+    db_pool: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class User:
+    id: str
+    tenant_id: str
+    email: str
+    name: str
+    is_admin: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedTenant:
+    """A tenant and its user."""
+
+    id: str
+    db_pool: str
+    created_at: datetime
+    user_id: str
+    email: str
+    name: str
+    is_admin: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Token:
+    id: str
+    user_id: str
+    name: str
+    created_at: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transaction:
+    id: int
+    tenant_id: str
+    type: str
+    amount: int
+    job_id: str | None
+    reference: str | None
+    description: str | None
+    created_at: datetime

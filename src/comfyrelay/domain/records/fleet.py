@@ -1,0 +1,97 @@
+"""Who runs jobs: fleets, their workers, and what happened to them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    id: int
+    slug: str
+    stage: str
+    name: str
+    max_workers: int | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    worker_id: str
+    fleet_id: int
+    stage: str
+    registration_source: str
+    display_name: str | None
+    max_concurrency: int
+    current_load: int
+    narrowed_to: Sequence[str] | None
+    is_approved: bool
+    is_draining: bool
+    last_seen_at: datetime
+    capabilities: Mapping[str, Any]
+    token_hash: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingWorker:
+    """A worker that has a workflow, as far as waiting for it is concerned."""
+
+    worker_id: str
+    max_concurrency: int
+    leases: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedWorker:
+    worker_id: str
+    display_name: str | None
+    fleet_slug: str
+    stage: str
+    state: str
+    leases: int
+    max_concurrency: int
+    is_approved: bool
+    is_draining: bool
+    registration_source: str
+    capacity_type: str | None
+    instance_type: str | None
+    last_seen_at: datetime
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockedHash:
+    workflow_hash: str
+    failure_count: int
+    blocked_until: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Equipped:
+    """A worker and what it says it has."""
+
+    worker_id: str
+    fleet_slug: str
+    stage: str
+    capabilities: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditEntry:
+    worker_id: str
+    event: str
+    dispatch_id: int | None = None
+    data: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AuditRecord:
+    """An entry as it was written down."""
+
+    id: int
+    created_at: datetime
+    worker_id: str
+    event: str
+    dispatch_id: int | None
+    data: dict[str, Any] | None

@@ -1,0 +1,145 @@
+"""What tenants have: jobs, batches, files and videos."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.states import DispatchStatus, Stage
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    id: str
+    tenant_id: str
+    user_id: str
+    effect_id: int | None
+    workflow_id: int
+    workflow_hash: str
+    provider: str
+    stage: str
+    status: str
+    priority: int
+    max_attempts: int
+    attempts: int
+    batch_id: str | None
+    item_no: int
+    label: str | None
+    video_id: str | None
+    input_file_id: str | None
+    output_file_id: str | None
+    retry_of: str | None
+    idempotency_key: str
+    request_digest: str
+    webhook_url: str | None
+    reserved_tokens: int
+    provider_job_id: str | None
+    error_message: str | None
+    error_detail: str | None
+    dispatch_version: int
+    event_seq: int
+    available_at: datetime
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewJob:
+    id: str
+    tenant_id: str
+    user_id: str
+    effect_id: int | None
+    workflow_id: int
+    workflow_hash: str
+    provider: str
+    stage: str
+    priority: int
+    max_attempts: int
+    idempotency_key: str
+    request_digest: str
+    input_payload: Mapping[str, Any]
+    reserved_tokens: int
+    delay_seconds: float = 0
+    batch_id: str | None = None
+    item_no: int = 0
+    label: str | None = None
+    video_id: str | None = None
+    input_file_id: str | None = None
+    retry_of: str | None = None
+    webhook_url: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class File:
+    id: str
+    tenant_id: str
+    user_id: str
+    disk: str
+    path: str
+    mime_type: str
+    size: int | None
+    content_hash: str | None
+    original_filename: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Video:
+    id: str
+    tenant_id: str
+    user_id: str
+    title: str | None
+    effect_id: int | None
+    status: str
+    job_id: str | None
+    original_file_id: str | None
+    processed_file_id: str | None
+    processing_details: Mapping[str, Any] | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    id: str
+    tenant_id: str
+    user_id: str
+    label: str | None
+    request_digest: str
+    notify_urls: Sequence[str] | None = field(repr=False)
+    created_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogLine:
+    id: int
+    line: str
+    created_at: datetime
+
+
+class Unit(NamedTuple):
+    """A batch, or a job that belongs to none."""
+
+    id: str
+    is_batch: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DispatchFilter:
+    """`worker_id` holds the lease or ever held one; `search` is a job's id, or part of a worker's id or of an error."""
+
+    status: DispatchStatus | None = None
+    stage: Stage | None = None
+    workflow_id: int | None = None
+    tenant_id: str | None = None
+    worker_id: str | None = None
+    batch_id: str | None = None
+    search: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedDispatch:
+    dispatch: Dispatch
+    progress: Any
