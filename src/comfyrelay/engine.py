@@ -1,0 +1,30 @@
+"""The engine for programs that have one of their own: what `docs/howto/library.md` describes, and nothing else."""
+
+from comfyrelay.domain.ordering import MoveTo
+from comfyrelay.domain.states import JobStatus, PauseMode, Provider, Stage
+from comfyrelay.services.engine import Engine, Hooks
+from comfyrelay.services.jobs.batches import BatchRequest
+from comfyrelay.services.jobs.submit import Item, JobRequest
+from comfyrelay.services.queue.heartbeats import Heartbeat
+from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.settle import Output
+from comfyrelay.settings import Settings, load_settings
+
+__all__ = [
+    "BatchRequest",
+    "Engine",
+    "Heartbeat",
+    "Hooks",
+    "Item",
+    "JobRequest",
+    "JobStatus",
+    "LeaseRequest",
+    "LeasedJob",
+    "MoveTo",
+    "Output",
+    "PauseMode",
+    "Provider",
+    "Settings",
+    "Stage",
+    "load_settings",
+]
