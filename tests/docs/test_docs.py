@@ -194,3 +194,35 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["a lighthouse in the rain", "completed 93"]
+
+
+PUBLIC = ("client", "comfy", "engine", "errors", "pool", "settings", "sim")
+
+
+def test_every_import_of_the_readme_is_from_a_public_module() -> None:
+    imported = re.findall(r"^from comfyrelay\.([\w.]+) import", read(ROOT / "README.md"), re.M)
+    assert imported
+    assert set(imported) <= set(PUBLIC)
+
+
+PACKAGES = sorted(each.parent.name for each in (ROOT / "src" / "comfyrelay").glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_is_on_both_maps(package: str) -> None:
+    assert re.search(rf"\b{package}\b", section(read(ROOT / "CONTRIBUTING.md"), "## Where code goes"))
+    assert f"| `{package}/` |" in read(ROOT / "docs" / "architecture.md")
+
+
+def test_what_is_to_be_opened_for_a_change_is_there() -> None:
+    places = re.findall(r"`([\w/]+(?:/|\.\w+))`", section(read(ROOT / "docs" / "architecture.md"), "## To change …"))
+    assert places
+    roots = (ROOT / "src" / "comfyrelay", ROOT)
+    assert [each for each in places if not any((root / each).exists() for root in roots)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_wrap_at_120(page: Path) -> None:
+    prose = _FENCED.sub("", read(page)).splitlines()
+    # a row of a table and a picture are one line each
+    assert [line for line in prose if len(line) > 120 and not line.startswith(("|", "!["))] == []
