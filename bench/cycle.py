@@ -12,7 +12,8 @@ import uvloop
 
 from bench.engine import Filled, count_rows, engine_on, fill, postgres_urls, vacuum
 from bench.postgres import Server, postgres_server
-from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Verb
 
 OUTPUT = Output(size=1, mime_type="video/mp4", extension="mp4")

@@ -23,7 +23,8 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.submit import Item, JobRequest
-from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output
 from comfyrelay.settings import Settings
 from comfyrelay.store import outbox

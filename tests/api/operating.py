@@ -10,7 +10,8 @@ from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import Provider
 from comfyrelay.errors import Fault
 from comfyrelay.services.jobs.submit import JobRequest
-from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central import dispatches
 from tests.api.harness import Api, Caller, data_of
 from tests.harness import OUTPUT

@@ -14,7 +14,8 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.jobs.submit import Item, JobRequest
 from comfyrelay.services.operations.retention import GRACE_SECONDS, Retained
-from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary, Database
 from tests.api.harness import Api, Caller, open_api

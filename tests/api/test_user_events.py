@@ -94,7 +94,7 @@ async def test_what_another_process_told_is_heard_within_a_second(
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")
         # no hint: this process does not know
-        monkeypatch.setattr(api.engine.outbox.delivery, "_told", None)
+        monkeypatch.setattr(api.engine.outbox.applying, "_on_applied", lambda *_: None)
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
         assert [each.type for each in await stream.rest()] == ["job:canceled"]
 

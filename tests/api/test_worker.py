@@ -426,7 +426,6 @@ class TestHeartbeat:
             waiting = group.create_task(worker.post("/api/worker/heartbeat", body))
             await until(lambda: api.engine.queue.stops.waiting)
             await api.engine.queue.control.cancel(made.user.tenant_id, made.job_id)
-            api.engine.queue.stops.hint()
         assert waiting.result()["stop"] == "cancel"
 
 

@@ -30,8 +30,9 @@ from comfyrelay.domain.records.catalogue import Effect
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import PauseMode, Provider
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, InsufficientTokens, LeaseLost, TooManyActiveJobs
+from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary

@@ -1,6 +1,7 @@
 """What users ask of their jobs: cancel, pause, resume, priority, order and retry."""
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
@@ -10,13 +11,13 @@ from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import JobEventType, JobStatus, PauseMode
 from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import Conflict, Fault, InsufficientTokens, LeaseLost, NotFound, TooManyActiveJobs
+from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.leasing import LeasedJob
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs
-from tests.harness import Crash, Desk, World, submit_batch
+from tests.harness import PATIENCE_SECONDS, Crash, Desk, World, submit_batch
 
 REFUNDED = {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 CONSUMED = {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
@@ -38,9 +39,61 @@ async def move(world: World, job: Job, to: MoveTo) -> None:
     await world.engine.queue.control.move(job.tenant_id, job.id, to)
 
 
-async def stop_word(world: World, leased: LeasedJob) -> str | None:
+async def stop_request(world: World, leased: LeasedJob) -> str | None:
     beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
     return (await world.engine.queue.heartbeats.beat(beat)).stop
+
+
+class TestAWaitingHeartbeatIsWoken:
+    """At once, by whoever decides in this process: no tick comes to its help here."""
+
+    @pytest.fixture
+    async def desk(self, world: World) -> Desk:
+        world.engine.queue.stops._tick_seconds = 10 * PATIENCE_SECONDS
+        return await world.desk()
+
+    async def woken_by(self, world: World, leased: LeasedJob, act: Awaitable[object]) -> None:
+        stops = world.engine.queue.stops
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            waiting = asyncio.create_task(stops.wait(leased.dispatch_id, seconds=10 * PATIENCE_SECONDS))
+            await asyncio.sleep(0)
+            assert stops.waiting == 1
+            await act
+            await waiting
+
+    async def test_by_a_cancel(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await self.woken_by(world, leased, cancel(world, job))
+        assert await stop_request(world, leased) == "cancel"
+
+    async def test_by_a_pause(self, world: World, desk: Desk) -> None:
+        job, leased = await desk.leased()
+        await self.woken_by(world, leased, pause(world, job, PauseMode.NOW))
+        assert await stop_request(world, leased) == "pause"
+
+    async def test_by_its_batch_being_canceled(self, world: World, desk: Desk) -> None:
+        batch = await submit_batch(world, desk.user, desk.effect, 1)
+        leased = await world.lease(desk.worker)
+        assert leased is not None
+        canceling = world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
+        await self.woken_by(world, leased, canceling)
+        assert await stop_request(world, leased) == "cancel"
+
+    async def test_by_its_worker_being_drained_before_it_begins(self, world: World, desk: Desk) -> None:
+        await desk.leased()
+        await desk.submit()
+        ahead = await world.lease(desk.worker, prefetch=1)
+        assert ahead is not None
+        draining = world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+        await self.woken_by(world, ahead, draining)
+        assert await stop_request(world, ahead) == "release"
+
+    async def test_by_its_worker_being_revoked(self, world: World, desk: Desk) -> None:
+        _, leased = await desk.leased()
+        revoking = world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+        await self.woken_by(world, leased, revoking)
+        with pytest.raises(LeaseLost):
+            await stop_request(world, leased)
 
 
 async def expire(world: World) -> None:
@@ -108,9 +161,9 @@ async def test_a_paused_job_is_canceled_at_once_and_refunded(world: World) -> No
 async def test_a_leased_job_is_asked_to_stop(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
-    assert await stop_word(world, leased) is None
+    assert await stop_request(world, leased) is None
     assert (await cancel(world, job)).status == "processing"
-    assert await stop_word(world, leased) == "cancel"
+    assert await stop_request(world, leased) == "cancel"
     assert await world.transactions(job) == {"JOB_RESERVE": -10}
 
 
@@ -190,7 +243,7 @@ async def test_a_cancel_and_a_lease_at_the_same_time_leave_no_lease_on_a_cancele
         job = await desk.submit()
         leased, _ = await asyncio.gather(world.lease(desk.worker), cancel(world, job))
         if leased is not None:
-            assert await stop_word(world, leased) == "cancel"
+            assert await stop_request(world, leased) == "cancel"
             await world.requeue(leased)
         assert await status(world, job) == ("canceled", "canceled")
         assert await world.transactions(job) == REFUNDED
@@ -249,7 +302,7 @@ async def test_only_pause_now_interrupts_a_leased_job(world: World, mode: PauseM
     desk = await world.desk()
     job, leased = await desk.leased()
     assert (await pause(world, job, mode)).status == "processing"
-    assert await stop_word(world, leased) == word
+    assert await stop_request(world, leased) == word
 
 
 async def test_a_job_that_was_only_fetched_is_given_back_and_paused(world: World) -> None:
@@ -260,7 +313,7 @@ async def test_a_job_that_was_only_fetched_is_given_back_and_paused(world: World
     assert ahead is not None
     for each in (running, job):
         await pause(world, each)
-    assert (await stop_word(world, leased), await stop_word(world, ahead)) == (None, "release")
+    assert (await stop_request(world, leased), await stop_request(world, ahead)) == (None, "release")
     assert await world.requeue(ahead, "released") == "paused"
     assert await world.complete(leased) == "completed"
     assert await world.lease(desk.worker) is None
@@ -315,7 +368,7 @@ async def test_a_cancel_wins_over_a_pause(world: World) -> None:
     job, leased = await desk.leased()
     await pause(world, job, PauseMode.NOW)
     await cancel(world, job)
-    assert await stop_word(world, leased) == "cancel"
+    assert await stop_request(world, leased) == "cancel"
     assert await world.requeue(leased) == "canceled"
 
 
@@ -325,7 +378,7 @@ async def test_pause_now_hardens_a_pause_that_was_asked_for_and_never_the_other_
     await pause(world, job, PauseMode.AFTER)
     await pause(world, job, PauseMode.NOW)
     await pause(world, job, PauseMode.AFTER)
-    assert await stop_word(world, leased) == "pause"
+    assert await stop_request(world, leased) == "pause"
 
 
 async def test_pausing_twice_is_fine(world: World) -> None:
@@ -370,7 +423,7 @@ async def test_resuming_a_leased_job_withdraws_the_pause(world: World) -> None:
     job, leased = await desk.leased()
     await pause(world, job, PauseMode.NOW)
     assert (await resume(world, job)).status == "processing"
-    assert await stop_word(world, leased) is None
+    assert await stop_request(world, leased) is None
     assert await world.requeue(leased) == "queued"
 
 
@@ -380,7 +433,7 @@ async def test_resuming_does_not_withdraw_a_cancel(world: World) -> None:
     await pause(world, job)
     await cancel(world, job)
     await resume(world, job)
-    assert await stop_word(world, leased) == "cancel"
+    assert await stop_request(world, leased) == "cancel"
 
 
 async def test_resuming_a_delayed_job_does_not_shorten_its_delay(world: World) -> None:
@@ -735,7 +788,7 @@ async def test_a_late_word_about_the_old_job_does_not_change_the_video(world: Wo
         priority=0,
     )
     pool = await world.engine.databases.pool_name_of(old.tenant_id)
-    await world.engine.outbox.delivery.apply(pool, [OutboxEntry(id=0, db_pool=pool, updates=[late])])
+    await world.engine.outbox.applying.apply(pool, [OutboxEntry(id=0, db_pool=pool, updates=[late])])
     video = await world.video(desk.user, video_id)
     assert (video.job_id, video.status) == (new.id, "queued")
     assert (await world.job(old)).status == "failed"

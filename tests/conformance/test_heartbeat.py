@@ -8,8 +8,8 @@ import pytest
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import LeaseLost
+from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import LONGEST_LINE, Heartbeat, HeartbeatAnswer
-from comfyrelay.services.queue.leasing import LeasedJob
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.tenant import history
 from tests.harness import START, Desk, World, execute, pool_down, submit_many

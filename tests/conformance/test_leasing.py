@@ -11,8 +11,9 @@ import pytest
 from comfyrelay.domain.failover import Block
 from comfyrelay.domain.states import PauseMode, Provider, Stage
 from comfyrelay.errors import ComfyRelayError, Forbidden
+from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import blocks
 from tests.harness import (
@@ -48,7 +49,7 @@ async def job_id(world: World, worker: str, **values: object) -> str | None:
     return leased.dispatch.tenant_job_id if leased else None
 
 
-async def stop_word(world: World, leased: LeasedJob) -> str | None:
+async def stop_request(world: World, leased: LeasedJob) -> str | None:
     beat = Heartbeat(dispatch_id=leased.dispatch_id, lease_token=leased.lease_token)
     return (await world.engine.queue.heartbeats.beat(beat)).stop
 
@@ -335,14 +336,14 @@ class TestPrefetch:
         ahead = await world.lease(desk.worker, prefetch=1)
         assert ahead is not None
         assert await world.engine.fleet.workers.recall_prefetched(desk.worker) == 1
-        assert await stop_word(world, ahead) == "release"
-        assert await stop_word(world, running) is None
+        assert await stop_request(world, ahead) == "release"
+        assert await stop_request(world, running) is None
 
     async def test_it_is_recalled_for_a_worker_that_is_idle(self, world: World, desk: Desk) -> None:
         ahead = await self.held_for(world, desk, seconds=6)
         idle = await world.worker(desk.fleet)
         assert await self.recalled(world, idle) == 1
-        assert await stop_word(world, ahead) == "release"
+        assert await stop_request(world, ahead) == "release"
         # nor is it asked for twice
         assert await self.recalled(world, idle) == 0
         assert await world.requeue(ahead, "released") == "queued"
@@ -353,7 +354,7 @@ class TestPrefetch:
     async def test_it_is_recalled_from_a_worker_that_is_drained(self, world: World, desk: Desk) -> None:
         ahead = await self.held_for(world, desk, seconds=1)
         await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
-        assert await stop_word(world, ahead) == "release"
+        assert await stop_request(world, ahead) == "release"
 
     async def test_it_is_not_recalled_when_it_has_just_come(self, world: World, desk: Desk) -> None:
         await self.held_for(world, desk, seconds=1)
@@ -382,9 +383,9 @@ class TestPrefetch:
         return ahead
 
     async def recalled(self, world: World, *idle: str, providers: Sequence[str] = ("self_hosted",)) -> int:
-        prefetched = await world.engine.queue.leasing.prefetched()
+        prefetched = await world.engine.queue.demand.prefetched()
         asked = [LeaseRequest(worker_id=each, providers=providers) for each in idle]
-        return await world.engine.queue.leasing.recall(prefetched, asked)
+        return await world.engine.queue.demand.recall(prefetched, asked)
 
     async def test_a_prefetched_job_that_has_begun_is_not_recalled(self, world: World, desk: Desk) -> None:
         await desk.leased()
@@ -397,7 +398,7 @@ class TestPrefetch:
         assert await world.engine.fleet.workers.recall_prefetched(desk.worker) == 0
         await world.advance(6)
         assert await self.recalled(world, await world.worker(desk.fleet)) == 0
-        assert await stop_word(world, ahead) is None
+        assert await stop_request(world, ahead) is None
 
 
 class WarmDesk:
@@ -494,7 +495,7 @@ class TestHopelessPayload:
         job = await desk.submit()
         for file in (world.engine.settings.data_dir / "objects").rglob("*.json"):
             file.unlink()
-        world.engine.queue.leasing._graphs._known.clear()
+        world.engine.catalogue.graphs._known.clear()
         assert await world.lease(desk.worker) is None
         assert (await world.job(job)).status == "failed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}

@@ -11,7 +11,8 @@ from comfyrelay.domain.failover import Block
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Unauthorized
 from comfyrelay.services.accounts.sign_in import hash_of
-from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import FEW, Polls
 from comfyrelay.store.central import blocks
 from comfyrelay.store.database import Boundary, Tx
@@ -38,7 +39,13 @@ async def desk(world: World) -> Desk:
 @pytest.fixture
 async def polls(world: World) -> AsyncIterator[Polls]:
     """One whose tick never comes, so that only a wake-up can help."""
-    polls = Polls(world.engine.queue.leasing, world.engine.queue.settle, world.engine.wakeup, tick_seconds=10 * LONG)
+    polls = Polls(
+        world.engine.queue.leasing,
+        world.engine.queue.demand,
+        world.engine.queue.settle,
+        world.engine.wakeup,
+        tick_seconds=10 * LONG,
+    )
     yield polls
     await polls.stop()
 
@@ -46,7 +53,9 @@ async def polls(world: World) -> AsyncIterator[Polls]:
 @pytest.fixture
 async def ticking(world: World) -> AsyncIterator[Polls]:
     """One that hears of nothing and looks at its tick."""
-    polls = Polls(world.engine.queue.leasing, world.engine.queue.settle, Deaf(), tick_seconds=0.1)
+    polls = Polls(
+        world.engine.queue.leasing, world.engine.queue.demand, world.engine.queue.settle, Deaf(), tick_seconds=0.1
+    )
     yield polls
     await polls.stop()
 
@@ -63,7 +72,7 @@ async def park(polls: Polls, workers: list[str], **values: Any) -> list[Waiting]
     before = polls.parked
     requests = [LeaseRequest(worker_id=each, providers=["self_hosted"], **values) for each in workers]
     waiting = [asyncio.create_task(polls.poll(each, wait_seconds=LONG)) for each in requests]
-    await until(lambda: polls.parked == before + len(workers) and not polls._new and not polls._look.is_set())
+    await until(lambda: polls.parked == before + len(workers) and not polls._new and not polls._due._event.is_set())
     await until(lambda: polls._watcher is not None)
     return waiting
 
@@ -90,10 +99,10 @@ class TestAmongMany:
 
     async def test_for_one_job_only_a_few_are_asked_for(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = await park(polls, await crowd(world, desk.fleet))
-        world.engine.queue.leasing.heard_of()
+        world.engine.queue.leasing.take_pollers()
         await desk.submit()
         await first(waiting)
-        assert 0 < len(world.engine.queue.leasing.heard_of()) <= FEW + 1
+        assert 0 < len(world.engine.queue.leasing.take_pollers()) <= FEW + 1
 
     async def test_for_many_jobs_all_are_served(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = await park(polls, await crowd(world, desk.fleet))
@@ -106,10 +115,10 @@ class TestAmongMany:
         other = await world.fleet(await world.workflow())
         waiting = await park(polls, await crowd(world, other))
         mine = await park(polls, [desk.worker])
-        world.engine.queue.leasing.heard_of()
+        world.engine.queue.leasing.take_pollers()
         await desk.submit()
         assert await first([*waiting, *mine]) is mine[0]
-        assert world.engine.queue.leasing.heard_of() == [desk.worker]
+        assert world.engine.queue.leasing.take_pollers() == [desk.worker]
 
     async def test_a_warm_worker_goes_first(self, world: World, desk: Desk, polls: Polls) -> None:
         _, leased = await desk.leased()
@@ -151,12 +160,12 @@ class TestAmongMany:
         await park(polls, workers)
         await desk.submit()
         await until(lambda: polls._unplaced)
-        world.engine.queue.leasing.heard_of()
+        world.engine.queue.leasing.take_pollers()
         other = await world.workflow(graph=graph_of("other"))
         waiting = await park(polls, [await world.worker(await world.fleet(other))])
         await world.submit(desk.user, await world.effect(other))
         await first(waiting)
-        assert not set(world.engine.queue.leasing.heard_of()) & set(workers)
+        assert not set(world.engine.queue.leasing.take_pollers()) & set(workers)
 
 
 class TestPrefetch:
@@ -219,16 +228,15 @@ class TestTick:
 
 
 async def test_a_worker_that_waits_gets_what_a_busy_one_only_holds(world: World, desk: Desk, ticking: Polls) -> None:
-    recalls = asyncio.Event()
-    ticking._on_recall = recalls.set
     await desk.leased()
     job = await desk.submit()
     ahead = await world.lease(desk.worker, prefetch=1)
     assert ahead is not None
     await world.advance(6)
+    recalled = asyncio.create_task(world.engine.queue.stops.wait(ahead.dispatch_id, seconds=LONG))
     waiting = await park(ticking, await crowd(world, desk.fleet, 3))
-    async with asyncio.timeout(LONG):
-        await recalls.wait()
+    await recalled
+    assert (await world.dispatch(job)).release_requested_at is not None
     await world.requeue(ahead, "released")
     (leased,) = await (await first(waiting))
     assert (leased.dispatch.tenant_job_id, leased.dispatch.is_prefetch) == (job.id, False)
@@ -240,13 +248,17 @@ class TestPollsThatFollow:
     async def test_it_does_not_look_for_itself(self, world: World, desk: Desk) -> None:
         request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
         polls = Polls(
-            world.engine.queue.leasing, world.engine.queue.settle, world.engine.wakeup, tick_seconds=LONG / 20
+            world.engine.queue.leasing,
+            world.engine.queue.demand,
+            world.engine.queue.settle,
+            world.engine.wakeup,
+            tick_seconds=LONG / 20,
         )
         assert await polls.poll(request, wait_seconds=0.01) == []
-        world.engine.queue.leasing.heard_of()
+        world.engine.queue.leasing.take_pollers()
         waiting = asyncio.create_task(polls.poll(request, wait_seconds=LONG))
         await until(lambda: polls.parked == 1 and polls._watcher is not None)
-        assert world.engine.queue.leasing.heard_of() == []
+        assert world.engine.queue.leasing.take_pollers() == []
         job = await desk.submit()
         (leased,) = await waiting
         assert leased.dispatch.tenant_job_id == job.id
@@ -274,7 +286,7 @@ async def test_the_look_sees_what_is_queued_of_every_stage_and_workflow(world: W
         await world.submit(user, effects[1], stage=Stage.STAGING),
     ]
     await world.submit(user, effects[0], delay_seconds=60)
-    seen = await world.engine.queue.leasing.queued()
+    seen = await world.engine.queue.demand.queued()
     assert {each.id for each in seen} == {(await world.dispatch(each)).id for each in jobs}
     assert {(each.stage, each.provider) for each in seen} == {
         ("production", "self_hosted"),

@@ -14,8 +14,8 @@ from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import Fault, LeaseLost, PoolUnavailable
+from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.leasing import LeasedJob
 from comfyrelay.services.queue.settle import Output, Report, Settlement, Verb
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
@@ -478,7 +478,7 @@ class TestLetters:
             raise PoolUnavailable(pool=pool)
 
         with monkeypatch.context() as patch:
-            patch.setattr(world.engine.outbox.delivery, "apply", unreachable)
+            patch.setattr(world.engine.outbox.applying, "apply", unreachable)
             leased = await world.lease(desk.worker)
             assert leased is not None
             await world.complete(leased)
@@ -490,30 +490,30 @@ class TestLetters:
         self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, pool, started, completed = untold
-        assert await world.engine.outbox.delivery.apply(pool, [completed]) == []
+        assert await world.engine.outbox.applying.apply(pool, [completed]) == []
         assert (await world.job(job)).status == "queued"
-        assert await world.engine.outbox.delivery.apply(pool, [started]) == [started]
+        assert await world.engine.outbox.applying.apply(pool, [started]) == [started]
         assert (await world.job(job)).status == "processing"
-        assert await world.engine.outbox.delivery.apply(pool, [completed]) == [completed]
+        assert await world.engine.outbox.applying.apply(pool, [completed]) == [completed]
         assert (await world.job(job)).status == "completed"
 
     async def test_together_they_are_put_in_order(
         self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, pool, started, completed = untold
-        assert len(await world.engine.outbox.delivery.apply(pool, [completed, started])) == 2
+        assert len(await world.engine.outbox.applying.apply(pool, [completed, started])) == 2
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
 
     async def test_doubled_they_count_once(
         self, world: World, desk: Desk, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, pool, started, completed = untold
-        await world.engine.outbox.delivery.apply(pool, [started, started, completed, completed])
+        await world.engine.outbox.applying.apply(pool, [started, started, completed, completed])
         before = await snapshot(world, desk, job)
         assert before.events == ["job:queued", "job:started", "job:completed"]
         assert before.transactions == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
         for entry in (completed, started):
-            assert await world.engine.outbox.delivery.apply(pool, [entry]) == [entry]
+            assert await world.engine.outbox.applying.apply(pool, [entry]) == [entry]
         assert await snapshot(world, desk, job) == before
         assert len(await files(world, job)) == 1
 
@@ -521,7 +521,7 @@ class TestLetters:
         self, world: World, untold: tuple[Job, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, pool, started, completed = untold
-        await asyncio.gather(*(world.engine.outbox.delivery.apply(pool, [started, completed]) for _ in range(4)))
+        await asyncio.gather(*(world.engine.outbox.applying.apply(pool, [started, completed]) for _ in range(4)))
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 

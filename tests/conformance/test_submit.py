@@ -19,7 +19,7 @@ from comfyrelay.errors import (
     TooManyActiveJobs,
 )
 from comfyrelay.services.jobs.submit import Item, JobRequest
-from comfyrelay.services.queue.leasing import LeasedJob
+from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central import tables as central

@@ -11,7 +11,8 @@ import pytest
 
 from comfyrelay.errors import Forbidden
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import Polls
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary
@@ -49,7 +50,9 @@ async def parked(polls: Polls, count: int = 1) -> None:
 
 def slow_polls(engine: Engine, wakeup: LocalWakeup | None = None) -> Polls:
     """One whose tick never comes, so that only a wake-up can help."""
-    return Polls(engine.queue.leasing, engine.queue.settle, wakeup or engine.wakeup, tick_seconds=10 * LONG)
+    return Polls(
+        engine.queue.leasing, engine.queue.demand, engine.queue.settle, wakeup or engine.wakeup, tick_seconds=10 * LONG
+    )
 
 
 @pytest.fixture
@@ -134,7 +137,9 @@ class TestParkedPolls:
             await waiting
 
     async def test_with_every_notification_lost_the_tick_still_serves(self, world: World, desk: Desk) -> None:
-        polls = Polls(world.engine.queue.leasing, world.engine.queue.settle, Deaf(), tick_seconds=0.05)
+        polls = Polls(
+            world.engine.queue.leasing, world.engine.queue.demand, world.engine.queue.settle, Deaf(), tick_seconds=0.05
+        )
         waiting = poll(polls, desk.worker)
         await parked(polls)
         await desk.submit()
@@ -145,7 +150,9 @@ class TestParkedPolls:
     async def test_a_failed_look_is_tried_again(
         self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        polls = Polls(world.engine.queue.leasing, world.engine.queue.settle, Deaf(), tick_seconds=0.05)
+        polls = Polls(
+            world.engine.queue.leasing, world.engine.queue.demand, world.engine.queue.settle, Deaf(), tick_seconds=0.05
+        )
         look = world.engine.queue.leasing.lease_many
         failures: list[int] = []
 

@@ -191,10 +191,10 @@ class TestRequests:
             (NOW, PauseMode.NOW, NOW, "cancel"),
         ],
     )
-    def test_the_stop_word_is_the_strongest_that_was_asked_for(
+    def test_the_stop_request_is_the_strongest_that_was_asked_for(
         self, cancel: datetime | None, mode: PauseMode | None, release: datetime | None, word: str | None
     ) -> None:
-        said = lifecycle.stop_word(cancel_requested_at=cancel, pause_mode=mode, release_requested_at=release)
+        said = lifecycle.stop_request(cancel_requested_at=cancel, pause_mode=mode, release_requested_at=release)
         assert said == word
 
 

@@ -281,7 +281,7 @@ def set_priority(dispatch: Dispatch, *, priority: int) -> Move | None:
     return Move(before=dispatch, after=after, event_type=JobEventType.PRIORITY)
 
 
-def stop_word(
+def stop_request(
     *,
     cancel_requested_at: datetime | None,
     pause_mode: str | None,

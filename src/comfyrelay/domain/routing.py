@@ -5,9 +5,9 @@ are handed out: workers with a free slot first, prefetches only from what those 
 one priority and a bounded window.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import NamedTuple
@@ -70,6 +70,57 @@ class Routing:
     passed_over: Set[int]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Queued:
+    """A dispatch that could be leased now."""
+
+    id: int
+    stage: str
+    provider: str
+    workflow_id: int
+    workflow_hash: str
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        """What a worker must be assigned to run it."""
+        return self.stage, self.workflow_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prefetched(Queued):
+    """A dispatch that a busy worker holds and has not begun."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IdleWorker:
+    """A worker that waits, and of which kinds it could run something now."""
+
+    worker_id: str
+    providers: Sequence[str]
+    kinds: Set[tuple[str, int]]
+    blocked_hashes: Set[str] = frozenset()
+
+    def could_run(self, dispatch: Prefetched) -> bool:
+        return (
+            dispatch.worker_id != self.worker_id
+            and dispatch.kind in self.kinds
+            and dispatch.provider in self.providers
+            and dispatch.workflow_hash not in self.blocked_hashes
+        )
+
+
+def slots_by_entitlement(asks: Sequence[Ask], *, lookahead: int) -> dict[Entitlement, int]:
+    """How many dispatches to pick for each group of workers; warm workers may look a little further ahead."""
+    slots: dict[Entitlement, int] = defaultdict(int)
+    for ask in asks:
+        slots[ask.entitlement] += ask.slots
+    for entitlement in {ask.entitlement for ask in asks if ask.warm_hashes}:
+        slots[entitlement] += lookahead
+    return dict(slots)
+
+
 def route(
     asks: Iterable[Ask],
     candidates: Mapping[Entitlement, Sequence[Candidate]],
@@ -120,3 +171,39 @@ def _choose(window: Sequence[Candidate], warm_hashes: Set[str], *, policy: WarmP
         if each.passed_over_at is not None and now - each.passed_over_at >= policy.longest_wait:
             break
     return 0
+
+
+def outbid(
+    asks: Sequence[Ask], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Sequence[Grant]
+) -> list[Ask]:
+    """What remains of asks that were shown dispatches which others, with another entitlement, then got."""
+    taker = {each.dispatch.id: each.ask.entitlement for each in grants}
+    losers = {
+        entitlement
+        for entitlement, shown in candidates.items()
+        if any(taker.get(each.id, entitlement) != entitlement for each in shown)
+    }
+    got = Counter((each.ask.key, each.is_prefetch) for each in grants)
+    remaining = [
+        replace(
+            ask,
+            limit=ask.limit - got[ask.key, False] - got[ask.key, True],
+            free_slots=ask.free_slots - got[ask.key, False],
+            prefetch_slots=ask.prefetch_slots - got[ask.key, True],
+        )
+        for ask in asks
+        if ask.entitlement in losers
+    ]
+    return [ask for ask in remaining if ask.slots > 0]
+
+
+def to_recall(prefetched: Iterable[Prefetched], idle: Iterable[IdleWorker]) -> list[int]:
+    """The prefetched dispatches that idle workers could run now, one for each of them."""
+    remaining = {each.worker_id: each for each in idle}
+    wanted = []
+    for dispatch in prefetched:
+        taker = next((each for each in remaining.values() if each.could_run(dispatch)), None)
+        if taker is not None:
+            del remaining[taker.worker_id]
+            wanted.append(dispatch.id)
+    return wanted

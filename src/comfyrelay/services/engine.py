@@ -74,11 +74,11 @@ class Engine:
         self._hooks = hooks or Hooks()
         ground = Ground(settings=settings, databases=self.databases, objects=self.objects, wakeup=self.wakeup)
         events = Events(self.databases)
-        self.outbox = Outbox.over(ground, told=events.told, ended=self._ended)
+        self.outbox = Outbox.over(ground, on_applied=events.told, on_ended=self._ended)
         self.accounts = Accounts.over(ground)
         self.catalogue = Catalogue.over(ground)
-        self.fleet = Fleet.over(ground, self.outbox, desk_worker=self._hooks.desk_worker)
         self.queue = Queue.over(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
+        self.fleet = Fleet.over(ground, self.queue, desk_worker=self._hooks.desk_worker)
         self.jobs = Jobs.over(ground, self.outbox, self.catalogue, self.queue, events=events, checks=self._hooks.checks)
         self.webhooks = Webhooks.over(ground)
         self.operations = Operations.over(ground, self.outbox, self.queue, self.jobs)
@@ -122,7 +122,7 @@ class Engine:
 
     async def _note_seen(self) -> None:
         """For all workers at once: a poll of its own must not cost a write."""
-        await self.fleet.workers.seen(self.queue.leasing.heard_of())
+        await self.fleet.workers.seen(self.queue.leasing.take_pollers())
 
     def _ended(self, ended: Sequence[JobState]) -> None:
         self.operations.measures.count_ended([job.status for job in ended])

@@ -10,6 +10,8 @@ from typing import Protocol
 import asyncpg
 import structlog
 
+from comfyrelay.hint import Hint
+
 log = structlog.get_logger(__name__)
 
 CHANNEL = "comfyrelay_work"
@@ -31,22 +33,16 @@ class Wakeup(Protocol):
 
 
 class LocalWakeup:
-    """For one process: an event."""
+    """For one process."""
 
     def __init__(self) -> None:
-        self._hint = asyncio.Event()
+        self._hint = Hint()
 
     async def notify(self) -> None:
-        self._hint.set()
+        self._hint.give()
 
     async def wait(self, timeout_seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await self._hint.wait()
-        except TimeoutError:
-            return False
-        self._hint.clear()
-        return True
+        return await self._hint.wait(timeout_seconds)
 
     async def start(self) -> None:
         return None
@@ -121,9 +117,9 @@ class PostgresWakeup(LocalWakeup):
         connection = await asyncpg.connect(self._dsn, timeout=5)
         self._connection = connection
         connection.add_termination_listener(lambda *_: self._lost.set())
-        await connection.add_listener(CHANNEL, lambda *_: self._hint.set())
+        await connection.add_listener(CHANNEL, lambda *_: self._hint.give())
         # Look once: whatever was announced while nobody listened is found this way.
-        self._hint.set()
+        self._hint.give()
         self.listening.set()
 
     async def _disconnect(self) -> None:

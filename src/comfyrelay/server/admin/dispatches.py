@@ -63,7 +63,6 @@ async def get_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[Di
 async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[DispatchBody]:
     """Cancel a job: at once when it waits, by asking its worker when it runs."""
     view = await context.engine.operations.inspection.cancel(dispatch_id)
-    context.engine.queue.stops.hint()
     done = "Canceled." if view.dispatch.is_terminal else "The worker is asked to stop."
     return Answer(data=_body(view), message=done)
 

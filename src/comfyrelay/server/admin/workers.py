@@ -67,7 +67,6 @@ async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -
     """Shut a worker out. Its leases are requeued without penalty, and what it still says of them is not heard."""
     await context.engine.fleet.workers.set_approved(worker_id, is_approved=False, by=admin.id)
     context.forget_worker(worker_id)
-    context.engine.queue.stops.hint()
     return Answer(data=await _worker(context, worker_id), message="Revoked.")
 
 

@@ -79,7 +79,6 @@ async def pause(
 ) -> Answer[BatchBody]:
     """Stop what is queued. What runs is let finish, or with `now` interrupted and put back."""
     changed = await context.engine.queue.control.pause_batch(user.tenant_id, batch_id, mode=(body or Pause()).mode)
-    context.engine.queue.stops.hint()
     return await _answer(context, user, batch_id, _told(changed, "paused"))
 
 
@@ -94,7 +93,6 @@ async def resume(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> A
 async def cancel(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
     """Cancel what has not ended. What runs is asked to stop."""
     changed = await context.engine.queue.control.cancel_batch(user.tenant_id, batch_id)
-    context.engine.queue.stops.hint()
     return await _answer(context, user, batch_id, _told(changed, "canceled"))
 
 

@@ -99,7 +99,6 @@ async def bulk(body: BulkBody, context: ContextOf, user: CurrentUser) -> Answer[
     """One verb for many jobs: those named, or all that fit the filter."""
     among = BulkFilter(status=body.filter.status, batch_id=body.filter.batch_id) if body.filter else None
     done = await context.engine.jobs.bulk.run(user.tenant_id, body.action, ids=body.ids, among=among, mode=body.mode)
-    context.engine.queue.stops.hint()
     refused = [RefusedBody(id=each.id, detail=each.detail) for each in done.refused]
     return Answer(data=BulkDone(matched=done.matched, changed=done.changed, refused=refused))
 
@@ -131,7 +130,6 @@ async def logs(
 async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
     """Cancel a job. One that runs is asked to stop; if it completes first, it is completed."""
     found = await context.engine.queue.control.cancel(user.tenant_id, job_id)
-    context.engine.queue.stops.hint()
     return await _answer(context, found, _canceled(found))
 
 
@@ -153,7 +151,6 @@ async def pause(
 ) -> Answer[JobBody]:
     """Pause a job. One that runs is let finish, or with `now` interrupted and put back."""
     found = await context.engine.queue.control.pause(user.tenant_id, job_id, mode=(body or Pause()).mode)
-    context.engine.queue.stops.hint()
     return await _answer(context, found, f"The job is {found.status}.")
 
 

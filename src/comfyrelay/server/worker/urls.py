@@ -1,8 +1,8 @@
 """A lease as it goes over the wire."""
 
 from comfyrelay.server.worker.models import FreshUrls, InputPayload, JobAsset, LeasedJobBody
+from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.handover import Urls
-from comfyrelay.services.queue.leasing import LeasedJob
 
 __all__ = ["fresh_urls", "leased_job"]
 

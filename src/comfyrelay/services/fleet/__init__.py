@@ -8,7 +8,7 @@ from comfyrelay.services.fleet.instances import Instances
 from comfyrelay.services.fleet.views import FleetViews
 from comfyrelay.services.fleet.workers import Workers
 from comfyrelay.services.ground import Ground
-from comfyrelay.services.outbox import Outbox
+from comfyrelay.services.queue import Queue
 
 __all__ = ["Fleet"]
 
@@ -21,15 +21,13 @@ class Fleet:
     instances: Instances
 
     @classmethod
-    def over(cls, ground: Ground, outbox: Outbox, *, desk_worker: str | None) -> Self:
+    def over(cls, ground: Ground, queue: Queue, *, desk_worker: str | None) -> Self:
         settings, databases = ground.settings, ground.databases
         return cls(
             fleets=Fleets(databases),
             workers=Workers(
                 databases,
-                outbox.delivery,
-                ground.wakeup,
-                policy=ground.failover,
+                queue.decisions,
                 max_fleet_workers=settings.max_fleet_workers,
                 stale_seconds=settings.worker_stale_seconds,
                 desk_worker=desk_worker,

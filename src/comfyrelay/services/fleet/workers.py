@@ -5,39 +5,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comfyrelay.domain import lifecycle
-from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.records.fleet import AuditEntry, Fleet, Worker
 from comfyrelay.domain.states import RegistrationSource, Stage
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import OutboxDelivery
-from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Decision
+from comfyrelay.services.queue.decisions import Decided, Decisions
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import audit, catalogue, dispatches, workers
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import OutboxEntry
-from comfyrelay.store.wakeup import Wakeup
 
 
 class Workers:
     def __init__(
         self,
         databases: Databases,
-        delivery: OutboxDelivery,
-        wakeup: Wakeup,
+        decisions: Decisions,
         *,
-        policy: FailoverPolicy,
         max_fleet_workers: int,
         stale_seconds: float,
         desk_worker: str | None = None,
     ) -> None:
         """`desk_worker` is, in a desk, the worker of this process."""
         self._databases = databases
-        self._delivery = delivery
-        self._wakeup = wakeup
-        self._policy = policy
+        self._decisions = decisions
         self._max_fleet_workers = max_fleet_workers
         self._stale_seconds = stale_seconds
         self._desk_worker = desk_worker
@@ -146,36 +137,30 @@ class Workers:
 
     async def release(self, worker_id: str, *, reason: str) -> int:
         """Requeue every lease the worker holds, without penalty; returns how many there were."""
-
-        async def work(tx: Tx) -> tuple[list[OutboxEntry], int]:
-            return await self._release(tx, worker_id, reason)
-
-        entries, count = await self._databases.central.run(Step.RELEASE, work)
-        await self._after(entries)
-        return count
+        decided = await self._databases.central.run(Step.RELEASE, lambda tx: self._release(tx, worker_id, reason))
+        await self._decisions.announce(decided)
+        return len(decided.moves)
 
     async def deregister(self, worker_id: str, *, reason: str = "shutdown") -> int:
         """Take the worker out of the registry; any lease it still holds is requeued."""
 
-        async def work(tx: Tx) -> tuple[list[OutboxEntry], int]:
+        async def work(tx: Tx) -> Decided:
             if await workers.get(tx, worker_id) is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
-            # First out of the registry, so that no lease can begin after its leases were looked for.
+            # First out of the registry, so that no lease can begin after its leases were found.
             await workers.remove(tx, worker_id)
-            released = await self._release(tx, worker_id, reason)
+            decided = await self._release(tx, worker_id, reason)
             entry = AuditEntry(worker_id=worker_id, event="deregister", data={"reason": reason})
             await audit.record(tx, [entry])
-            return released
+            return decided
 
-        entries, count = await self._databases.central.run(Step.RELEASE, work)
-        await self._after(entries)
-        return count
+        decided = await self._databases.central.run(Step.RELEASE, work)
+        await self._decisions.announce(decided)
+        return len(decided.moves)
 
     async def recall_prefetched(self, worker_id: str) -> int:
-        """Ask a worker, by its next heartbeat, to give back what it prefetched and has not begun."""
-        which = dispatches.leased_by(worker_id)
-        found = await self._databases.central.run(Step.RECALL, lambda tx: dispatches.recall_prefetched(tx, which))
-        return len(found)
+        """Ask a worker to give back what it prefetched and has not begun; returns how much that is."""
+        return await self._decisions.recall(dispatches.leased_by(worker_id))
 
     def _source_of(self, worker_id: str) -> RegistrationSource:
         return RegistrationSource.DESK if worker_id == self._desk_worker else RegistrationSource.FLEET
@@ -192,18 +177,13 @@ class Workers:
             raise Forbidden(f"The fleet {slug!r} is full: it has {most} workers.")
         return fleet
 
-    async def _release(self, tx: Tx, worker_id: str, reason: str) -> tuple[list[OutboxEntry], int]:
-        found, now = await dispatches.lock_where(tx, dispatches.leased_by(worker_id))
-        moves = [
-            move for each in found.values() if (move := lifecycle.requeue(each, reason=reason, now=now)) is not None
-        ]
-        decided = [Decision(move=each, by="release") for each in moves]
-        return await decisions.write(tx, decided, now=now, policy=self._policy), len(moves)
-
-    async def _after(self, entries: Sequence[OutboxEntry]) -> None:
-        if entries:
-            await self._wakeup.notify()
-            await self._delivery.deliver(entries)
+    async def _release(self, tx: Tx, worker_id: str, reason: str) -> Decided:
+        return await self._decisions.decide_in(
+            tx,
+            dispatches.leased_by(worker_id),
+            lambda dispatch, now: lifecycle.requeue(dispatch, reason=reason, now=now),
+            by="release",
+        )
 
     async def _change(self, worker_id: str, event: str, *, by: str | None, **values: Any) -> Worker:
         async def work(tx: Tx) -> Worker:

@@ -16,6 +16,7 @@ import structlog
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.settlement import Event
 from comfyrelay.domain.states import TERMINAL_JOB, JobStatus
+from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import dispatches
 from comfyrelay.store.outbox import OutboxEntry
@@ -143,7 +144,7 @@ class _Watch:
         self._pool = pool
         self._tick_seconds = tick_seconds
         self._followers: defaultdict[str, set[_Follower]] = defaultdict(set)
-        self._look = asyncio.Event()
+        self._hint = Hint()
         self._task: asyncio.Task[None] | None = None
         self._looked_at_progress = 0.0
 
@@ -153,7 +154,7 @@ class _Watch:
 
     def add(self, follower: _Follower) -> None:
         self._followers[follower.job_id].add(follower)
-        self._look.set()
+        self._hint.give()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
@@ -164,7 +165,7 @@ class _Watch:
 
     def hint(self, job_ids: set[str]) -> None:
         if not job_ids.isdisjoint(self._followers):
-            self._look.set()
+            self._hint.give()
 
     def close(self) -> None:
         if self._task is not None:
@@ -177,10 +178,7 @@ class _Watch:
 
     async def _run(self) -> None:
         while self._followers:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._tick_seconds):
-                    await self._look.wait()
-            self._look.clear()
+            await self._hint.wait(self._tick_seconds)
             try:
                 await self._look_once()
             except Exception:

@@ -28,7 +28,7 @@ class Operations:
     def over(cls, ground: Ground, outbox: Outbox, queue: Queue, jobs: Jobs) -> Self:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         return cls(
-            reconciler=Reconciler(databases, outbox.delivery, outbox.recovery, policy=ground.failover),
+            reconciler=Reconciler(databases, queue.decisions, outbox.applying, outbox.recovery),
             retention=Retention(
                 databases,
                 objects,

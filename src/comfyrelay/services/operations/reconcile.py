@@ -13,8 +13,7 @@ import structlog
 
 from comfyrelay.domain import lifecycle
 from comfyrelay.domain.agreement import Finding, JobFacts, Kind, disagreements
-from comfyrelay.domain.failover import FailoverPolicy
-from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.records.accounts import Transaction
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.settlement import settlement_of, video_status_of
@@ -22,10 +21,9 @@ from comfyrelay.domain.states import ACTIVE_JOB, JOB_STATUS_OF, DispatchStatus, 
 from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import OutboxDelivery
+from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.recovery import OutboxRecovery
-from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Decision
+from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import dispatches, leases
@@ -66,12 +64,12 @@ class Report:
 
 class Reconciler:
     def __init__(
-        self, databases: Databases, delivery: OutboxDelivery, recovery: OutboxRecovery, *, policy: FailoverPolicy
+        self, databases: Databases, decisions: Decisions, applying: Applying, recovery: OutboxRecovery
     ) -> None:
         self._databases = databases
-        self._delivery = delivery
+        self._decisions = decisions
+        self._applying = applying
         self._recovery = recovery
-        self._policy = policy
 
     async def run(self, *, repair: bool = False) -> Report:
         """Look at everything; with `repair`, mend what is found. Findings are what was found before mending."""
@@ -176,7 +174,7 @@ class Reconciler:
             case Kind.DISPATCH_BEHIND:
                 await self._end_dispatch(job)
             case Kind.SETTLED_EARLY:
-                await self._give_up(job, "Its tokens were settled before it ended.")
+                await self._give_up(job.tenant_id, job.id, "Its tokens were settled before it ended.")
             case Kind.MISSING_RESERVE | Kind.UNSETTLED | Kind.SETTLED_WRONG:
                 await database.run(Step.REPAIR, lambda tx: _mend_tokens(tx, job, finding.kind))
             case Kind.VIDEO_DIFFERS:
@@ -201,37 +199,28 @@ class Reconciler:
             await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version))
             return
         entry = OutboxEntry(id=0, db_pool=pool, updates=[_lost_message(dispatch, now)])
-        await self._delivery.apply(pool, [entry])
+        await self._applying.apply(pool, [entry])
 
     async def _end_dispatch(self, job: Job) -> None:
+        """Of the job's end the tenant pool knows already: there is nothing to post, and nothing to learn from it."""
         status = DispatchStatus(job.status)
 
-        def decide(dispatch: Dispatch, now: datetime) -> Move | None:
-            return lifecycle.follow(dispatch, status=status, now=now)
-
         async def work(tx: Tx) -> None:
-            found, now = await dispatches.lock_where(tx, dispatches.of_job(job.tenant_id, job.id))
-            for each in found.values():
-                move = decide(each, now)
-                if move is not None:
-                    await dispatches.write(tx, [move])
-                    await leases.end(tx, [(move, "reconcile")], at=now)
+            found, now = await dispatches.lock(tx, dispatches.of_job(job.tenant_id, job.id))
+            for dispatch in found.values():
+                move = lifecycle.follow(dispatch, status=status, now=now)
+                await dispatches.write(tx, [move])
+                await leases.end(tx, [(move, "reconcile")], at=now)
 
         await self._databases.central.run(Step.REPAIR, work)
 
-    async def _give_up(self, job: Job, error: str) -> None:
-        await self._fail(dispatches.of_job(job.tenant_id, job.id), error)
-
-    async def _fail(self, condition: dispatches.Condition, error: str) -> None:
-        async def work(tx: Tx) -> list[OutboxEntry]:
-            found, now = await dispatches.lock_where(tx, condition)
-            moves = [
-                move for each in found.values() if (move := lifecycle.give_up(each, error=error, now=now)) is not None
-            ]
-            decided = [Decision(move=each, by="reconcile") for each in moves]
-            return await decisions.write(tx, decided, now=now, policy=self._policy)
-
-        await self._delivery.deliver(await self._databases.central.run(Step.REPAIR, work))
+    async def _give_up(self, tenant_id: str, job_id: str, error: str) -> None:
+        await self._decisions.decide(
+            Step.REPAIR,
+            dispatches.of_job(tenant_id, job_id),
+            lambda dispatch, now: lifecycle.give_up(dispatch, error=error, now=now),
+            by="reconcile",
+        )
 
     async def _look_at_outboxes(self, pool: str, report: Report, *, repair: bool) -> None:
         async with self._databases.central.read() as tx:
@@ -290,8 +279,7 @@ class Reconciler:
             )
             report.findings.append(finding)
             if repair:
-                condition = dispatches.of_job(each.tenant_id, each.tenant_job_id)
-                await self._fail(condition, "The job no longer exists.")
+                await self._give_up(each.tenant_id, each.tenant_job_id, "The job no longer exists.")
                 report.repaired.append(finding)
 
     async def _look_at_leases(self, report: Report, *, repair: bool) -> None:

@@ -6,6 +6,7 @@ from typing import Self
 
 from comfyrelay.domain.settlement import JobState
 from comfyrelay.services.ground import DISK, Ground
+from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.store.outbox import OutboxEntry
@@ -15,6 +16,7 @@ __all__ = ["Outbox"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outbox:
+    applying: Applying
     delivery: OutboxDelivery
     recovery: OutboxRecovery
 
@@ -23,8 +25,12 @@ class Outbox:
         cls,
         ground: Ground,
         *,
-        told: Callable[[str, Sequence[OutboxEntry]], None],
-        ended: Callable[[Sequence[JobState]], None],
+        on_applied: Callable[[str, Sequence[OutboxEntry]], None],
+        on_ended: Callable[[Sequence[JobState]], None],
     ) -> Self:
-        delivery = OutboxDelivery(ground.databases, output_disk=DISK, told=told, ended=ended)
-        return cls(delivery=delivery, recovery=OutboxRecovery(ground.databases, delivery, ground.wakeup))
+        applying = Applying(ground.databases, output_disk=DISK, on_applied=on_applied, on_ended=on_ended)
+        return cls(
+            applying=applying,
+            delivery=OutboxDelivery(applying),
+            recovery=OutboxRecovery(ground.databases, applying, ground.wakeup),
+        )

@@ -1,4 +1,4 @@
-"""The relay finishes steps that a crash, a lost connection or a pool that was down left half-way.
+"""The recovery finishes steps that a crash, a lost connection or a pool that was down left half-way.
 
 It looks only at what is older than a moment: younger steps are still in the hands of the process that began them.
 """
@@ -13,7 +13,7 @@ from comfyrelay.domain.states import JobEventType, JobStatus
 from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import OutboxDelivery
+from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue, dispatches
@@ -37,9 +37,9 @@ class Recovered:
 
 
 class OutboxRecovery:
-    def __init__(self, databases: Databases, delivery: OutboxDelivery, wakeup: Wakeup) -> None:
+    def __init__(self, databases: Databases, applying: Applying, wakeup: Wakeup) -> None:
         self._databases = databases
-        self._delivery = delivery
+        self._applying = applying
         self._wakeup = wakeup
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Recovered:
@@ -71,7 +71,7 @@ class OutboxRecovery:
             done += len(pending)
 
     async def deliver_pending(self, pool: str, *, grace_seconds: float = 0.0) -> int:
-        """Tell the pool what it has not been told yet, in the order in which it was decided."""
+        """Apply to the pool what it does not have yet, in the order in which it was decided."""
         done = after = 0
         while True:
             async with self._databases.central.read() as tx:
@@ -80,10 +80,10 @@ class OutboxRecovery:
                 )
             if not pending:
                 return done
-            applied = await self._delivery.apply(pool, pending)
-            await self._delivery.forget(applied)
+            applied = await self._applying.apply(pool, pending)
+            await self._applying.remove([each.id for each in applied])
             done += len(applied)
-            # A entry that could not be applied waits for an earlier one; the next round finds both.
+            # An entry that could not be applied waits for an earlier one; the next round finds both.
             after = pending[-1].id
 
     async def ensure_dispatch(self, pool: str, job: Job) -> None:
@@ -106,7 +106,7 @@ class OutboxRecovery:
         if made:
             await self._wakeup.notify()
         if hopeless:
-            await self._delivery.apply(pool, [_refusal(pool, hopeless)])
+            await self._applying.apply(pool, [_refusal(pool, hopeless)])
 
     async def forget(self, pool: str, submission_ids: Sequence[int]) -> None:
         await self._databases.pool(pool).run(
@@ -115,7 +115,7 @@ class OutboxRecovery:
 
 
 def _refusal(pool: str, hopeless: Sequence[Job]) -> OutboxEntry:
-    """A job whose workflow is gone can never be dispatched: its pool is told what the queue would have said."""
+    """A job whose workflow is gone can never be dispatched: its pool gets what the queue would have decided."""
     return OutboxEntry(
         id=0,
         db_pool=pool,

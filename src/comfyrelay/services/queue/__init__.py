@@ -9,7 +9,10 @@ from comfyrelay.domain.routing import WarmPolicy
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.outbox import Outbox
+from comfyrelay.services.queue.building import Building
 from comfyrelay.services.queue.control import Control
+from comfyrelay.services.queue.decisions import Decisions
+from comfyrelay.services.queue.demand import Demand
 from comfyrelay.services.queue.handover import Handover
 from comfyrelay.services.queue.heartbeats import Heartbeats
 from comfyrelay.services.queue.leasing import Leasing
@@ -25,7 +28,9 @@ __all__ = ["Queue"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queue:
+    decisions: Decisions
     leasing: Leasing
+    demand: Demand
     polls: Polls
     handover: Handover
     heartbeats: Heartbeats
@@ -38,34 +43,35 @@ class Queue:
 
     @classmethod
     def over(cls, ground: Ground, outbox: Outbox, graphs: Graphs, *, comfyui_away: Callable[[], Sequence[str]]) -> Self:
-        settings, databases, wakeup, failover = ground.settings, ground.databases, ground.wakeup, ground.failover
-        delivery = outbox.delivery
+        settings, databases, delivery = ground.settings, ground.databases, outbox.delivery
         ttl = timedelta(seconds=settings.lease_ttl_seconds)
+        stops = Stops(databases)
+        decisions = Decisions(databases, delivery, ground.wakeup, stops, policy=ground.failover)
         leasing = Leasing(
             databases,
             delivery,
-            graphs,
+            Building(databases, decisions, graphs, deferral=timedelta(seconds=settings.retry_backoff_seconds)),
             ttl=ttl,
-            failover=failover,
             warm=WarmPolicy(
                 lookahead_rows=settings.warm_lookahead_rows,
                 longest_wait=timedelta(seconds=settings.warm_wait_seconds),
             ),
-            deferral=timedelta(seconds=settings.retry_backoff_seconds),
         )
-        settle = Settle(databases, delivery, wakeup, policy=failover)
-        stops = Stops(databases)
+        demand = Demand(databases, decisions)
+        settle = Settle(databases, decisions, delivery)
         handover = Handover(databases, ground.objects, ttl_seconds=settings.presigned_ttl_seconds)
         return cls(
+            decisions=decisions,
             leasing=leasing,
-            polls=Polls(leasing, settle, wakeup, on_recall=stops.hint),
+            demand=demand,
+            polls=Polls(leasing, demand, settle, ground.wakeup),
             handover=handover,
             heartbeats=Heartbeats(databases, ttl=ttl),
             stops=stops,
             outputs=Outputs(databases, handover, ground.objects, validation=settings.output_validation),
             settle=settle,
-            control=Control(databases, delivery, outbox.recovery, wakeup, policy=failover),
-            reaper=Reaper(databases, delivery, wakeup, policy=failover),
+            control=Control(databases, decisions, outbox.recovery),
+            reaper=Reaper(databases, decisions),
             waiting=WhyWaiting(
                 databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_away=comfyui_away
             ),

@@ -1,46 +1,28 @@
 """What users and operators ask of jobs: cancel, pause, resume, priority, order. Central first, then the tenant."""
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 
 from comfyrelay.domain import lifecycle, ordering
-from comfyrelay.domain.failover import FailoverPolicy
-from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import DispatchStatus, PauseMode
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.outbox.recovery import OutboxRecovery
-from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Decision
+from comfyrelay.services.queue.decisions import Decisions, Judge
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import dispatches
 from comfyrelay.store.central.dispatches import Condition
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import jobs, media
-from comfyrelay.store.wakeup import Wakeup
-
-Decide = Callable[[Dispatch, datetime], Move | None]
 
 
 class Control:
-    def __init__(
-        self,
-        databases: Databases,
-        delivery: OutboxDelivery,
-        recovery: OutboxRecovery,
-        wakeup: Wakeup,
-        *,
-        policy: FailoverPolicy,
-    ) -> None:
+    def __init__(self, databases: Databases, decisions: Decisions, recovery: OutboxRecovery) -> None:
         self._databases = databases
-        self._delivery = delivery
+        self._decisions = decisions
         self._recovery = recovery
-        self._wakeup = wakeup
-        self._policy = policy
 
     async def cancel(self, tenant_id: str, job_id: str) -> Job:
         return await self._on_job(
@@ -137,54 +119,30 @@ class Control:
 
         return await self._databases.central.run(Step.MOVE, work)
 
-    async def _on_job(self, tenant_id: str, job_id: str, verb: str, decide: Decide) -> Job:
+    async def _on_job(self, tenant_id: str, job_id: str, verb: str, judge: Judge) -> Job:
         job = await self._ensure_dispatch(tenant_id, job_id)
-
-        async def work(tx: Tx) -> tuple[list[OutboxEntry], Dispatch | None, bool]:
-            found, now = await dispatches.lock_where(tx, dispatches.of_job(tenant_id, job_id))
-            entries, moves = await self._decide(tx, list(found.values()), now, verb, decide)
-            return entries, next(iter(found.values()), None), bool(moves)
-
-        entries, dispatch, moved = await self._databases.central.run(Step.CONTROL, work)
-        await self._after(entries)
-        if dispatch is not None and not moved and dispatch.is_terminal and not _is_done(verb, dispatch):
-            raise Conflict(f"This job is already {dispatch.status}.")
+        which = dispatches.of_job(tenant_id, job_id)
+        decided = await self._decisions.decide(Step.CONTROL, which, judge, by=verb)
+        if not decided.moves:
+            for dispatch in decided.found.values():
+                if dispatch.is_terminal and not _is_done(verb, dispatch):
+                    raise Conflict(f"This job is already {dispatch.status}.")
         pool = await self._databases.pool_of(tenant_id)
         async with pool.read() as tx:
             return await jobs.get(tx, tenant_id, job_id) or job
 
-    async def _on_batch(self, tenant_id: str, batch_id: str, verb: str, decide: Decide) -> int:
-        """One statement moves all items, one entry tells of it; returns how many were moved."""
+    async def _on_batch(self, tenant_id: str, batch_id: str, verb: str, judge: Judge) -> int:
+        """One statement moves all items, one entry holds their updates; returns how many were moved."""
         await self._require_batch(tenant_id, batch_id)
-        return await self._on_many(tenant_id, dispatches.of_batch(tenant_id, batch_id), verb, decide)
+        return await self._on_many(tenant_id, dispatches.of_batch(tenant_id, batch_id), verb, judge)
 
-    async def _on_jobs(self, tenant_id: str, job_ids: Sequence[str], verb: str, decide: Decide) -> int:
-        return await self._on_many(tenant_id, dispatches.among(tenant_id, job_ids), verb, decide)
+    async def _on_jobs(self, tenant_id: str, job_ids: Sequence[str], verb: str, judge: Judge) -> int:
+        return await self._on_many(tenant_id, dispatches.among(tenant_id, job_ids), verb, judge)
 
-    async def _on_many(self, tenant_id: str, which: Condition, verb: str, decide: Decide) -> int:
+    async def _on_many(self, tenant_id: str, which: Condition, verb: str, judge: Judge) -> int:
         # Jobs whose dispatches have not been made yet must not slip past the verb.
         await self._recovery.enqueue_pending(await self._databases.pool_name_of(tenant_id))
-
-        async def work(tx: Tx) -> tuple[list[OutboxEntry], int]:
-            found, now = await dispatches.lock_where(tx, which)
-            entries, moves = await self._decide(tx, list(found.values()), now, verb, decide)
-            return entries, len(moves)
-
-        entries, count = await self._databases.central.run(Step.CONTROL, work)
-        await self._after(entries)
-        return count
-
-    async def _decide(
-        self, tx: Tx, found: Sequence[Dispatch], now: datetime, verb: str, decide: Decide
-    ) -> tuple[list[OutboxEntry], list[Move]]:
-        moves = [move for each in found if (move := decide(each, now)) is not None]
-        decided = [Decision(move=each, by=verb) for each in moves]
-        return await decisions.write(tx, decided, now=now, policy=self._policy), moves
-
-    async def _after(self, entries: Sequence[OutboxEntry]) -> None:
-        if entries:
-            await self._wakeup.notify()
-            await self._delivery.deliver(entries)
+        return len((await self._decisions.decide(Step.CONTROL, which, judge, by=verb)).moves)
 
     async def _ensure_dispatch(self, tenant_id: str, job_id: str) -> Job:
         pool = await self._databases.pool_of(tenant_id)
@@ -203,5 +161,5 @@ class Control:
 
 
 def _is_done(verb: str, dispatch: Dispatch) -> bool:
-    """Asking again for what has already happened is not an error."""
+    """Asking for what has already happened is not an error."""
     return verb == "cancel" and dispatch.status == DispatchStatus.CANCELED

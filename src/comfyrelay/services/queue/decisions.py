@@ -1,8 +1,8 @@
-"""Writing what was decided about dispatches: the moves, the ends of leases, the audit, the blocks and the entries."""
+"""Every decision about dispatches: lock them, judge each, write what follows, then wake and deliver."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -14,20 +14,31 @@ from comfyrelay.domain.failover import (
     is_blocked,
     record_failure,
 )
-from comfyrelay.domain.lifecycle import Move
+from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.records.fleet import AuditEntry
-from comfyrelay.domain.states import Outcome
+from comfyrelay.domain.states import DispatchStatus, JobEventType, Outcome
 from comfyrelay.domain.updates import JobUpdate, OutputFile, update_of
 from comfyrelay.errors import Fault
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.outbox.delivery import OutboxDelivery
+from comfyrelay.services.queue.stops import Stops
+from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit, blocks, catalogue, dispatches, leases
+from comfyrelay.store.central.dispatches import Condition
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
+from comfyrelay.store.wakeup import Wakeup
+
+Judge = Callable[[Dispatch, datetime], Move | None]
+Which = Condition | Collection[int]
+
+_STOP_REQUESTS = {JobEventType.CANCEL_REQUESTED, JobEventType.PAUSE_REQUESTED}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Details:
-    """What a worker details beside its verdict, for the job's history."""
+    """What a worker reports beside its verdict, for the job's history."""
 
     provider_job_id: str | None = None
     output: OutputFile | None = None
@@ -41,31 +52,110 @@ NO_DETAILS = Details()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """A move, the verb that brought it about, and what was details beside it."""
+    """A move, the verb that brought it about, and what was reported beside it."""
 
     move: Move
     by: str
     details: Details = NO_DETAILS
 
 
-async def write(
-    tx: Tx, decided: Sequence[Decision], *, now: datetime, policy: FailoverPolicy, has_blocks: bool = True
-) -> list[OutboxEntry]:
-    """Write the moves of locked dispatches with all that follows from them; the entries are to be delivered next.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """What a transaction locked and decided, to be announced once it is committed."""
 
-    Without `has_blocks`, none of their workers is known to have a failure to its name, so there is none to clear."""
-    if not decided:
-        return []
-    ended = [each for each in decided if each.move.ended is not None]
-    await dispatches.write(tx, [each.move for each in decided])
-    if ended:
-        await leases.end(tx, [(each.move, each.by) for each in ended], at=now)
-        await audit.record(tx, [_audit_entry(each) for each in ended])
-        moves = [each.move for each in ended]
-        await _update_blocks(tx, moves, policy=policy, now=now, has_blocks=has_blocks)
-        await _note_timing(tx, moves)
+    found: Mapping[int, Dispatch] = field(default_factory=dict)
+    moves: Sequence[Move] = ()
+    entries: Sequence[OutboxEntry] = ()
+    # whether something can be leased that could not be before
+    has_work: bool = False
+
+
+class Decisions:
+    def __init__(
+        self,
+        databases: Databases,
+        delivery: OutboxDelivery,
+        wakeup: Wakeup,
+        stops: Stops,
+        *,
+        policy: FailoverPolicy,
+    ) -> None:
+        self._databases = databases
+        self._delivery = delivery
+        self._wakeup = wakeup
+        self._stops = stops
+        self._policy = policy
+
+    async def decide(self, step: Step, which: Which, judge: Judge, *, by: str) -> Decided:
+        """Lock, judge and write in a transaction of its own, and announce it."""
+        decided = await self._databases.central.run(step, lambda tx: self.decide_in(tx, which, judge, by=by))
+        await self.announce(decided)
+        return decided
+
+    async def decide_in(self, tx: Tx, which: Which, judge: Judge, *, by: str) -> Decided:
+        """Lock, judge and write in a transaction of the caller's, who announces it after the commit."""
+        found, now = await dispatches.lock(tx, which)
+        verdicts = [Decision(move=move, by=by) for each in found.values() if (move := judge(each, now)) is not None]
+        return await self.write(tx, verdicts, found=found, now=now)
+
+    async def write(
+        self,
+        tx: Tx,
+        verdicts: Sequence[Decision],
+        *,
+        found: Mapping[int, Dispatch],
+        now: datetime,
+        has_blocks: bool = True,
+    ) -> Decided:
+        """Write the moves of locked dispatches with all that follows from them.
+
+        Without `has_blocks`, none of their workers has a failure to its name, so there is none to clear."""
+        if not verdicts:
+            return Decided(found=found)
+        moves = [each.move for each in verdicts]
+        await dispatches.write(tx, moves)
+        if ended := [each for each in verdicts if each.move.ended is not None]:
+            await leases.end(tx, [(each.move, each.by) for each in ended], at=now)
+            await audit.record(tx, [_audit_entry(each) for each in ended])
+            ends = [each.move for each in ended]
+            await _update_blocks(tx, ends, policy=self._policy, now=now, has_blocks=has_blocks)
+            await _note_timing(tx, ends)
+        return Decided(
+            found=found,
+            moves=moves,
+            entries=await outbox.post(tx, _updates(verdicts, now)),
+            has_work=any(_can_be_leased(each.after, now) for each in moves),
+        )
+
+    async def announce(self, decided: Decided) -> None:
+        """After the commit: wake whom it concerns, and deliver it to the tenant pools."""
+        await self.wake_pollers(decided)
+        self._stops.wake(move.before.id for move in decided.moves if _stops(move))
+        await self._delivery.deliver(decided.entries)
+
+    async def wake_pollers(self, decided: Decided) -> None:
+        if decided.has_work:
+            await self._wakeup.notify()
+
+    async def recall(self, which: Condition) -> int:
+        """Ask the workers that hold them for prefetched jobs back which they have not begun; returns for how many."""
+        ids = await self._databases.central.run(Step.RECALL, lambda tx: dispatches.recall_prefetched(tx, which))
+        self._stops.wake(ids)
+        return len(ids)
+
+
+def _stops(move: Move) -> bool:
+    """Whether the worker that holds the lease should know of it at once."""
+    return move.ended is not None or move.event_type in _STOP_REQUESTS
+
+
+def _can_be_leased(dispatch: Dispatch, now: datetime) -> bool:
+    return dispatch.status == DispatchStatus.QUEUED and dispatch.available_at <= now
+
+
+def _updates(verdicts: Iterable[Decision], now: datetime) -> dict[str, list[JobUpdate]]:
     updates: dict[str, list[JobUpdate]] = defaultdict(list)
-    for each in decided:
+    for each in verdicts:
         details = each.details
         updates[each.move.after.db_pool].append(
             update_of(
@@ -78,7 +168,7 @@ async def write(
                 about=details.about,
             )
         )
-    return await outbox.post(tx, updates)
+    return updates
 
 
 def _audit_entry(verdict: Decision) -> AuditEntry:

@@ -10,7 +10,7 @@ from comfyrelay.domain.ids import output_path
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.queue.leasing import LeasedJob
+from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import dispatches
 from comfyrelay.store.tenant import jobs

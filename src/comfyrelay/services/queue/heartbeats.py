@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from comfyrelay.domain.lifecycle import stop_word
+from comfyrelay.domain.lifecycle import stop_request
 from comfyrelay.errors import LeaseLost, PoolUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.group_commit import GroupCommit
@@ -110,7 +110,7 @@ def _answer(held: BeatAnswer | None) -> HeartbeatAnswer | Exception:
         return LeaseLost()
     return HeartbeatAnswer(
         lease_expires_at=held.lease_expires_at,
-        stop=stop_word(
+        stop=stop_request(
             cancel_requested_at=held.cancel_requested_at,
             pause_mode=held.pause_mode,
             release_requested_at=held.release_requested_at,

@@ -1,33 +1,36 @@
-"""One polls per process serves every waiting poll: idle workers cost no database queries.
+"""All waiting polls of a process are served together: idle workers cost no database queries.
 
-It looks for work when a poll comes in, when it is woken, and at a tick while somebody waits, should every wake-up be
-lost. When many wait, it looks first what is queued and who could take it, and asks for those only.
+Work is searched for when a poll comes in, on a hint, and at a tick while somebody waits, should every hint be lost.
+When many wait, it is first found out what is queued and who could take it, and leases are taken for those only.
 """
 
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
 
+from comfyrelay.domain.routing import Queued
 from comfyrelay.errors import ComfyRelayError, LeaseLost
-from comfyrelay.services.queue.leasing import QUEUED_AT_ONCE, LeasedJob, LeaseRequest, Leasing
+from comfyrelay.hint import Hint
+from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.demand import QUEUED_AT_ONCE, Demand
+from comfyrelay.services.queue.leasing import LeaseRequest, Leasing
 from comfyrelay.services.queue.settle import Settle
-from comfyrelay.store.central.demand import Queued
 from comfyrelay.store.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
-# So many are asked for without finding out first who could take something: it would cost more than it saves.
+# For so many, leases are tried without finding out first who could take something: it would cost more than it saves.
 FEW = 16
-# A poll that follows one which was not answered looks for itself within so many ticks, together with others; until then
-# it waits like all that are parked.
-AGAIN_TICKS = 10
-# So many are looked at first when only some can take what is queued.
-LOOK_AT = 64
+# A poll that follows one which timed out is first tried within so many ticks, together with others; until then it
+# waits like all that are parked.
+FOLLOWER_TICKS = 10
+# So many are checked first when only some can take what is queued.
+CHECKED_FIRST = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -41,32 +44,32 @@ class Polls:
     def __init__(
         self,
         leasing: Leasing,
+        demand: Demand,
         settle: Settle,
         wakeup: Wakeup,
         *,
-        on_recall: Callable[[], None] = lambda: None,
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
-        """`on_recall` is told when a worker was asked to give something back."""
-        self._on_recall = on_recall
         self._leasing = leasing
+        self._demand = demand
         self._settle = settle
         self._wakeup = wakeup
         self._tick_seconds = tick_seconds
         self._new: list[_Poll] = []
         self._parked: dict[_Poll, None] = {}
-        # Polls of workers whose last one has just gone unanswered: they look together, after a few ticks.
-        self._again: list[_Poll] = []
-        self._left_at: dict[str, float] = {}
-        # Dispatches that nobody who waits here can take; they are tried again at the next tick.
+        # Polls of workers whose last one has just timed out: they are tried together, after a few ticks.
+        self._followers: list[_Poll] = []
+        self._timed_out_at: dict[str, float] = {}
+        # Dispatches that nobody who waits here can take; they are offered once more at the next tick.
         self._unplaced: set[int] = set()
         self._task: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._look = asyncio.Event()
-        self._hinted = False
-        self._tick_at = self._again_at = 0.0
+        # There is something to do: a new poll, a wake-up or a tick.
+        self._due = Hint()
+        self._is_woken = False
+        self._tick_at = self._followers_at = 0.0
         self._may_recall = False
-        self._stopping = False
+        self._is_stopping = False
 
     @property
     def parked(self) -> int:
@@ -82,7 +85,7 @@ class Polls:
             async with asyncio.timeout(wait_seconds):
                 return await asyncio.shield(poll.answer)
         except TimeoutError:
-            return await self._leave(poll)
+            return self._time_out(poll)
         except asyncio.CancelledError:
             # The caller hung up. If a lease was on its way, nobody will ever know of it: give it back.
             poll.answer.add_done_callback(self._give_back)
@@ -91,85 +94,85 @@ class Polls:
 
     async def stop(self) -> None:
         """Answer every parked poll with nothing, and stop. Leases that are being granted are still handed over."""
-        self._stopping = True
-        self._look.set()
+        self._is_stopping = True
+        self._due.give()
         if self._task is not None:
             await asyncio.wait([self._task])
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.wait([self._watcher])
         self._task = self._watcher = None
-        self._stopping = False
-        for poll in self._forget_all():
+        self._is_stopping = False
+        for poll in self._drop_all():
             poll.answer.set_result([])
 
     def _add(self, poll: _Poll, wait_seconds: float) -> None:
-        left_at = self._left_at.pop(poll.request.worker_id, None)
-        just_left = left_at is not None and _now() - left_at < self._tick_seconds
-        if just_left and wait_seconds > AGAIN_TICKS * self._tick_seconds:
+        if self._is_follower(poll) and wait_seconds > FOLLOWER_TICKS * self._tick_seconds:
             # Whatever was queued since then has given a hint, or is found at the tick.
             self._parked[poll] = None
-            self._again.append(poll)
+            self._followers.append(poll)
         else:
             self._new.append(poll)
-            self._look.set()
+            self._due.give()
         if self._task is None or self._task.done():
-            self._look.set()
             self._task = asyncio.create_task(self._run())
             self._task.add_done_callback(self._after_run)
 
+    def _is_follower(self, poll: _Poll) -> bool:
+        timed_out_at = self._timed_out_at.pop(poll.request.worker_id, None)
+        return timed_out_at is not None and _now() - timed_out_at < self._tick_seconds
+
     def _after_run(self, task: asyncio.Task[None]) -> None:
-        """A polls that fails must say so: those who wait would wait for ever."""
+        """Those who wait must know when the loop has failed: they would wait for ever."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("polls.died", error=repr(error))
-            for poll in self._forget_all():
+            for poll in self._drop_all():
                 poll.answer.set_exception(error)
 
-    def _forget_all(self) -> list[_Poll]:
+    def _drop_all(self) -> list[_Poll]:
         """Everybody who waits for an answer; from now on nobody does."""
         waiting = [each for each in (*self._new, *self._parked) if not each.answer.done()]
         self._new.clear()
         self._parked.clear()
-        self._again.clear()
+        self._followers.clear()
         return waiting
 
     async def _run(self) -> None:
         self._tick_at = _now() + self._tick_seconds
-        while (self._new or self._parked) and not self._stopping:
-            self._look.clear()
+        while (self._new or self._parked) and not self._is_stopping:
             await self._serve()
-            if self._parked and not self._new and not self._stopping:
+            if self._parked and not self._new and not self._is_stopping:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """Until a new poll, a hint, or the tick."""
+        """Until a new poll, a wake-up, or the tick."""
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._watch())
-        await self._look.wait()
+        await self._due.wait()
 
     async def _watch(self) -> None:
         if await self._wakeup.wait(max(0.0, self._tick_at - _now())):
-            self._hinted = True
-        self._look.set()
+            self._is_woken = True
+        self._due.give()
 
     async def _serve(self) -> None:
-        """New polls look for themselves; those that wait look again only when there may be something new.
+        """Try new polls; those that wait are tried only when there may be something new.
 
-        A poll that would prefetch looks together with all that wait: whoever is idle goes first."""
+        A poll that would prefetch is tried together with all that wait: whoever is idle goes first."""
         new, self._new = self._new, []
         self._parked.update(dict.fromkeys(new))
-        hinted, self._hinted = self._hinted, False
-        if ticked := _now() >= self._tick_at:
+        is_woken, self._is_woken = self._is_woken, False
+        if is_tick := _now() >= self._tick_at:
             self._tick(new)
-        together = hinted or any(each.request.prefetch for each in new)
+        together = is_woken or any(each.request.prefetch for each in new)
         try:
             if together and len(self._parked) <= FEW:
-                await self._ask(list(self._parked))
+                await self._lease(list(self._parked))
             else:
-                await self._ask(new, may_prefetch=False)
-                if together or ticked:
+                await self._lease(new, may_prefetch=False)
+                if together or is_tick:
                     await self._place()
-                    await self._ask(each for each in new if each.request.prefetch)
+                    await self._lease(each for each in new if each.request.prefetch)
         except Exception as error:
             self._fail(new, error)
         for poll in new:
@@ -179,55 +182,57 @@ class Polls:
     def _tick(self, new: list[_Poll]) -> None:
         """What was put off until now."""
         self._tick_at = _now() + self._tick_seconds
-        if _now() >= self._again_at:
-            self._again_at = _now() + AGAIN_TICKS * self._tick_seconds
-            new += self._again
-            self._again = []
+        if _now() >= self._followers_at:
+            self._followers_at = _now() + FOLLOWER_TICKS * self._tick_seconds
+            new += self._followers
+            self._followers = []
             self._may_recall = True
         self._unplaced.clear()
-        self._left_at = {worker: at for worker, at in self._left_at.items() if _now() - at < self._tick_seconds}
+        self._timed_out_at = {
+            worker: at for worker, at in self._timed_out_at.items() if _now() - at < self._tick_seconds
+        }
 
     async def _place(self) -> None:
         """Bring what is queued to those who wait; whoever is idle then may have what a busy one only holds."""
         if queued := await self._queued():
-            await self._bring(queued)
+            await self._offer_to_able(queued)
         if self._may_recall:
             self._may_recall = False
             await self._recall()
 
     async def _recall(self) -> None:
-        prefetched = await self._leasing.prefetched()
+        prefetched = await self._demand.prefetched()
         idle = [each.request for each in self._parked if not each.answer.done()]
         # not all each time: nearly always anybody would do, or nobody
-        some = random.sample(idle, min(len(idle), LOOK_AT))
-        if prefetched and some and await self._leasing.recall(prefetched, some):
-            self._on_recall()
+        some = random.sample(idle, min(len(idle), CHECKED_FIRST))
+        if prefetched and some:
+            await self._demand.recall(prefetched, some)
 
-    async def _bring(self, queued: list[Queued]) -> None:
-        """Offer it to those who wait, asking for no more of them than are needed."""
+    async def _offer_to_able(self, queued: list[Queued]) -> None:
+        """Offer it to those who wait, to no more of them than are needed."""
         busy: list[_Poll] = []
         async for free, others in self._able(queued):
             busy += others
             queued = await self._offer(queued, free, may_prefetch=False)
             if not queued:
                 return
-        # Only now is it known that nobody idle is left.
+        # Only now is it known that nobody idle remains.
         queued = await self._offer(queued, busy, may_prefetch=True)
         self._unplaced.update(each.id for each in queued)
 
     async def _queued(self) -> list[Queued]:
-        return [each for each in await self._leasing.queued() if each.id not in self._unplaced]
+        return [each for each in await self._demand.queued() if each.id not in self._unplaced]
 
     async def _able(self, queued: Sequence[Queued]) -> AsyncIterator[tuple[list[_Poll], list[_Poll]]]:
         """Those who may run some of it: with a free slot, and without one but ready to prefetch. Warm ones first, then
-        those who have waited longest. Ever more are looked at, because mostly the first can take it."""
+        those who have waited longest. Ever more are checked, because mostly the first can take it."""
         providers, hashes = {each.provider for each in queued}, {each.workflow_hash for each in queued}
         polls = [each for each in self._parked if not providers.isdisjoint(each.request.providers)]
         polls.sort(key=lambda each: each.request.warm_workflow_hashes.isdisjoint(hashes))
-        start, size = 0, LOOK_AT
+        start, size = 0, CHECKED_FIRST
         while start < len(polls):
             some, start, size = polls[start : start + size], start + size, 2 * size
-            free = await self._leasing.able([each.request.worker_id for each in some], queued)
+            free = await self._demand.free_slots([each.request.worker_id for each in some], queued)
             found = [each for each in some if each.request.worker_id in free]
             yield (
                 [each for each in found if free[each.request.worker_id] > 0],
@@ -235,23 +240,23 @@ class Polls:
             )
 
     async def _offer(self, queued: list[Queued], polls: Sequence[_Poll], *, may_prefetch: bool) -> list[Queued]:
-        """Ask for these, ever more of them, until nothing is left; what is left."""
+        """Take leases for these, for ever more of them, until nothing remains; what does remain."""
         start, size = 0, len(queued) + FEW
         while queued and start < len(polls):
             some, start, size = polls[start : start + size], start + size, 2 * size
-            served = await self._ask(some, may_prefetch=may_prefetch)
+            served = await self._lease(some, may_prefetch=may_prefetch)
             # What was queued since then has given a hint of its own.
             queued = await self._queued() if served < len(queued) or len(queued) >= QUEUED_AT_ONCE else []
         return queued
 
-    async def _ask(self, polls: Iterable[_Poll], *, may_prefetch: bool = True) -> int:
-        """Ask for these; how many of them were given something."""
-        asked = [each for each in polls if not each.answer.done()]
-        if not asked:
+    async def _lease(self, polls: Iterable[_Poll], *, may_prefetch: bool = True) -> int:
+        """Take leases for these; how many of them got one."""
+        open_ = [each for each in polls if not each.answer.done()]
+        if not open_:
             return 0
-        requests = [each.request if may_prefetch else _without_prefetch(each.request) for each in asked]
+        requests = [each.request if may_prefetch else _without_prefetch(each.request) for each in open_]
         answers = await self._leasing.lease_many(requests)
-        for poll, answer in zip(asked, answers, strict=True):
+        for poll, answer in zip(open_, answers, strict=True):
             if answer or answer is None:
                 self._answer(poll, answer or [])
         return sum(1 for each in answers if isinstance(each, list) and each)
@@ -267,22 +272,22 @@ class Polls:
             asyncio.get_running_loop().create_task(self._release(answer))
 
     def _fail(self, polls: Iterable[_Poll], error: Exception) -> None:
-        """Polls that wait go on waiting through a failure; the next tick tries again."""
+        """Polls that wait go on waiting through a failure, until the next tick."""
         log.warning("polls.failed", error=repr(error))
-        self._again_at = 0.0
+        self._followers_at = 0.0
         for poll in polls:
             if poll.waits:
-                self._again.append(poll)
+                self._followers.append(poll)
             elif not poll.answer.done():
                 self._parked.pop(poll, None)
                 poll.answer.set_exception(error)
 
-    async def _leave(self, poll: _Poll) -> list[LeasedJob]:
+    def _time_out(self, poll: _Poll) -> list[LeasedJob]:
         """Time is up. A lease that was granted this very moment is still handed over."""
         if poll.answer.done():
             return poll.answer.result()
         self._withdraw(poll)
-        self._left_at[poll.request.worker_id] = _now()
+        self._timed_out_at[poll.request.worker_id] = _now()
         return []
 
     def _withdraw(self, poll: _Poll) -> None:

@@ -5,17 +5,11 @@ from datetime import datetime
 import structlog
 
 from comfyrelay.domain import lifecycle
-from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.delivery import OutboxDelivery
-from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Decision
+from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import dispatches
-from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import OutboxEntry
-from comfyrelay.store.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
@@ -23,13 +17,9 @@ AT_ONCE = 500
 
 
 class Reaper:
-    def __init__(
-        self, databases: Databases, delivery: OutboxDelivery, wakeup: Wakeup, *, policy: FailoverPolicy
-    ) -> None:
+    def __init__(self, databases: Databases, decisions: Decisions) -> None:
         self._databases = databases
-        self._delivery = delivery
-        self._wakeup = wakeup
-        self._policy = policy
+        self._decisions = decisions
 
     async def run_once(self) -> int:
         """Reap until nothing is due; returns how many dispatches were moved."""
@@ -46,19 +36,11 @@ class Reaper:
                 return reaped
 
     async def _reap(self, due: list[int]) -> int:
-        async def work(tx: Tx) -> tuple[list[OutboxEntry], int]:
-            # Looking and reaping are two steps: a heartbeat may have come in between, so each is judged again.
-            found, now = await dispatches.lock(tx, sorted(due))
-            moves = [move for each in found.values() if (move := _judge(each, now)) is not None]
-            decided = [Decision(move=each, by="reap") for each in moves]
-            return await decisions.write(tx, decided, now=now, policy=self._policy), len(moves)
-
-        entries, count = await self._databases.central.run(Step.REAP, work)
-        if count:
-            log.info("reaper.reaped", count=count)
-            await self._wakeup.notify()
-            await self._delivery.deliver(entries)
-        return count
+        # Finding and reaping are two steps: a heartbeat may have come in between, so each is judged once more.
+        decided = await self._decisions.decide(Step.REAP, due, _judge, by="reap")
+        if decided.moves:
+            log.info("reaper.reaped", count=len(decided.moves))
+        return len(decided.moves)
 
 
 def _judge(dispatch: Dispatch, now: datetime) -> Move | None:

@@ -1,7 +1,7 @@
 """Settling: what the holder of a lease says about its dispatch, fenced by the lease token.
 
-Completion and failure are decided in the central database, in one transaction with the entry that tells the tenant
-pool; the pool then writes job, attempt, event, tokens, video and output in one transaction of its own.
+Completion and failure are decided in the central database, in one transaction with the entry for the tenant pool; the
+pool then writes job, attempt, event, tokens, video and output in one transaction of its own.
 """
 
 import asyncio
@@ -12,22 +12,17 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from comfyrelay.domain import lifecycle
-from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.domain.ids import output_id, path_of_output
 from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.domain.updates import OutputFile
 from comfyrelay.errors import Fault, LeaseLost
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.group_commit import GroupCommit
 from comfyrelay.services.outbox.delivery import OutboxDelivery
-from comfyrelay.services.queue import decisions
-from comfyrelay.services.queue.decisions import Decision, Details
+from comfyrelay.services.queue.decisions import Decided, Decision, Decisions, Details
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import dispatches, leases
 from comfyrelay.store.database import Tx
-from comfyrelay.store.outbox import OutboxEntry
-from comfyrelay.store.wakeup import Wakeup
 
 
 class Verb(StrEnum):
@@ -84,25 +79,17 @@ class _Batch:
     """What one transaction decided."""
 
     answers: list[Settlement | Exception]
-    entries: list[OutboxEntry] = field(default_factory=list)
-    pools: list[str | None] = field(default_factory=list)
-    queued_again: bool = False
+    # by report, the pool of its dispatch
+    pools: list[str | None]
+    decided: Decided = field(default_factory=Decided)
 
 
 class Settle:
-    def __init__(
-        self,
-        databases: Databases,
-        delivery: OutboxDelivery,
-        wakeup: Wakeup,
-        *,
-        policy: FailoverPolicy,
-    ) -> None:
+    def __init__(self, databases: Databases, decisions: Decisions, delivery: OutboxDelivery) -> None:
         self._databases = databases
+        self._decisions = decisions
         self._delivery = delivery
-        self._wakeup = wakeup
-        self._policy = policy
-        self._coalescer: GroupCommit[Report, tuple[Settlement, asyncio.Future[None] | None]] = GroupCommit(self._handle)
+        self._group: GroupCommit[Report, tuple[Settlement, asyncio.Future[None] | None]] = GroupCommit(self._handle)
 
     async def complete(
         self,
@@ -165,23 +152,23 @@ class Settle:
         """One report; those that arrive together are decided together.
 
         The verdict stands, and is answered for, once the central database has committed it with its entry. A worker
-        need not wait until the tenant pool has been told as well, unless that falls behind."""
-        settlement, delivery = await self._coalescer.call(report)
+        need not wait until the tenant pool has it as well, unless that falls behind."""
+        settlement, delivery = await self._group.call(report)
         if delivery is not None and (wait_for_tenant or self._delivery.is_behind):
-            await self._delivery.arrived(delivery)
+            await self._delivery.wait_for(delivery)
         return settlement
 
     async def report_many(self, reports: Sequence[Report]) -> list[Settlement | Exception]:
         """Many reports in one call; each has its own answer."""
         batch = await self._decide(reports)
-        await self._delivery.deliver(batch.entries)
+        await self._delivery.deliver(batch.decided.entries)
         return batch.answers
 
     async def _handle(
         self, reports: Sequence[Report]
     ) -> Sequence[tuple[Settlement, asyncio.Future[None] | None] | Exception]:
         batch = await self._decide(reports)
-        deliveries = self._delivery.send(batch.entries)
+        deliveries = self._delivery.begin(batch.decided.entries)
         return [
             answer if isinstance(answer, Exception) else (answer, deliveries.get(pool or ""))
             for answer, pool in zip(batch.answers, batch.pools, strict=True)
@@ -189,14 +176,14 @@ class Settle:
 
     async def _decide(self, reports: Sequence[Report]) -> _Batch:
         batch = await self._databases.central.run(Step.SETTLE, lambda tx: self._settle(tx, reports))
-        if batch.queued_again:
-            await self._wakeup.notify()
+        # Whoever reports knows that its lease has ended: there is nobody to stop.
+        await self._decisions.wake_pollers(batch.decided)
         return batch
 
     async def _settle(self, tx: Tx, reports: Sequence[Report]) -> _Batch:
         ids = sorted({each.dispatch_id for each in reports})
         found, now, has_blocks = await dispatches.lock_reported(tx, ids)
-        decided: dict[int, Decision] = {}
+        verdicts: dict[int, Decision] = {}
         accepted: dict[str, tuple[Verb, Settlement]] = {}
         undecided: dict[int, Report] = {}
         batch = _Batch(answers=[LeaseLost()] * len(reports), pools=[None] * len(reports))
@@ -205,11 +192,11 @@ class Settle:
             if dispatch is None:
                 continue
             batch.pools[index] = dispatch.db_pool
-            if dispatch.id not in decided and _speaks(dispatch, report):
+            if dispatch.id not in verdicts and _is_holder(dispatch, report):
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
                 move = _move(dispatch, report, now, began_at)
                 details = _details(dispatch, report, began_at)
-                decided[dispatch.id] = Decision(move=move, by=report.verb, details=details)
+                verdicts[dispatch.id] = Decision(move=move, by=report.verb, details=details)
                 settlement = Settlement(dispatch_id=dispatch.id, status=move.after.status)
                 batch.answers[index] = settlement
                 accepted[report.lease_token] = (report.verb, settlement)
@@ -221,14 +208,13 @@ class Settle:
             else:
                 undecided[index] = report
         await self._answer_repeats(tx, undecided, batch)
-        batch.entries = await decisions.write(
-            tx, list(decided.values()), now=now, policy=self._policy, has_blocks=has_blocks
+        batch.decided = await self._decisions.write(
+            tx, list(verdicts.values()), found=found, now=now, has_blocks=has_blocks
         )
-        batch.queued_again = any(each.move.after.status == DispatchStatus.QUEUED for each in decided.values())
         return batch
 
     async def _answer_repeats(self, tx: Tx, undecided: dict[int, Report], batch: _Batch) -> None:
-        """An accepted complete or fail, said again with the same token, is answered like the first time."""
+        """An accepted complete or fail, reported once more with the same token, is answered like the first time."""
         if not undecided:
             return
         past = await leases.by_token(tx, {each.lease_token for each in undecided.values()})
@@ -263,7 +249,7 @@ def _move(dispatch: Dispatch, report: Report, now: datetime, began_at: datetime 
     return move
 
 
-def _speaks(dispatch: Dispatch, report: Report) -> bool:
+def _is_holder(dispatch: Dispatch, report: Report) -> bool:
     return lifecycle.holds(dispatch, report.lease_token) and report.worker_id in {None, dispatch.worker_id}
 
 

@@ -1,6 +1,6 @@
-"""Heartbeats that wait: one look a second for all of them tells who is to stop.
+"""Heartbeats that wait: one look a second for all of them finds out who is to stop.
 
-A cancel through this process is told at once; one through another process within the second.
+What this process decides wakes them at once; what another one decides, within the second.
 """
 
 import asyncio
@@ -24,55 +24,48 @@ class Stops:
         self._tick_seconds = tick_seconds
         self._waiting: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
-        self._look = asyncio.Event()
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     async def wait(self, dispatch_id: int, *, seconds: float) -> None:
-        """Return when a lease has ended or is to stop, or when time is up. Ask again by heartbeat what it is."""
-        news = asyncio.Event()
-        self._waiting[dispatch_id].add(news)
+        """Return when a lease has ended or is to stop, or when time is up; the next heartbeat says which."""
+        woken = asyncio.Event()
+        self._waiting[dispatch_id].add(woken)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._watch())
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await news.wait()
+                    await woken.wait()
         finally:
-            self._waiting[dispatch_id].discard(news)
+            self._waiting[dispatch_id].discard(woken)
             if not self._waiting[dispatch_id]:
                 del self._waiting[dispatch_id]
 
-    def hint(self) -> None:
-        """Something was asked to stop through this process: look now."""
-        self._look.set()
+    def wake(self, dispatch_ids: Iterable[int]) -> None:
+        """These are to stop, or have ended."""
+        for dispatch_id in dispatch_ids:
+            for woken in self._waiting.get(dispatch_id, ()):
+                woken.set()
 
     def close(self) -> None:
-        """Tell everybody who waits."""
-        self._tell(list(self._waiting))
+        """Wake everybody who waits."""
+        self.wake(list(self._waiting))
         if self._task is not None:
             self._task.cancel()
 
     async def _watch(self) -> None:
         while self._waiting:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._tick_seconds):
-                    await self._look.wait()
-            self._look.clear()
+            await asyncio.sleep(self._tick_seconds)
             if self._waiting:
-                await self._look_once()
+                await self._check()
 
-    async def _look_once(self) -> None:
+    async def _check(self) -> None:
         try:
             async with self._databases.central.read() as tx:
-                self._tell(await dispatches.stops_of(tx, list(self._waiting)))
+                self.wake(await dispatches.to_stop(tx, list(self._waiting)))
         except Exception:
-            # the next look may succeed; whoever waits is answered when time is up at the latest
+            # the next tick may succeed; whoever waits is answered when time is up at the latest
             log.warning("stops.failed", exc_info=True)
-
-    def _tell(self, dispatch_ids: Iterable[int]) -> None:
-        for each in dispatch_ids:
-            for news in self._waiting.get(each, ()):
-                news.set()

@@ -5,7 +5,6 @@ when that process dies, another sends it again with the same id.
 """
 
 import asyncio
-import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import structlog
 
 from comfyrelay.domain.webhooks import WAITS_SECONDS, DeliveryStatus, EndedJob, new_secret, signed
 from comfyrelay.errors import PoolUnavailable
+from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.group_commit import GroupCommit
 from comfyrelay.services.steps import Step
@@ -42,7 +42,7 @@ class Deliveries:
     def __init__(self, databases: Databases, sender: WebhookSender) -> None:
         self._databases = databases
         self._sender = sender
-        self._hint = asyncio.Event()
+        self._hint = Hint()
         # By pool, what is being sent: receivers answer at their own pace, what came of them is written down together.
         self._under_way: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
         self._noting = {pool: self._coalescer(pool) for pool in databases.pools}
@@ -51,14 +51,11 @@ class Deliveries:
 
     def hint(self) -> None:
         """Jobs have ended: there may be something to send."""
-        self._hint.set()
+        self._hint.give()
 
     async def wait(self, seconds: float) -> None:
         """Until there may be something to send."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._hint.wait()
-        self._hint.clear()
+        await self._hint.wait(seconds)
 
     async def start_due(self) -> int:
         """Begin to send what is due, in every pool, and wait for nobody's answer; returns how many were begun."""

@@ -1,38 +1,19 @@
-"""What is queued, and which of the workers that wait could take it: looks that lock nothing and decide nothing."""
+"""What is queued, and which of the workers that wait could take it: reads that lock nothing and decide nothing."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from sqlalchemy import BigInteger, Float, Integer, Select, Text, bindparam, func, select, text
 from sqlalchemy.sql import Executable
 
+from comfyrelay.domain.routing import Prefetched, Queued
 from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_workflows, workers, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now, word
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Queued:
-    """A dispatch that could be leased now."""
-
-    id: int
-    stage: str
-    provider: str
-    workflow_id: int
-    workflow_hash: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prefetched(Queued):
-    """A dispatch that a busy worker holds and has not begun."""
-
-    worker_id: str
-
 
 _QUEUED = [d.c[name] for name in Queued.__dataclass_fields__]
 _NAMES = ", ".join(f"q.{each.name}" for each in _QUEUED)
@@ -140,14 +121,14 @@ def prefetched_query(_dialect: str = "") -> Select[Any]:
     )
 
 
-async def able(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, int]:
+async def free_slots(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, int]:
     """Which of the workers may run one of these workflows, by stage and id, and how many free slots each has."""
     kinds = with_rows(({"stage": stage, "id": id_} for stage, id_ in wanted), "wanted")
-    return {row.worker_id: row.free for row in await tx.fetch(_able, {**with_ids(worker_ids), **kinds})}
+    return {row.worker_id: row.free for row in await tx.fetch(_free_slots, {**with_ids(worker_ids), **kinds})}
 
 
 @cache
-def _able(dialect: str) -> Executable:
+def _free_slots(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     wanted = rows_table(dialect, {"stage": Text(), "id": BigInteger()}, parameter="wanted", alias="wanted")
     leases = (

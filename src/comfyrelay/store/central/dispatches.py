@@ -1,6 +1,6 @@
 """The dispatch queue: reading, moving and listing its rows. Claiming them is in `claims.py`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -175,10 +175,12 @@ def _microseconds(dialect: str) -> ColumnElement[int]:
     return seconds * 1_000_000 + cast(func.substr(cast(relay_now(), Text), 21, 6), BigInteger)
 
 
-async def lock(tx: Tx, ids: Iterable[int]) -> tuple[dict[int, Dispatch], datetime]:
-    """The dispatches, locked in the order of their ids, and the time."""
-    result = await tx.fetch(_lock, with_ids(ids))
-    return _with_time(result)
+async def lock(tx: Tx, which: "Condition | Collection[int]") -> tuple[dict[int, Dispatch], datetime]:
+    """The dispatches, named by a condition or by their ids, locked in the order of the ids, and the time."""
+    if not isinstance(which, ColumnElement):
+        return _with_time(await tx.fetch(_lock, with_ids(which)))
+    query = select(*COLUMNS, relay_now().label("now")).where(which).order_by(d.c.id).with_for_update(of=d)
+    return _with_time((await tx.execute(query)).all())
 
 
 @cache
@@ -199,11 +201,6 @@ def _lock_reported(dialect: str) -> Executable:
     has_blocks = select(workflow_blocks.c.worker_id).where(workflow_blocks.c.worker_id == d.c.worker_id).exists()
     query = select(*COLUMNS, relay_now().label("now"), has_blocks.label("has_blocks"))
     return query.join(r, d.c.id == r.c.id).order_by(d.c.id).with_for_update(of=d)
-
-
-async def lock_where(tx: Tx, condition: "Condition") -> tuple[dict[int, Dispatch], datetime]:
-    query = select(*COLUMNS, relay_now().label("now")).where(condition).order_by(d.c.id).with_for_update(of=d)
-    return _with_time((await tx.execute(query)).all())
 
 
 def _with_time(rows: Sequence[Any]) -> tuple[dict[int, Dispatch], datetime]:
@@ -347,16 +344,16 @@ async def of_lease(tx: Tx, dispatch_id: int, lease_token: str) -> Dispatch | Non
     return from_row(row) if row else None
 
 
-async def stops_of(tx: Tx, ids: Iterable[int]) -> dict[int, Dispatch]:
+async def to_stop(tx: Tx, ids: Iterable[int]) -> list[int]:
     """Those of the dispatches whose leases have ended, or that somebody wants stopped."""
-    query = select(*COLUMNS).where(
+    query = select(d.c.id).where(
         d.c.id.in_(list(ids)),
         (d.c.status != word(DispatchStatus.LEASED))
         | d.c.cancel_requested_at.is_not(None)
         | d.c.pause_requested_at.is_not(None)
         | d.c.release_requested_at.is_not(None),
     )
-    return {row.id: from_row(row) for row in await tx.execute(query)}
+    return list((await tx.scalars(query)).all())
 
 
 async def by_job(tx: Tx, tenant_id: str, job_ids: Iterable[str]) -> dict[str, Dispatch]:
@@ -418,38 +415,6 @@ async def write_ranks(tx: Tx, ranks: Mapping[int, int]) -> None:
 def _write_ranks(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(d, "id", "rank"))
     return update(d).values(rank=r.c.rank).where(d.c.id == r.c.id)
-
-
-def list_query(
-    *,
-    tenant_id: str | None = None,
-    status: str | None = None,
-    workflow_id: int | None = None,
-    worker_id: str | None = None,
-    batch_id: str | None = None,
-    before_id: int | None = None,
-    limit: int = 50,
-) -> Select[Any]:
-    """The newest dispatches first, page by page through `before_id`."""
-    query = select(*COLUMNS).order_by(d.c.id.desc()).limit(limit)
-    filters = {
-        "tenant_id": tenant_id,
-        "workflow_id": workflow_id,
-        "worker_id": worker_id,
-        "batch_id": batch_id,
-    }
-    for name, value in filters.items():
-        if value is not None:
-            query = query.where(d.c[name] == value)
-    if status is not None:
-        query = query.where(d.c.status == word(DispatchStatus(status)))
-    if before_id is not None:
-        query = query.where(d.c.id < before_id)
-    return query
-
-
-async def listed(tx: Tx, **filters: Any) -> list[Dispatch]:
-    return [from_row(row) for row in await tx.execute(list_query(**filters))]
 
 
 async def counts(tx: Tx) -> dict[str, int]:

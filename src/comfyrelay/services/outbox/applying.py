@@ -1,0 +1,144 @@
+"""Applying to a tenant pool what the queue decided: job, attempts, events, tokens, video and output together."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from comfyrelay.domain.settlement import CANCELED_TEXT, JobState, Settled, apply_updates, video_status_of
+from comfyrelay.domain.states import JobStatus, TransactionType
+from comfyrelay.domain.updates import JobUpdate
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
+from comfyrelay.store import outbox
+from comfyrelay.store.database import Tx
+from comfyrelay.store.outbox import OutboxEntry
+from comfyrelay.store.tenant import deliveries, jobs, ledger, media, retention
+from comfyrelay.store.tenant.retention import Stray
+
+
+class Applying:
+    def __init__(
+        self,
+        databases: Databases,
+        *,
+        output_disk: str,
+        on_applied: Callable[[str, Sequence[OutboxEntry]], None],
+        on_ended: Callable[[Sequence[JobState]], None],
+    ) -> None:
+        """`on_applied` gets the entries that have just been applied to a pool; `on_ended` the jobs that have just
+        ended, once for each."""
+        self._databases = databases
+        self._output_disk = output_disk
+        self._on_applied = on_applied
+        self._on_ended = on_ended
+
+    async def apply(self, pool: str, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
+        """Apply what is next in line for each job; returns the entries of which nothing remains to be applied."""
+
+        async def work(tx: Tx) -> tuple[list[OutboxEntry], list[JobState]]:
+            return await _apply(tx, entries, output_disk=self._output_disk)
+
+        with self._databases.watched(pool):
+            applied, ended = await self._databases.pool(pool).run(Step.DELIVER_APPLY, work)
+        self._on_applied(pool, entries)
+        if ended:
+            self._on_ended(ended)
+        return applied
+
+    async def remove(self, entry_ids: Sequence[int]) -> None:
+        """Take entries that were applied out of the outbox."""
+        if entry_ids:
+            await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_entries(tx, entry_ids))
+
+
+async def _apply(
+    tx: Tx, entries: Sequence[OutboxEntry], *, output_disk: str
+) -> tuple[list[OutboxEntry], list[JobState]]:
+    """Returns the entries of which nothing remains to be applied, and the jobs that have ended with this."""
+    updates: dict[str, list[JobUpdate]] = defaultdict(list)
+    for entry in entries:
+        for update in entry.updates:
+            updates[update.job_id].append(update)
+    states = await jobs.lock_states(tx, updates)
+    settled = [each for state in states.values() if (each := apply_updates(state, updates[state.id])) is not None]
+    if settled:
+        await _write(tx, settled, output_disk=output_disk)
+    versions = {job_id: state.dispatch_version for job_id, state in states.items()}
+    versions.update({each.job.id: each.job.dispatch_version for each in settled})
+    # A job that is gone needs no update.
+    applied = [
+        entry
+        for entry in entries
+        if all(update.version <= versions.get(update.job_id, update.version) for update in entry.updates)
+    ]
+    return applied, [each.job for each in settled if each.settlement is not None]
+
+
+async def _write(tx: Tx, settled: Sequence[Settled], *, output_disk: str) -> None:
+    entries = [_token_entry(each) for each in settled if each.settlement is not None]
+    refunded = {each.tenant_id for each in entries if each.amount}
+    if refunded:
+        # Before the videos, as everywhere: whoever submits holds the wallet when it comes to the video.
+        await ledger.lock_wallets(tx, refunded)
+    outputs = [each for each in settled if each.output is not None]
+    if outputs:
+        await media.write_outputs(tx, [_output_row(each, output_disk) for each in outputs])
+    await jobs.write_settled(tx, settled)
+    await jobs.write_attempts(tx, [attempt for each in settled for attempt in each.attempts.values()])
+    await jobs.write_events(tx, [event for each in settled for event in each.events])
+    videos = [_video_change(each) for each in settled if each.job.video_id is not None]
+    if videos:
+        await media.change_videos(tx, videos)
+    ended = [each for each in settled if each.settlement is not None]
+    if ended:
+        await deliveries.write_due(tx, [each.job.id for each in ended])
+    strays = [Stray(job_id=each.job.id, tenant_id=each.job.tenant_id) for each in ended if each.has_lost_leases]
+    if strays:
+        await retention.write_stray(tx, strays)
+    if entries:
+        await ledger.append(tx, entries)
+
+
+def _token_entry(settled: Settled) -> ledger.Entry:
+    assert settled.settlement is not None
+    is_refund = settled.settlement is TransactionType.JOB_REFUND
+    return ledger.Entry(
+        tenant_id=settled.job.tenant_id,
+        type=settled.settlement,
+        amount=settled.job.reserved_tokens if is_refund else 0,
+        job_id=settled.job.id,
+    )
+
+
+def _output_row(settled: Settled, disk: str) -> dict[str, object]:
+    output = settled.output
+    assert output is not None
+    return {
+        "id": output.file_id,
+        "tenant_id": settled.job.tenant_id,
+        "user_id": settled.job.user_id,
+        "disk": disk,
+        "path": output.path,
+        "mime_type": output.mime_type,
+        "size": output.size,
+        "content_hash": output.sha256,
+        "metadata": output.metadata,
+    }
+
+
+def _video_change(settled: Settled) -> media.VideoChange:
+    job = settled.job
+    details: dict[str, object] | None = None
+    if job.status == JobStatus.FAILED:
+        details = {"error": job.error_message}
+    elif job.status == JobStatus.CANCELED:
+        details = {"error": CANCELED_TEXT}
+    elif job.status == JobStatus.COMPLETED and job.started_at and job.completed_at:
+        details = {"processing_seconds": (job.completed_at - job.started_at).total_seconds()}
+    assert job.video_id is not None
+    return media.VideoChange(
+        id=job.video_id,
+        job_id=job.id,
+        status=video_status_of(job.status),
+        processed_file_id=job.output_file_id if job.status == JobStatus.COMPLETED else None,
+        processing_details=details,
+    )
