@@ -278,7 +278,7 @@ async def test_top_shows_queue_progress_and_outcomes_once(site: Site) -> None:
     done = await run(site.api, site.user, site.worker, site.effect_id)
     batch = await site.batch(2, label="boats")
     leased = await lease(site.worker)
-    progress = {"value": 0.4, "stage": "running", "node": "KSampler", "step": 8, "steps": 20}
+    progress = {"value": 0.4, "phase": "running", "node": "KSampler", "step": 8, "steps": 20}
     await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "progress": progress})
     await site.api.engine.outbox.delivery.idle()
     ran = await site.command("top", "--once")

@@ -72,7 +72,7 @@ async def test_what_is_only_fetched_counts_as_waiting_until_it_runs(tmp_path: Pa
             # told at once, although the slow node has nothing to tell for a second
             progress = (await client.job(jobs[0]["id"]))["progress"]
             assert progress is not None
-            assert progress["stage"] == "running"
+            assert progress["phase"] == "running"
             await client.cancel("job", jobs[0]["id"])
             await seen(client, lambda now: [each["id"] for each in now["fetched"]] == [jobs[2]["id"]])
             second = await client.job(jobs[1]["id"])

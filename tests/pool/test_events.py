@@ -177,7 +177,7 @@ async def test_a_callback_that_fails_hurts_nobody() -> None:
 async def test_a_name_that_no_event_has_is_refused() -> None:
     bus = Bus(buffer_size=10)
     with pytest.raises(InvalidInput, match="job:canceled"):
-        bus.on("job:canceled", print)
+        bus.on("job:cancelled", print)
     with pytest.raises(InvalidInput, match="job:done"):
         bus.stream("job:done")
 

@@ -54,6 +54,8 @@ async def test_waiting_jobs_survive_with_everything_they_had(path: Path, tmp_pat
         extra_data={"extra_pnginfo": {"workflow": {"ü": [1, None]}}},
         max_attempts=5,
         retry_delay=0.25,
+        one_try_per_server=True,
+        give_up_after_seconds=12.5,
         timeouts=RunTimeouts(queue_seconds=9, node_seconds=None),
         attempts=2,
     )
@@ -74,7 +76,8 @@ async def test_a_queue_of_an_earlier_version_is_read(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         (text,) = connection.execute("SELECT ticket FROM jobs").fetchone()
         older = json.loads(text)
-        del older["extra_data"]
+        for name in ("extra_data", "one_try_per_server", "give_up_after_seconds"):
+            del older[name]
         for name in ("placeholder", "folder", "shared"):
             del older["attachments"][0][name]
         connection.execute("UPDATE jobs SET ticket = ?", (json.dumps(older).encode(),))

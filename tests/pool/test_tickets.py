@@ -90,7 +90,9 @@ def test_extra_data_is_json() -> None:
     assert set(caught.value.errors) == {"extra_data"}
 
 
-@pytest.mark.parametrize(("field", "value"), [("max_attempts", 0), ("retry_delay", -1.0)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("max_attempts", 0), ("retry_delay", -1.0), ("give_up_after_seconds", -1.0)]
+)
 def test_options_out_of_range_are_refused(field: str, value: float) -> None:
     with pytest.raises(InvalidInput) as caught:
         made(invert(), **{field: value})

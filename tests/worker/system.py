@@ -281,9 +281,9 @@ class System:
             while ((await self.job(job_id))["progress"] or {}).get("value", 0.0) < value:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
-    async def until_stage(self, job_id: str, stage: str) -> None:
+    async def until_phase(self, job_id: str, phase: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while ((await self.job(job_id))["progress"] or {}).get("stage") != stage:  # noqa: ASYNC110
+            while ((await self.job(job_id))["progress"] or {}).get("phase") != phase:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     # what must hold after every test

@@ -9,8 +9,8 @@ from comfyrelay.worker.lease import Lease, Phase
 from tests.worker.leases import make_lease
 
 
-def held(*stages: Phase, provider: str = "self_hosted") -> list[Lease]:
-    return [make_lease(provider=provider, stage=stage) for stage in stages]
+def held(*phases: Phase, provider: str = "self_hosted") -> list[Lease]:
+    return [make_lease(provider=provider, phase=phase) for phase in phases]
 
 
 def room(leases: list[Lease], **changes: Any) -> Capacity | None:
@@ -45,9 +45,9 @@ def test_uploads_of_a_few_do_not_hold_up_many_gpus() -> None:
     assert room(leases, slots={"self_hosted": 8}, max_concurrency=8) is not None
 
 
-@pytest.mark.parametrize("stage", Phase)
-def test_without_overlap_one_job_is_done_after_the_other(stage: Phase) -> None:
-    assert room(held(stage), prefetch=0, upload_behind=0) is None
+@pytest.mark.parametrize("phase", Phase)
+def test_without_overlap_one_job_is_done_after_the_other(phase: Phase) -> None:
+    assert room(held(phase), prefetch=0, upload_behind=0) is None
 
 
 def test_a_worker_whose_servers_are_all_gone_asks_for_nothing() -> None:

@@ -47,8 +47,8 @@ class Plane:
 
 
 @asynccontextmanager
-async def pulsing(stage: Phase = Phase.RUNNING) -> AsyncIterator[tuple[Plane, Heartbeats]]:
-    plane = Plane(make_lease(stage=stage))
+async def pulsing(phase: Phase = Phase.RUNNING) -> AsyncIterator[tuple[Plane, Heartbeats]]:
+    plane = Plane(make_lease(phase=phase))
     app = web.Application()
     app.router.add_post("/api/worker/heartbeat", plane.answer)
     async with TestServer(app) as server:
@@ -81,17 +81,17 @@ async def test_progress_that_moves_fast_is_told_once_a_second() -> None:
         assert told[-1] > len(told), "what came in between is left out"
 
 
-@pytest.mark.parametrize("stage", [Phase.FETCHING, Phase.WAITING])
-async def test_a_job_that_has_not_begun_is_given_back_when_it_is_asked_for(stage: Phase) -> None:
-    async with pulsing(stage) as (plane, _):
+@pytest.mark.parametrize("phase", [Phase.FETCHING, Phase.WAITING])
+async def test_a_job_that_has_not_begun_is_given_back_when_it_is_asked_for(phase: Phase) -> None:
+    async with pulsing(phase) as (plane, _):
         plane.say("release")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
         assert plane.lease.stop is Stop.RELEASE
 
 
-@pytest.mark.parametrize("stage", [Phase.RUNNING, Phase.STORING, Phase.SETTLING])
-async def test_a_job_that_has_begun_goes_on_when_it_is_asked_for(stage: Phase) -> None:
-    async with pulsing(stage) as (plane, heartbeats):
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.STORING, Phase.SETTLING])
+async def test_a_job_that_has_begun_goes_on_when_it_is_asked_for(phase: Phase) -> None:
+    async with pulsing(phase) as (plane, heartbeats):
         plane.say("release")
         for number in (1, 2):
             heartbeats.log("a line")

@@ -68,17 +68,18 @@ async def test_a_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(sim: 
 
 class TestRestarts:
     def restarts(self, *command: str, wait_seconds: float = 60.0) -> Restarts:
-        return Restarts(command, on_change=lambda: None, wait_seconds=wait_seconds)
+        return Restarts(command, wait_seconds=wait_seconds)
 
     async def test_one_that_comes_back_by_itself_is_left_alone(
         self, sim: Sim, client: RecoveringClient, tmp_path: Path
     ) -> None:
         trace = tmp_path / "restarted"
         restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
-        restarts.look_after("a", client)
+        restarts.restart_unless_back(client)
         await asyncio.gather(*restarts._tasks.values())
         assert not trace.exists()
-        assert restarts.under_way == set()
+        assert not client.is_restarting
+        await client.check()
 
     async def test_a_sick_one_is_restarted_at_once_and_gets_no_job_meanwhile(
         self, sim: Sim, client: RecoveringClient, tmp_path: Path
@@ -86,24 +87,31 @@ class TestRestarts:
         await fail_on_the_gpu(sim, client)
         trace = tmp_path / "restarted"
         restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
-        restarts.look_after("a", client)
+        restarts.restart_unless_back(client)
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not trace.exists():  # noqa: ASYNC110  (a file tells nobody)
                 await asyncio.sleep(0.02)
-        assert restarts.under_way == {"a"}
+        assert client.is_restarting
         await sim.restart()
         async with asyncio.timeout(PATIENCE_SECONDS):
             await asyncio.gather(*restarts._tasks.values())
-        assert restarts.under_way == set()
+        assert not client.is_restarting
+        await client.check()
+
+    async def test_one_that_answers_while_it_is_restarted_gets_no_job(self, client: RecoveringClient) -> None:
+        client.is_restarting = True
+        with pytest.raises(ServerRefused, match="being restarted"):
+            await client.check()
+        await client.check_health()
 
     async def test_a_command_that_cannot_be_run_makes_nobody_well(self, sim: Sim, client: RecoveringClient) -> None:
         await fail_on_the_gpu(sim, client)
         restarts = self.restarts("/nothing/here")
         with capture_logs() as logs:
-            restarts.look_after("a", client)
+            restarts.restart_unless_back(client)
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while not any(each["event"] == "worker.restart_failed" for each in logs):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-        assert restarts.under_way == {"a"}
+        assert client.is_restarting
         assert client.is_sick
         await restarts.close()

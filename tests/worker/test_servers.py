@@ -1,7 +1,7 @@
 """Which server a job waits for, and what a worker tells of its servers: what is warm, and what each is and has."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.errors import ComfyError, NotInstalled
+from comfyrelay.pool import JobEvent
 from comfyrelay.sim import Fail, Sim, Stuck
 from comfyrelay.worker.capabilities import Capabilities, gather
 from comfyrelay.worker.servers import MOST_WARM, Ran, Servers
@@ -22,10 +23,16 @@ from tests.worker.leases import make_lease
 
 
 @asynccontextmanager
-async def open_servers(*urls: str) -> AsyncIterator[Servers]:
-    servers = Servers(WorkerSettings(comfyui_base_url=list(urls)), on_change=lambda: None)
+async def open_servers(*urls: str, online: int = 0) -> AsyncIterator[Servers]:
+    """Open when so many of them are online."""
+    changed = asyncio.Event()
+    servers = Servers(WorkerSettings(comfyui_base_url=list(urls)), on_change=changed.set)
     await servers.open()
     try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while len(servers.online("self_hosted")) < online:
+                changed.clear()
+                await changed.wait()
         yield servers
     finally:
         await servers.close()
@@ -38,19 +45,26 @@ def workflows(count: int) -> Iterator[Graph]:
 
 
 async def test_of_many_warm_workflows_the_newest_of_each_server_are_told() -> None:
-    async with Sim() as first, Sim() as second, open_servers(first.url, second.url) as servers:
+    async with Sim() as first, Sim() as second, open_servers(first.url, second.url, online=2) as servers:
+        accepted = asyncio.Event()
 
-        async def run(graph: Graph, *, on: str) -> str:
-            other = {"comfyui-1": "comfyui-2", "comfyui-2": "comfyui-1"}[on]
-            ran = Ran(client_ids=[other])
-            await servers.run(make_lease(), graph, (), ran=ran, on_event=lambda _: None, on_move=lambda: None)
-            return workflow_hash(graph)
+        async def run(graph: Graph, on_event: Callable[[JobEvent], None] = lambda _: None) -> str:
+            ran = Ran()
+            await servers.run(make_lease(), graph, (), ran=ran, on_event=on_event, on_move=lambda: None)
+            return f"{ran.client_id} {workflow_hash(graph)}"
 
-        many = [await run(each, on="comfyui-1") for each in workflows(MOST_WARM + 5)]
-        [alone] = [await run(each, on="comfyui-2") for each in [words() | next(workflows(1))]]
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            stuck = first.misbehave(Stuck(class_type="ImageInvert"))
+            held_up = asyncio.create_task(run(invert(), lambda _: accepted.set()))
+            await accepted.wait()
+            many = [await run(each) for each in workflows(MOST_WARM + 5)]
+            stuck.end()
+            alone = await held_up
         told = servers.warm_hashes()
-    assert told == [many[-1], alone, *many[-2:-MOST_WARM:-1]]
-    assert len(told) == MOST_WARM
+    assert {each.split()[0] for each in many} == {"comfyui-2"}
+    assert alone.split()[0] == "comfyui-1"
+    newest = [each.split()[1] for each in (alone, *reversed(many))]
+    assert told == newest[:MOST_WARM]
 
 
 class TestNoServerIsLeft:
@@ -61,25 +75,22 @@ class TestNoServerIsLeft:
         monkeypatch.setattr("comfyrelay.worker.servers.OFFLINE_SECONDS", 1.0)
 
     async def test_nor_beside_one_that_has_failed_it(self) -> None:
-        async with Sim() as first, Sim() as second, open_servers(first.url, second.url) as servers:
+        async with Sim() as first, Sim() as second, open_servers(first.url, second.url, online=2) as servers:
             first.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
             stuck = second.misbehave(Stuck(class_type="ImageInvert"))
             accepted, moved = asyncio.Event(), asyncio.Event()
 
-            async def run(ran: Ran) -> None:
-                await servers.run(
-                    make_lease(),
-                    invert(),
-                    (),
-                    ran=ran,
-                    on_event=lambda event: accepted.set() if event.client_id == "comfyui-2" else None,
-                    on_move=moved.set,
-                )
+            async def run(
+                on_event: Callable[[JobEvent], None] = lambda _: None, on_move: Callable[[], None] = lambda: None
+            ) -> None:
+                await servers.run(make_lease(), invert(), (), ran=Ran(), on_event=on_event, on_move=on_move)
 
             async with asyncio.timeout(PATIENCE_SECONDS):
-                other = asyncio.create_task(run(Ran(client_ids=["comfyui-1"])))
+                other = asyncio.create_task(
+                    run(lambda event: accepted.set() if event.client_id == "comfyui-2" else None)
+                )
                 await accepted.wait()
-                waiting = asyncio.create_task(run(Ran()))
+                waiting = asyncio.create_task(run(on_move=moved.set))
                 await moved.wait()
                 await second.stop()
                 stuck.end()

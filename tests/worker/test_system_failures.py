@@ -87,7 +87,7 @@ async def test_a_job_that_goes_to_another_gpu_waits_there_and_runs_anew(system: 
     [moved] = [each["job_id"] for each in worker.said("worker.job_runs", server="comfyui-1")]
     system.sims[0].misbehave(Fail(class_type="SaveImage", exception_type="ModuleNotFoundError", message="no torch"))
     stuck[0].end()
-    await system.until_stage(moved, "waiting")
+    await system.until_phase(moved, "waiting")
     assert "began_at" not in (await system.job(moved))["progress"]
     stuck[1].end()
     for each in jobs:

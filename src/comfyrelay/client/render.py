@@ -100,8 +100,8 @@ def how_far(job: Job, now: datetime) -> str:
         words.append(clean(str(progress["node"])))
     if progress.get("steps"):
         words.append(f"step {progress.get('step') or 0} of {progress['steps']}")
-    if not words and progress.get("stage"):
-        words.append(clean(str(progress["stage"])))
+    if not words and progress.get("phase"):
+        words.append(clean(str(progress["phase"])))
     done = part_done(job)
     # before that much is done, the guess would jump about
     if done and 0.05 <= done < 1 and (began := began_at(job)):

@@ -18,9 +18,9 @@ from comfyrelay.desk.notifications.sending import Notifications
 from comfyrelay.desk.place import take_folder
 from comfyrelay.desk.presets import PRESETS
 from comfyrelay.desk.routes.desk import add_desk_routes
-from comfyrelay.desk.scripts.client import ScriptClient
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
+from comfyrelay.desk.scripts.server import ScriptServer
 from comfyrelay.desk.scripts.workflow import CLASS_TYPE, ScriptCheck, furnish_script
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.state import DeskState
@@ -34,7 +34,7 @@ from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.settings import Settings
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.servers import ClientMaker
+from comfyrelay.worker.servers import WrapServer
 from comfyrelay.worker.settings import WorkerSettings
 
 __all__ = ["Desk", "Ready", "answers"]
@@ -108,7 +108,7 @@ class Desk:
                 self._worker_settings(settings, secrets.fleet[settings.stage][0], urls, folders),
                 on_status=self.on_status,
                 on_output=Copies(engine, self.output_folder).keep,
-                make_client=_client_maker(script, settings.data_dir) if script is not None else None,
+                wrap_server=_beside_script(script, settings.data_dir) if script is not None else None,
                 own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
                 signals=signals,
             )
@@ -187,8 +187,8 @@ class Desk:
         )
 
 
-def _client_maker(script: ScriptSettings, data_dir: Path) -> ClientMaker:
-    return lambda url, timeouts: ScriptClient(url, script, timeouts=timeouts, log_folder=data_dir / "script" / "logs")
+def _beside_script(script: ScriptSettings, data_dir: Path) -> WrapServer:
+    return lambda comfy: ScriptServer(comfy, script, log_folder=data_dir / "script" / "logs")
 
 
 def _for_one_person(settings: Settings) -> Settings:

@@ -116,5 +116,5 @@ def _span(seconds: float) -> str:
 
 
 def is_only_fetched(*, is_prefetch: bool, progress: Mapping[str, Any] | None) -> bool:
-    """Whether a job that a worker has fetched while others run has not begun: `stage` is the worker's word for it."""
-    return is_prefetch and (progress or {}).get("stage") in (None, "fetching", "waiting")
+    """Whether a job that a worker has fetched while others run has not begun: `phase` is the worker's word for it."""
+    return is_prefetch and (progress or {}).get("phase") in (None, "fetching", "waiting")

@@ -34,6 +34,8 @@ def dump_ticket(ticket: Ticket) -> bytes:
             "attachments": [_attachment(each) for each in ticket.attachments],
             "max_attempts": ticket.max_attempts,
             "retry_delay": ticket.retry_delay,
+            "one_try_per_server": ticket.one_try_per_server,
+            "give_up_after_seconds": ticket.give_up_after_seconds,
             "timeouts": ticket.timeouts and asdict(ticket.timeouts),
             "extra_data": ticket.extra_data,
         }
@@ -64,7 +66,9 @@ def load_ticket(
         max_attempts=value["max_attempts"],
         retry_delay=value["retry_delay"],
         timeouts=RunTimeouts(**value["timeouts"]) if value["timeouts"] else None,
-        # a queue of an earlier version has none
+        # a queue of an earlier version has none of these
+        one_try_per_server=value.get("one_try_per_server", False),
+        give_up_after_seconds=value.get("give_up_after_seconds"),
         extra_data=value.get("extra_data"),
         attempts=attempts,
     )

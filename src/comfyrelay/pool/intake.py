@@ -13,7 +13,7 @@ from comfyrelay.pool.queue import Leftover, QueueAdapter
 from comfyrelay.pool.record import Record
 from comfyrelay.pool.registry import Registry
 from comfyrelay.pool.stats import Tally
-from comfyrelay.pool.ticket import JobOptions, Lane, Ticket, make_ticket
+from comfyrelay.pool.ticket import JobOptions, Ticket, make_ticket
 
 __all__ = ["Intake"]
 
@@ -26,7 +26,7 @@ class Intake:
         registry: Registry,
         endings: Endings,
         tally: Tally,
-        arrived: Callable[[Lane], None],
+        arrived: Callable[[Ticket], None],
         make_job: Callable[[Record], Job],
     ) -> None:
         self._queue = queue
@@ -51,6 +51,8 @@ class Intake:
             if ticket.attempts >= ticket.max_attempts:
                 self._queue.remove(ticket.id)
                 await self._endings.fail(record, RunLost("The process ended during the last attempt."))
+            else:
+                self._arrived(ticket)
         self._is_open = True
 
     async def close(self) -> None:
@@ -72,7 +74,7 @@ class Intake:
         record, job = self._register(ticket)
         self._tally.added(record.status)
         self._endings.emit(record, record.event(JobQueued, priority=ticket.priority))
-        self._arrived(ticket.lane)
+        self._arrived(ticket)
         return job
 
     async def _put(self, ticket: Ticket) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
-from comfyrelay.errors import Conflict
+from comfyrelay.errors import Conflict, RunInterrupted
 from comfyrelay.pool.bus import Bus, Selector
 from comfyrelay.pool.endings import Endings
 from comfyrelay.pool.events import PoolEvent
@@ -60,7 +60,9 @@ class WorkflowPool:
         self._registry = Registry(keep_finished=keep_finished)
         self._tally = Tally()
         emit = self._bus.emit
-        self._scheduler = Scheduler(queue=self._queue, failover=self._failover, start=self._start, emit=emit)
+        self._scheduler = Scheduler(
+            queue=self._queue, failover=self._failover, start=self._start, give_up=self._give_up, emit=emit
+        )
         self._roster = Roster(servers, timings=timings or MemberTimings(), emit=emit, wake=self._scheduler.wake)
         self._endings = Endings(queue=self._queue, registry=self._registry, tally=self._tally, emit=emit)
         self._runner = Runner(
@@ -157,6 +159,7 @@ class WorkflowPool:
             return False
         while not record.is_done:
             if self._queue.remove(job_id):
+                self._scheduler.withdrawn(record.ticket)
                 # not in this task: whoever asked may lose interest, the job must end all the same
                 await asyncio.shield(self._endings.spawn(self._endings.cancel(record)))
             elif record.task is not None:
@@ -210,6 +213,13 @@ class WorkflowPool:
 
     def _start(self, ticket: Ticket, member: Member) -> None:
         self._runner.start(self._registry.record(ticket.id), member)
+
+    def _give_up(self, job_id: str) -> None:
+        record = self._registry.record(job_id)
+        if self._queue.remove(job_id):
+            self._scheduler.withdrawn(record.ticket)
+            error = record.first_error or RunInterrupted("No server that may run this job can be reached.")
+            self._endings.spawn(self._endings.fail(record, error))
 
     async def _close(self) -> None:
         self._scheduler.close()

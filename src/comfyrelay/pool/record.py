@@ -42,6 +42,7 @@ class Record:
     finished_at: datetime | None = None
     is_done: bool = False
     progress: float = 0.0
+    first_error: ComfyError | None = None
     last_error: ComfyError | None = None
     result: RunResult | None = None
     failure: ComfyRelayError | None = None

@@ -137,25 +137,30 @@ class Runner:
 
     async def _fail(self, record: Record, member: Member, error: ComfyError) -> None:
         member.failed += 1
+        record.first_error = record.first_error or error
         record.last_error = error
         if error.fault is Fault.WORKER:
             self._block(member, record.ticket.lane.workflow_hash, error)
         if isinstance(error, ServerUnreachable | RunLost | RunTimedOut | DeviceFault):
             # it gets no more jobs until it has been seen to be fine
             member.doubt(error.detail)
-        if isinstance(error, NotInstalled):
-            self._look_elsewhere(record, member)
-        if error.fault is Fault.JOB or record.ticket.attempts >= record.ticket.max_attempts:
+        must_move = record.ticket.one_try_per_server and error.fault is Fault.WORKER
+        can_move = (must_move or isinstance(error, NotInstalled)) and self._exclude(record, member, error)
+        is_last = record.ticket.attempts >= record.ticket.max_attempts or (must_move and not can_move)
+        if error.fault is Fault.JOB or is_last:
             await self._endings.fail(record, error)
         else:
             await self._retry(record, error)
 
-    def _look_elsewhere(self, record: Record, member: Member) -> None:
-        """Nothing ran, and another server may have what is missing here; this one is not asked again."""
+    def _exclude(self, record: Record, member: Member, error: ComfyError) -> bool:
+        """Do not use this server for the job again, at the cost of no attempt; false when there is no other to try."""
         ticket = record.ticket
         lane = ticket.lane._replace(exclude_clients=ticket.lane.exclude_clients | {member.id})
-        if self._scheduler.could_run(lane):
+        # one that is away may have what is missing here
+        can_move = self._scheduler.could_run(lane, online_only=not isinstance(error, NotInstalled))
+        if can_move:
             record.ticket = replace(ticket, lane=lane, attempts=ticket.attempts - 1)
+        return can_move
 
     def _block(self, member: Member, workflow_hash: str, error: ComfyError) -> None:
         until = self._failover.record_failure(member.id, workflow_hash, error)
@@ -184,7 +189,7 @@ class Runner:
         record.task = None
         record.stop = None
         record.can_stop = False
-        self._scheduler.arrived(record.ticket.lane)
+        self._scheduler.arrived(record.ticket)
 
     def _set(self, record: Record, status: JobStatus) -> None:
         self._tally.moved(record.status, status)

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Callable
 
-from comfyrelay.pool.events import ClientUnblockedWorkflow, PoolEvent
+from comfyrelay.pool.events import ClientState, ClientUnblockedWorkflow, PoolEvent
 from comfyrelay.pool.failover import FailoverStrategy
 from comfyrelay.pool.member import Member
 from comfyrelay.pool.queue import QueueAdapter
 from comfyrelay.pool.roster import Roster
 from comfyrelay.pool.schedule import choose, fits
 from comfyrelay.pool.ticket import Lane, Ticket
+from comfyrelay.pool.unserved import Unserved
 
 __all__ = ["Scheduler"]
 
@@ -26,11 +27,13 @@ class Scheduler:
         queue: QueueAdapter,
         failover: FailoverStrategy,
         start: Callable[[Ticket, Member], None],
+        give_up: Callable[[str], None],
         emit: Callable[[PoolEvent], None],
     ) -> None:
         self._queue = queue
         self._failover = failover
         self._start = start
+        self._give_up = give_up
         self._emit = emit
         self._roster: Roster | None = None
         self._turn: asyncio.Handle | None = None
@@ -38,6 +41,7 @@ class Scheduler:
         # Servers that no waiting job may use. Without this, one of them that stays free would have all lanes looked at
         # in every turn: 5 ms with 10,000 of them.
         self._unwanted: set[str] = set()
+        self._unserved = Unserved()
 
     def open(self, roster: Roster) -> None:
         self._roster = roster
@@ -48,22 +52,29 @@ class Scheduler:
         if self._roster is not None and self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn, self._roster)
 
-    def arrived(self, lane: Lane) -> None:
-        """A job of this lane waits, which may want a server that nobody wanted."""
+    def arrived(self, ticket: Ticket) -> None:
+        """A job waits, which may want a server that nobody wanted."""
+        self._unserved.add(ticket, now=asyncio.get_running_loop().time())
         if self._unwanted:
             should_skip = self._failover.should_skip
-            self._unwanted = {each for each in self._unwanted if not fits(lane, each, should_skip)}
+            self._unwanted = {each for each in self._unwanted if not fits(ticket.lane, each, should_skip)}
         self.wake()
+
+    def withdrawn(self, ticket: Ticket) -> None:
+        """A job was taken out of the queue."""
+        self._unserved.discard(ticket)
 
     def unblocked(self, client_id: str, workflow_hash: str) -> None:
         self._unwanted.discard(client_id)
         self._emit(ClientUnblockedWorkflow(client_id=client_id, workflow_hash=workflow_hash))
         self.wake()
 
-    def could_run(self, lane: Lane) -> bool:
+    def could_run(self, lane: Lane, *, online_only: bool = False) -> bool:
         """Whether there is a server that may be given a job of this lane, now or once it is free."""
         return self._roster is not None and any(
-            fits(lane, member.id, self._failover.should_skip) for member in self._roster
+            fits(lane, member.id, self._failover.should_skip)
+            for member in self._roster
+            if not online_only or member.state is ClientState.ONLINE
         )
 
     def close(self) -> None:
@@ -88,6 +99,9 @@ class Scheduler:
                 self.wake()
                 break
             free = [member for member in free if member.is_free(now)]
+        online = [member.id for member in roster if member.state is ClientState.ONLINE]
+        for job_id in self._unserved.overdue(online, now=now):
+            self._give_up(job_id)
         self._set_alarm(roster, now)
 
     def _place_one(self, free: list[Member]) -> bool:
@@ -101,11 +115,12 @@ class Scheduler:
         ticket = self._queue.take(may_run)
         if ticket is None or chosen is None:
             return False
+        self._unserved.discard(ticket)
         self._start(ticket, chosen)
         return True
 
     def _set_alarm(self, roster: Roster, now: float) -> None:
-        """Wake at the end of the next block, or of the next server's grace."""
+        """Wake at the end of the next block, of the next server's grace, or of a job's wait for servers."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -113,5 +128,8 @@ class Scheduler:
         seconds = self._failover.seconds_to_release()
         if seconds is not None:
             due.append(now + max(seconds, 0.0))
+        deadline = self._unserved.next_deadline
+        if deadline is not None:
+            due.append(deadline)
         if due:
             self._alarm = asyncio.get_running_loop().call_at(min(due), self.wake)

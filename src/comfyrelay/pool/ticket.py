@@ -40,6 +40,10 @@ class JobOptions(TypedDict, total=False):
     - `exclude_clients`: servers never to use.
     - `max_attempts`: 3 unless told.
     - `retry_delay`: seconds between a failed attempt and the next; 1 unless told.
+    - `one_try_per_server`: a server that fails it through its own fault does not get it again. Another that is online
+      does, which costs no attempt; when there is none, the job fails.
+    - `give_up_after_seconds`: how long it waits while no server is online that it may run on; for ever unless told.
+      What failed it first is its error then, or else `RunInterrupted`.
     - `timeouts`: how long a run may take, and where.
     - `extra_data`: JSON that goes to ComfyUI beside the graph, such as keys of partner nodes.
     """
@@ -52,6 +56,8 @@ class JobOptions(TypedDict, total=False):
     exclude_clients: Iterable[str]
     max_attempts: int
     retry_delay: float
+    one_try_per_server: bool
+    give_up_after_seconds: float | None
     timeouts: RunTimeouts | None
     extra_data: Mapping[str, Any] | None
 
@@ -71,6 +77,8 @@ class Ticket:
     attachments: tuple[Attachment, ...] = ()
     max_attempts: int = 3
     retry_delay: float = 1.0
+    one_try_per_server: bool = False
+    give_up_after_seconds: float | None = None
     timeouts: RunTimeouts | None = None
     extra_data: Mapping[str, Any] | None = None
     attempts: int = 0
@@ -90,6 +98,8 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
         attachments=tuple(options.get("attachments", ())),
         max_attempts=options.get("max_attempts", 3),
         retry_delay=options.get("retry_delay", 1.0),
+        one_try_per_server=options.get("one_try_per_server", False),
+        give_up_after_seconds=options.get("give_up_after_seconds"),
         timeouts=options.get("timeouts"),
         extra_data=_json_copy(extra_data) if (extra_data := options.get("extra_data")) is not None else None,
     )
@@ -123,5 +133,7 @@ def _check(ticket: Ticket) -> None:
         errors["max_attempts"] = "must be at least 1"
     if ticket.retry_delay < 0:
         errors["retry_delay"] = "must not be negative"
+    if (ticket.give_up_after_seconds or 0) < 0:
+        errors["give_up_after_seconds"] = "must not be negative"
     if errors:
         raise InvalidInput(errors=errors)

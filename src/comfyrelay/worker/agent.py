@@ -26,7 +26,7 @@ from comfyrelay.worker.poller import Poller
 from comfyrelay.worker.protection import Protection
 from comfyrelay.worker.registration import Registration
 from comfyrelay.worker.scaling_group import ScalingGroup
-from comfyrelay.worker.servers import ClientMaker, Servers
+from comfyrelay.worker.servers import Servers, WrapServer
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 from comfyrelay.worker.transfers import Transfers
@@ -53,14 +53,14 @@ class Agent:
         metrics: Metrics | None = None,
         on_status: Callable[[list[Lease]], None] | None = None,
         on_output: OutputListener | None = None,
-        make_client: ClientMaker | None = None,
+        wrap_server: WrapServer | None = None,
         own_nodes: frozenset[str] = frozenset(),
         signals: bool = True,
     ) -> None:
         """`signals` is whether SIGTERM and Ctrl-C are for this worker; else `stop` ends it.
 
         `on_output` is awaited before the control plane hears of an output, and must not fail.
-        `make_client` makes the clients of ComfyUI; `own_nodes` are classes of nodes that those run themselves.
+        `wrap_server` stands before each ComfyUI; `own_nodes` are classes of nodes that it runs itself.
         """
         self._settings = settings
         self._metrics = metrics or Metrics()
@@ -83,7 +83,7 @@ class Agent:
         self._poller: Poller | None = None
         self._online = asyncio.Event()
         self._slots = 0
-        self._servers = Servers(settings, on_change=self._on_servers_change, make_client=make_client)
+        self._servers = Servers(settings, on_change=self._on_servers_change, wrap_server=wrap_server)
         self._capabilities = Capabilities(self._servers, settings.capabilities)
 
     @property

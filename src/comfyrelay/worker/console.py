@@ -55,7 +55,7 @@ class WorkerConsole:
         self._before: dict[str, Any] = {}
         self._live: Live | None = None
         self._held: tuple[Lease, ...] | None = None
-        # when each lease came to its stage
+        # when each lease came to its phase
         self._since: dict[Lease, tuple[Phase, float]] = {}
 
     def __enter__(self) -> Self:
@@ -111,7 +111,7 @@ class WorkerConsole:
             return Text("waiting for a job", style="dim")
         is_wide = self._console.width >= WIDE
         grid = Table.grid(padding=(0, 1), expand=True)
-        for name in ("job", *(["workflow", "stage"] if is_wide else []), "bar", "percent"):
+        for name in ("job", *(["workflow", "phase"] if is_wide else []), "bar", "percent"):
             grid.add_column(name, no_wrap=True)
         grid.add_column("node", no_wrap=True, overflow="ellipsis", ratio=1)
         grid.add_column("seconds", no_wrap=True, justify="right")

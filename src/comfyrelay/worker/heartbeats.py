@@ -49,7 +49,7 @@ class Heartbeats:
         self._lease.progress = value
         began_at = self._lease.began_at
         begun = {"began_at": began_at.isoformat()} if began_at is not None else {}
-        self._progress = {"value": round(value, 4), "stage": self._lease.phase.value, **begun, **more}
+        self._progress = {"value": round(value, 4), "phase": self._lease.phase.value, **begun, **more}
         self._news.set()
 
     def log(self, line: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.graphs.foreign import foreign_files
 from comfyrelay.comfy.graphs.graph import Graph, check_graph
 from comfyrelay.comfy.graphs.nodes import title_of
@@ -82,7 +81,7 @@ class Tools:
     settings: WorkerSettings
     # classes of nodes that ComfyUI never sees: whoever runs them looks at the files that they name
     own_nodes: frozenset[str]
-    # a job went from one stage to the next
+    # a job went from one phase to the next
     on_change: Callable[[], None]
     on_progress: Callable[[], None]
     # this machine's disk does not take files
@@ -128,7 +127,7 @@ class Work:
         collected = _recalled(held.output)
         if collected is None:
             # whatever becomes of the lease, none of them may go on beside a new one
-            found = await self._tools.servers.left_of(held)
+            found = await self._tools.servers.unfinished_runs(held)
             self._ran.runs.extend(each for each in found if each not in held.runs)
             await self._tools.servers.stop(self._ran.runs)
         return await self._settled(self._until_stopped(self._settle_left_behind(collected)))
@@ -225,10 +224,10 @@ class Work:
             return await self._run(graph, attachments)
         except OutputGone:
             # everything was cached, and the file of the earlier run is no longer there: without its cache it runs anew
-            if not isinstance(self._ran.server, ComfyClient):
+            comfyui = tools.servers.find(self._ran.client_id)
+            if comfyui is None:
                 raise
-            await self._ran.server.free()
-            self._ran.client_ids.clear()
+            await comfyui.free()
             self._wait_again()
             return await self._run(graph, attachments)
 
@@ -410,8 +409,8 @@ class Work:
         self._tools.typical.ran(self.lease.workflow_hash, seconds)
         self._tools.metrics.ran(seconds)
 
-    def _move(self, stage: Phase) -> None:
-        self.lease.phase = stage
+    def _move(self, phase: Phase) -> None:
+        self.lease.phase = phase
         self._tools.on_change()
 
     def _end(self, outcome: str, **more: Any) -> None:

@@ -112,7 +112,7 @@ class Metrics:
         self._live.watch(look, held)
 
     def changed(self) -> None:
-        """A job has come or gone, or to another stage."""
+        """A job has come or gone, or to another phase."""
         self._live.changed()
 
     def serve(self, port: int, host: str = "0.0.0.0") -> Callable[[], None]:
@@ -158,9 +158,9 @@ class _Live(Collector):
 
     def collect(self) -> Iterator[Metric]:
         figures = self._look_now()
-        held = GaugeMetricFamily("comfyrelay_worker_held", "Jobs that are held, by stage.", labels=["stage"])
-        for stage in Phase:
-            held.add_metric([stage.value], figures.held[stage.value])
+        held = GaugeMetricFamily("comfyrelay_worker_held", "Jobs that are held, by phase.", labels=["phase"])
+        for phase in Phase:
+            held.add_metric([phase.value], figures.held[phase.value])
         yield held
         online = GaugeMetricFamily(
             "comfyrelay_worker_comfyui_online", "Servers that can be given a job.", labels=["provider"]

@@ -30,12 +30,20 @@ class RecoveringClient(ComfyClient):
         super().__init__(url, timeouts=timeouts, forget_history=True)
         # the connection on which the GPU failed; another one is to another process
         self._sick_on: int | None = None
+        # it may answer meanwhile, and is about to be stopped
+        self.is_restarting = False
 
     @property
     def is_sick(self) -> bool:
         return self._sick_on is not None
 
     async def check(self) -> None:
+        await self.check_health()
+        if self.is_restarting:
+            raise ServerRefused("ComfyUI is being restarted.")
+
+    async def check_health(self) -> None:
+        """Return when it answers and its GPU is well."""
         try:
             await super().check()
         except ServerUnreachable:
@@ -46,7 +54,7 @@ class RecoveringClient(ComfyClient):
             raise ServerRefused("The GPU is in a bad state until ComfyUI is restarted.")
         self._sick_on = None
 
-    async def left_of(self, held: Held) -> list[str]:
+    async def unfinished_prompts(self, held: Held) -> list[str]:
         """The prompt ids of what still runs or waits here for a lease of an earlier process."""
         found = await self.prompts()
         return [each for each, prompt in found.items() if prompt.extra_data.get(MARK) == held.lease.name]

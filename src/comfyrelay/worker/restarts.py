@@ -3,7 +3,7 @@
 import asyncio
 import os
 from asyncio.subprocess import DEVNULL
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import structlog
@@ -25,38 +25,30 @@ LONGEST_PAUSE_SECONDS = 300.0
 
 
 class Restarts:
-    """`under_way` are the servers that must not be given a job now: they are about to be stopped."""
-
-    def __init__(
-        self, command: Sequence[str], *, on_change: Callable[[], None], wait_seconds: float = WAIT_SECONDS
-    ) -> None:
-        self.under_way: set[str] = set()
+    def __init__(self, command: Sequence[str], *, wait_seconds: float = WAIT_SECONDS) -> None:
         self._command = tuple(command)
-        self._on_change = on_change
         self._wait_seconds = wait_seconds
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[RecoveringClient, asyncio.Task[None]] = {}
 
-    def look_after(self, name: str, client: RecoveringClient) -> None:
-        """A server is offline: restart it if it does not come back."""
-        if self._command and (name not in self._tasks or self._tasks[name].done()):
-            self._tasks[name] = asyncio.create_task(self._heal(name, client))
+    def restart_unless_back(self, client: RecoveringClient) -> None:
+        """A server is offline: restart it if it does not come back by itself."""
+        if self._command and (client not in self._tasks or self._tasks[client].done()):
+            self._tasks[client] = asyncio.create_task(self._heal(client))
 
     async def close(self) -> None:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _heal(self, name: str, client: RecoveringClient) -> None:
-        if not client.is_sick and await _is_fit_within(client, self._wait_seconds):
+    async def _heal(self, client: RecoveringClient) -> None:
+        if not client.is_sick and await _is_well_within(client, self._wait_seconds):
             return
-        self.under_way.add(name)
-        self._on_change()
+        client.is_restarting = True
         pause = FIRST_PAUSE_SECONDS
-        while not (await self._run_command(client) and await _is_fit_within(client, COMMAND_SECONDS)):
+        while not (await self._run_command(client) and await _is_well_within(client, COMMAND_SECONDS)):
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-        self.under_way.discard(name)
-        self._on_change()
+        client.is_restarting = False
 
     async def _run_command(self, client: RecoveringClient) -> bool:
         log.warning("worker.restarting_comfyui", server=client.url)
@@ -95,12 +87,12 @@ def _variables(url: str) -> dict[str, str]:
     return {**inherited, "COMFYUI_URL": url}
 
 
-async def _is_fit_within(client: RecoveringClient, seconds: float) -> bool:
+async def _is_well_within(client: RecoveringClient, seconds: float) -> bool:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:
                 with suppress(ComfyError):
-                    await client.check()
+                    await client.check_health()
                     return True
                 await asyncio.sleep(1.0)
     return False

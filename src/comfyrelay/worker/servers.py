@@ -2,21 +2,22 @@
 
 import asyncio
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
 from comfyrelay.comfy.cloud.client import CloudClient
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.comfy.runs.history import Prompt
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.comfy.uploads import Attachment
-from comfyrelay.errors import ComfyError, Fault, RunInterrupted
+from comfyrelay.errors import ComfyError
 from comfyrelay.pool import (
     ClientState,
     ClientStateChanged,
@@ -25,7 +26,6 @@ from comfyrelay.pool import (
     JobEvent,
     JobRetrying,
     JobStarted,
-    JobStatus,
     MemberTimings,
     SmartFailover,
     WorkflowPool,
@@ -36,11 +36,10 @@ from comfyrelay.worker.restarts import Restarts
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import Held
 
-__all__ = ["ClientMaker", "Ran", "Servers"]
+__all__ = ["JobServer", "Ran", "Servers", "WrapServer"]
 
 log = structlog.get_logger(__name__)
 
-ClientMaker = Callable[[str, RunTimeouts], RecoveringClient]
 
 # A job that waits for servers which are all gone is given back after this.
 OFFLINE_SECONDS = 10.0
@@ -48,8 +47,18 @@ OFFLINE_SECONDS = 10.0
 MOST_WARM = 50
 
 
-class _NoServer(RunInterrupted):
-    """None of them can take the job."""
+class JobServer(ComfyServer, Protocol):
+    """A ComfyUI as the jobs of this worker see it."""
+
+    async def prompts(self) -> dict[str, Prompt]:
+        """What runs or waits there, of whoever it is, by prompt id."""
+
+    async def unfinished_prompts(self, held: Held) -> list[str]:
+        """The prompt ids of what still runs or waits there for a lease of an earlier process."""
+
+
+# What stands before a ComfyUI, for jobs that ComfyUI itself cannot run.
+WrapServer = Callable[[JobServer], JobServer]
 
 
 @dataclass(kw_only=True)
@@ -58,10 +67,8 @@ class Ran:
 
     # server and prompt id of each try
     runs: list[tuple[str, str]] = field(default_factory=list)
-    # servers that it was tried on
-    client_ids: list[str] = field(default_factory=list)
-    # why the first of them could not do it
-    failure: ComfyError | None = None
+    # where it was tried last, and its name here
+    client_id: str | None = None
     server: ComfyServer | None = None
     result: RunResult | None = None
 
@@ -71,23 +78,22 @@ class Ran:
 
 
 class Servers:
-    """One pool for each provider. A job that fails through the fault of one server is tried on another one here, before
-    the control plane hears of it."""
+    """One pool for each provider. A job that fails through the fault of one server is tried once on each other one that
+    is online, before the control plane hears of it."""
 
     def __init__(
-        self, settings: WorkerSettings, *, on_change: Callable[[], None], make_client: ClientMaker | None = None
+        self, settings: WorkerSettings, *, on_change: Callable[[], None], wrap_server: WrapServer | None = None
     ) -> None:
         self._on_change = on_change
         self._max_concurrency = settings.max_concurrency
-        self._restarts = Restarts(shlex.split(settings.comfyui_restart_command or ""), on_change=on_change)
+        self._restarts = Restarts(shlex.split(settings.comfyui_restart_command or ""))
         timeouts = RunTimeouts(run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds)
         self._own: dict[str, RecoveringClient] = {}
         self._cloud: dict[str, CloudClient] = {}
         if "self_hosted" in settings.providers:
-            make = make_client or _comfy_client
             # not by their addresses: those may hold a password, and users read the logs of their jobs
             self._own = {
-                f"comfyui-{number}": make(url, timeouts)
+                f"comfyui-{number}": RecoveringClient(url, timeouts=timeouts)
                 for number, url in enumerate(settings.comfyui_base_url, start=1)
             }
         if "cloud" in settings.providers:
@@ -100,7 +106,11 @@ class Servers:
                 uploads=settings.data_dir / "comfy-cloud.json",
             )
         timings = MemberTimings(health_interval_seconds=10.0, last_backoff_seconds=5.0)
-        members: dict[str, dict[str, ComfyServer]] = {"self_hosted": {**self._own}, "cloud": {**self._cloud}}
+        # those that jobs run on
+        self._job_servers: dict[str, JobServer] = {
+            name: wrap_server(client) if wrap_server is not None else client for name, client in self._own.items()
+        }
+        members: dict[str, dict[str, ComfyServer]] = {"self_hosted": {**self._job_servers}, "cloud": {**self._cloud}}
         self._pools = {
             # the control plane blocks: what it sends here again may run
             provider: WorkflowPool(servers, timings=timings, failover=SmartFailover(cooldown_seconds=0))
@@ -120,9 +130,9 @@ class Servers:
     def cloud(self) -> Sequence[CloudClient]:
         return tuple(self._cloud.values())
 
-    def find(self, client_id: str) -> RecoveringClient | None:
+    def find(self, client_id: str | None) -> RecoveringClient | None:
         """One of the ComfyUI servers, by its name here."""
-        return self._own.get(client_id)
+        return self._own.get(client_id or "")
 
     @property
     def at_once(self) -> int:
@@ -150,8 +160,7 @@ class Servers:
         if pool is None:
             return []
         states = pool.stats().clients
-        unfit = self._restarts.under_way
-        return [name for name, each in states.items() if each.state is ClientState.ONLINE and name not in unfit]
+        return [name for name, each in states.items() if each.state is ClientState.ONLINE]
 
     @property
     def away(self) -> list[str]:
@@ -197,29 +206,32 @@ class Servers:
 
         `on_move` is called when a server has failed it, and it waits for another.
         """
-        attachments = tuple(attachments)
-        while True:
-            try:
-                ran.result = await self._run_once(lease, graph, attachments, ran, on_event)
-            except _NoServer as error:
-                # what happened before counts: this worker is not fit for the job
-                raise ran.failure or error from None
-            except ComfyError as error:
-                others = set(self.online(lease.provider)) - set(ran.client_ids)
-                if error.fault is not Fault.WORKER or not others:
-                    raise
-                ran.failure = ran.failure or error
-                log.info("worker.job_moves", dispatch_id=lease.dispatch_id, why=error.detail)
-                on_move()
-            else:
-                return ran.result
+        job = await self._pools[lease.provider].enqueue(
+            graph,
+            include_outputs=[lease.output_node_id] if lease.output_node_id else [],
+            attachments=attachments,
+            max_attempts=1,
+            one_try_per_server=True,
+            retry_delay=0,
+            give_up_after_seconds=OFFLINE_SECONDS,
+            extra_data={**lease.extra_data, MARK: lease.name} if lease.provider == "self_hosted" else lease.extra_data,
+        )
+        listening = asyncio.create_task(_listen(job, lease, ran, on_event, on_move))
+        try:
+            ran.result = await job
+            return ran.result
+        finally:
+            # interrupts it on its server, when this is cancelled; else it has ended
+            await asyncio.shield(asyncio.ensure_future(job.cancel()))
+            await asyncio.gather(listening, return_exceptions=True)
+            ran.client_id, ran.server = job.client_id, job.server
 
-    async def left_of(self, held: Held) -> list[tuple[str, str]]:
+    async def unfinished_runs(self, held: Held) -> list[tuple[str, str]]:
         """What still runs or waits for a lease of an earlier process, by server and prompt id."""
         found: list[tuple[str, str]] = []
-        for name, server in self._own.items():
+        for name, server in self._job_servers.items():
             with suppress(ComfyError):
-                found += [(name, prompt_id) for prompt_id in await server.left_of(held)]
+                found += [(name, prompt_id) for prompt_id in await server.unfinished_prompts(held)]
         return found
 
     async def stop(self, runs: Iterable[tuple[str, str]]) -> None:
@@ -229,48 +241,6 @@ class Servers:
             if server is not None:
                 with suppress(ComfyError):
                     await server.cancel(prompt_id)
-
-    async def _run_once(
-        self,
-        lease: Lease,
-        graph: Graph,
-        attachments: Sequence[Attachment],
-        ran: Ran,
-        on_event: Callable[[JobEvent], None],
-    ) -> RunResult:
-        provider = lease.provider
-        excluded = {*ran.client_ids, *self._restarts.under_way}
-        if excluded.issuperset(self._members[provider]):
-            raise _NoServer("No ComfyUI of this worker is fit.")
-        job = await self._pools[provider].enqueue(
-            graph,
-            include_outputs=[lease.output_node_id] if lease.output_node_id else [],
-            attachments=attachments,
-            exclude_clients=excluded,
-            max_attempts=1,
-            extra_data={**lease.extra_data, MARK: lease.name} if provider == "self_hosted" else lease.extra_data,
-        )
-        listening = asyncio.create_task(_listen(job, ran, on_event))
-        giving_up = asyncio.create_task(self._without_servers(provider, job, ran, excluded))
-        try:
-            return await _first(job, giving_up)
-        finally:
-            giving_up.cancel()
-            # interrupts it on its server, when this is cancelled; else it has ended
-            await asyncio.shield(asyncio.ensure_future(job.cancel()))
-            await asyncio.gather(listening, return_exceptions=True)
-            if job.client_id is not None:
-                ran.client_ids.append(job.client_id)
-                ran.server = job.server
-
-    async def _without_servers(self, provider: str, job: Job, ran: Ran, excluded: Collection[str]) -> None:
-        """Return when the job has long waited, and no server is there that it may run on."""
-        missing = 0.0
-        while missing < OFFLINE_SECONDS:
-            await asyncio.sleep(0.5)
-            # the pool itself tries another one when nodes or models are missing
-            fit = set(self.online(provider)).difference(excluded, ran.client_ids)
-            missing = 0.0 if fit or job.status is JobStatus.RUNNING else missing + 0.5
 
     def _changed(self, event: ClientStateChanged) -> None:
         name, state = event.client_id, event.state
@@ -283,41 +253,28 @@ class Servers:
         if self._states.get(name) is not state:
             self._states[name] = state
             url = self._own[name].url if name in self._own else name
-            tell = log.warning if state is ClientState.OFFLINE else log.info
-            tell("worker.comfyui", server=url, state=state.value, reason=event.reason)
+            log_line = log.warning if state is ClientState.OFFLINE else log.info
+            log_line("worker.comfyui", server=url, state=state.value, reason=event.reason)
         if state is ClientState.OFFLINE and name in self._own:
-            self._restarts.look_after(name, self._own[name])
+            self._restarts.restart_unless_back(self._own[name])
         self._on_change()
 
 
 def _why_away(url: str, reason: str | None) -> str:
-    told = reason or "It does not answer."
-    return told if url in told else f"ComfyUI at {url} cannot be used: {told}"
+    reason = reason or "It does not answer."
+    return reason if url in reason else f"ComfyUI at {url} cannot be used: {reason}"
 
 
-def _comfy_client(url: str, timeouts: RunTimeouts) -> RecoveringClient:
-    return RecoveringClient(url, timeouts=timeouts)
-
-
-async def _first(job: Job, giving_up: asyncio.Task[None]) -> RunResult:
-    ending = asyncio.ensure_future(job)
-    try:
-        await asyncio.wait({ending, giving_up}, return_when=asyncio.FIRST_COMPLETED)
-        if ending.done():
-            return ending.result()
-        raise _NoServer("No ComfyUI of this worker can be reached.")
-    finally:
-        ending.cancel()
-
-
-async def _listen(job: Job, ran: Ran, on_event: Callable[[JobEvent], None]) -> None:
+async def _listen(
+    job: Job, lease: Lease, ran: Ran, on_event: Callable[[JobEvent], None], on_move: Callable[[], None]
+) -> None:
     async for event in job.events():
         # a server that is quick tells of the start before it has answered
         if isinstance(event, JobAccepted | JobStarted) and event.client_id:
             run = (event.client_id, event.prompt_id)
             if run not in ran.runs:
                 ran.runs.append(run)
-        elif isinstance(event, JobRetrying) and event.client_id:
-            ran.client_ids.append(event.client_id)
-            ran.failure = ran.failure or event.error
+        elif isinstance(event, JobRetrying):
+            log.info("worker.job_moves", dispatch_id=lease.dispatch_id, why=event.error.detail)
+            on_move()
         on_event(event)

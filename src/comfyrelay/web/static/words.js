@@ -50,7 +50,7 @@ export function progressOf(job) {
   const words = [];
   if (progress.node) words.push(String(progress.node));
   if (progress.steps) words.push(`step ${progress.step ?? 0} of ${progress.steps}`);
-  if (!words.length && progress.stage) words.push(String(progress.stage));
+  if (!words.length && progress.phase) words.push(String(progress.phase));
   // before that much is done, the guess would jump about
   const began = beganAt(job);
   if (part !== null && part >= 0.05 && part < 1 && began) {

@@ -13,19 +13,21 @@ from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.runs.events import Noted, Printed, Queued, Started, Step
 from comfyrelay.comfy.runs.history import Prompt
+from comfyrelay.comfy.runs.runs import Runs
 from comfyrelay.comfy.runs.streams import safely
-from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.server import EventListener
 from comfyrelay.desk.scripts.command import shown
 from comfyrelay.desk.scripts.reading import new_media
 from comfyrelay.desk.scripts.script import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
 from comfyrelay.desk.scripts.workflow import NODE_ID, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
+from comfyrelay.net import save
 from comfyrelay.worker.control import storable
-from comfyrelay.worker.recovering import MARK, RecoveringClient
+from comfyrelay.worker.recovering import MARK
+from comfyrelay.worker.servers import JobServer
 from comfyrelay.worker.state import Held
 
-__all__ = ["ScriptClient"]
+__all__ = ["ScriptServer"]
 
 # A file on this machine's disk, and neither ComfyUI's nor ours to remove.
 SAVED = "script"
@@ -41,36 +43,54 @@ BEFORE = "_queue_before"
 FEWEST_LETTERS = 8
 
 
-class ScriptClient(RecoveringClient):
-    """Runs the document of a script as the configuration says, and every other graph on ComfyUI."""
+class ScriptServer:
+    """Runs the document of a script as the configuration says, and every other graph on the ComfyUI behind it."""
 
-    def __init__(self, url: str, settings: ScriptSettings, *, timeouts: RunTimeouts, log_folder: Path) -> None:
-        super().__init__(url, timeouts=timeouts)
+    def __init__(self, comfy: JobServer, settings: ScriptSettings, *, log_folder: Path) -> None:
+        self._comfy = comfy
         self._settings = settings
         self._log_folder = log_folder
-        self._runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": url})
+        self._runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": comfy.url})
+        self._runs = Runs()
+        self.check = comfy.check
+        self.disconnected = comfy.disconnected
+        self.upload = comfy.upload
+        self.cancel = comfy.cancel
+        self.prompts = comfy.prompts
+        self.object_info = comfy.object_info
+        self.preflight = comfy.preflight
 
-    async def run(self, graph: Graph, **options: Any) -> RunResult:
+    @property
+    def url(self) -> str:
+        return self._comfy.url
+
+    @property
+    def slots(self) -> int:
+        return self._comfy.slots
+
+    @property
+    def queue_remaining(self) -> int | None:
+        return self._comfy.queue_remaining
+
+    async def close(self) -> None:
+        await self._runs.close()
+        await self._comfy.close()
+
+    async def run(self, graph: Graph, *, on_event: EventListener | None = None, **options: Any) -> RunResult:
         if is_script(graph):
             # a folder of inputs may take a day: nobody but the user says when it is too long
-            return await self._runs.keep(self._run_script(job_of(values_in(graph)), safely(options.get("on_event"))))
-        return await super().run(graph, **options)
+            return await self._runs.keep(self._run_script(job_of(values_in(graph)), safely(on_event)))
+        return await self._comfy.run(graph, on_event=on_event, **options)
 
-    async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
-        if file.type != SAVED:
-            async for piece in super().read(file):
-                yield piece
-            return
-        try:
-            with await asyncio.to_thread(Path(file.subfolder, file.filename).open, "rb") as saved:
-                while piece := await asyncio.to_thread(saved.read, PIECE_BYTES):
-                    yield piece
-        except OSError as error:
-            raise OutputGone(f"The file {file.filename} that the script saved cannot be read.") from error
+    def read(self, file: OutputFile) -> AsyncIterator[bytes]:
+        return _read_saved(file) if file.type == SAVED else self._comfy.read(file)
 
-    async def left_of(self, held: Held) -> list[str]:
+    async def download(self, file: OutputFile, to: Path) -> int:
+        return await save(self.read(file), to)
+
+    async def unfinished_prompts(self, held: Held) -> list[str]:
         if not is_script(held.lease.graph):
-            return await super().left_of(held)
+            return await self._comfy.unfinished_prompts(held)
         if not held.runs:
             # it was not begun: another one that has the same words may have been
             return []
@@ -83,7 +103,7 @@ class ScriptClient(RecoveringClient):
     async def _run_script(self, job: ScriptJob, on_event: EventListener) -> RunResult:
         run_id = f"script-{uuid4()}"
         log_path = await asyncio.to_thread(_new_log, self._log_folder, run_id)
-        before = set(await self.prompts())
+        before = set(await self._comfy.prompts())
         lines = _Lines(lambda line: on_event(Printed(prompt_id=run_id, line=line)))
         on_event(Queued(prompt_id=run_id))
         on_event(Started(prompt_id=run_id))
@@ -149,11 +169,20 @@ class ScriptClient(RecoveringClient):
         with suppress(ComfyError, TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 for prompt_id in await self._prompts_since(before):
-                    await self.cancel(prompt_id)
+                    await self._comfy.cancel(prompt_id)
 
     async def _prompts_since(self, before: set[str]) -> dict[str, Prompt]:
-        found = await self.prompts()
+        found = await self._comfy.prompts()
         return {each: prompt for each, prompt in found.items() if each not in before and _is_of_script(prompt)}
+
+
+async def _read_saved(file: OutputFile) -> AsyncIterator[bytes]:
+    try:
+        with await asyncio.to_thread(Path(file.subfolder, file.filename).open, "rb") as saved:
+            while piece := await asyncio.to_thread(saved.read, PIECE_BYTES):
+                yield piece
+    except OSError as error:
+        raise OutputGone(f"The file {file.filename} that the script saved cannot be read.") from error
 
 
 def _is_of_script(prompt: Prompt) -> bool:
