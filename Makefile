@@ -7,10 +7,11 @@ ARGS ?=
 
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
-READY_BENCH := $(VENV)/.ready-bench
+LOCK_DESK := requirements/desk.txt
+LOCK_DEV := requirements/dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check twins bench clean
+.PHONY: help up test check twins bench lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,8 +22,7 @@ up: $(READY) ## start ComfyRelay on this machine
 test: $(READY_DEV) ## run the tests (ARGS="-k lease" forwards options to pytest)
 	$(BIN)/pytest -n 2 $(ARGS)
 
-# The benches are checked too, so what they import must be there.
-check: $(READY_BENCH) ## lint, formatting, types, import rules
+check: $(READY_DEV) ## lint, formatting, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -31,24 +31,27 @@ check: $(READY_BENCH) ## lint, formatting, types, import rules
 twins: $(READY_DEV) ## break each rule on purpose: a test must notice
 	$(BIN)/python -m tests.twins $(ARGS)
 
-bench: $(READY_BENCH) ## measure, next to other queues
+bench: $(READY_DEV) ## measure, next to other queues
 	$(BIN)/python -m bench $(ARGS)
+
+# Versions for every supported Python and system, with the hashes of their files; where they come from is not written down.
+COMPILE := uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
+	--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+lock: $(READY_DEV) ## choose the newest versions of what is installed, and write them down
+	$(BIN)/$(COMPILE) --all-extras --group build --group dev --group bench --output-file $(LOCK_DEV)
+	$(BIN)/$(COMPILE) --extra desk --group build --constraint $(LOCK_DEV) --output-file $(LOCK_DESK)
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml
+# Only what the lock names is installed: the project is built with its hatchling.
+$(READY): pyproject.toml $(LOCK_DESK)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK_DESK)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-# pip learned --group in 25.1, and the pip that python3 brings is often older.
-$(READY_DEV): $(READY)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --group dev
-	touch $@
-
-$(READY_BENCH): $(READY_DEV)
-	$(BIN)/python -m pip install --quiet --group bench
+$(READY_DEV): $(READY) $(LOCK_DEV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK_DEV)
 	touch $@

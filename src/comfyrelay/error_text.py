@@ -2,9 +2,10 @@
 
 import json
 import re
-import unicodedata
 from collections.abc import Iterator
 from typing import Any
+
+from comfyrelay.text import printable
 
 __all__ = ["FALLBACK", "MAX_LENGTH", "SECRET", "user_sentence"]
 
@@ -22,7 +23,6 @@ _QUOTED_MESSAGE = re.compile(r"""\b(?:exception|error)_message["']?\s*[:=]\s*(["
 _EXCEPTION_LINE = re.compile(r"^[ \t]*(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)[ \t]*:[ \t]*(\S.*)$", re.M)
 _NO_NEWS = re.compile(r"Traceback \(most recent call last\):?|During handling of the above|The above exception was")
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _FRAME = re.compile(r"""\bFile\s+(["']).*?\1,\s*line\s+\d+(?:,\s*in\s+[\w.<>]+)?""")
 _FILE_URL = re.compile(r"\bfile:(?=//)", re.I)
 _URL = re.compile(r"""[a-z0-9+.-]{0,20}://[^\s"'<>]*""", re.I)
@@ -108,7 +108,7 @@ def _unescape(text: str) -> str:
 
 def _clean(line: str) -> str:
     """Take everything of the server out of a line; empty when nothing is left that tells something."""
-    text = _printable(_ANSI.sub("", line))
+    text = printable(line)
     text = _NO_NEWS.sub(" ", _FRAME.sub(" ", text))
     text = _URL.sub("[link]", _FILE_URL.sub("", text))
     text = SECRET.sub(" ", text)
@@ -118,11 +118,6 @@ def _clean(line: str) -> str:
     text = _SEPARATED.sub(lambda m: _without_folders(m[0]), text)
     text = _LOOSE_MARK.sub(r"\1", " ".join(_EMPTY_PAIR.sub(" ", text).split())).strip(" :,;-")
     return text if any(letter.isalnum() for letter in text) else ""
-
-
-def _printable(text: str) -> str:
-    # Cf holds the marks that reorder or hide text; Cs would fail to encode
-    return "".join(" " if unicodedata.category(letter) in ("Cc", "Cf", "Cs") else letter for letter in text)
 
 
 def _base_name(path: str) -> str:

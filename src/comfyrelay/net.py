@@ -8,10 +8,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
-from uuid import uuid4
 
 import httpx
 
+from comfyrelay.atomic import replacing
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, ServerRefused, ServerUnreachable
 
@@ -118,16 +118,11 @@ class Http:
 
 async def save(pieces: AsyncIterator[bytes], to: Path) -> int:
     """Write a stream to a file that appears only when it is whole. Returns its size."""
-    part = to.with_name(f".{to.name}.{uuid4().hex}.part")
     size = 0
-    try:
-        with part.open("wb") as file:
-            async for piece in pieces:
-                # a write goes to the page cache: shorter than handing it to a thread
-                size += file.write(piece)
-        part.replace(to)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(to) as file:
+        async for piece in pieces:
+            # a write goes to the page cache: shorter than handing it to a thread
+            size += file.write(piece)
     return size
 
 

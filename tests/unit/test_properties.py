@@ -13,8 +13,8 @@ from comfyrelay.domain.properties import (
     check_properties,
     resolve,
 )
-from comfyrelay.domain.storable import is_storable
 from comfyrelay.errors import InvalidInput
+from comfyrelay.text import is_storable
 
 ANY_CHARACTER = st.characters(exclude_categories=())
 

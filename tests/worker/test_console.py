@@ -30,7 +30,7 @@ PROGRAM = f"""
 import sys, structlog
 from comfyrelay.worker.lease import Phase
 from comfyrelay.worker.console import WorkerConsole
-from tests.worker.test_looks import lease
+from tests.worker.test_console import lease
 log = structlog.get_logger("any")
 JOB, OTHER_JOB, HASH, SIGNED = {JOB!r}, {OTHER_JOB!r}, {HASH!r}, {SIGNED!r}
 with WorkerConsole() as console:
@@ -155,7 +155,7 @@ async def test_an_event_is_one_line_with_what_is_worth_reading() -> None:
         await shown.until(r"left.*\n")
         text = await shown.end()
     assert re.search(r"^\d\d:\d\d:\d\d job completed +abcd5678 9f8e7d6c 12\.3 s$", text, re.M)
-    assert re.search(r"^\d\d:\d\d:\d\d job failed +abcd5678 1\.0 s attempt=2 worker Out of \[2J memory$", text, re.M)
+    assert re.search(r"^\d\d:\d\d:\d\d job failed +abcd5678 1\.0 s attempt=2 worker Out of memory$", text, re.M)
     assert re.search(r"^\d\d:\d\d:\d\d left +spot_interruption$", text, re.M)
     assert "\x1b[32m" in shown.raw
     assert "\x1b[2J" not in shown.raw

@@ -17,6 +17,7 @@ from rich.console import Console
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, InvalidInput
+from comfyrelay.extras import require
 
 if TYPE_CHECKING:
     from comfyrelay.client import Batch, Client, Done, Found, Job
@@ -142,12 +143,12 @@ def logs(
     as_json: Json = False,
 ) -> None:
     """Print what the workers printed; with -f until the job ends, and exit code 1 if it did not complete."""
-    from comfyrelay.client.render import clean
+    from comfyrelay.text import printable
 
     async def work(client: Client) -> str:
         found = await _found(client, job, kind="job")
         async for each in client.logs(found.id, is_followed=follow):
-            typer.echo(json.dumps(each) if as_json else clean(each["line"]))
+            typer.echo(json.dumps(each) if as_json else printable(each["line"]))
         return str((await client.job(found.id))["status"])
 
     status = connected(url, work)
@@ -290,6 +291,7 @@ def notify_test(
     as_json: Json = False,
 ) -> None:
     """Send a notification to each URL and say what went wrong; exit code 1 if anything did."""
+    require("desk")
     from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
 
     sending = Notifier().send("ComfyRelay", "If you can read this, notifications arrive here.", url)

@@ -26,6 +26,7 @@ from comfyrelay.cli.jobs import jobs_app
 from comfyrelay.cli.run import DESK, run_app
 from comfyrelay.cli.worker import worker_app
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
+from comfyrelay.extras import require
 
 if TYPE_CHECKING:
     from comfyrelay.services.engine import Engine
@@ -78,6 +79,7 @@ def up(
     ] = None,
 ) -> None:
     """Run ComfyRelay here for yourself: the queue, its page, and a worker for this machine's ComfyUI, until Ctrl-C."""
+    require("desk")
     with _many_imports():
         from comfyrelay.desk.desk import Desk, Ready, answers
         from comfyrelay.desk.scripts.config import load_script_table
@@ -121,6 +123,7 @@ def up(
 @app.command(rich_help_panel=DESK)
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
     """Say what is right and wrong on this machine for `up`; exit code 1 if something is broken."""
+    require("desk")
     from comfyrelay.cli.findings import print_findings
     from comfyrelay.desk.doctor import examine
 
@@ -136,6 +139,7 @@ def server(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve the user, worker and admin API until Ctrl-C. Run as many as you like over one PostgreSQL."""
+    require("server")
     with _many_imports():
         from comfyrelay.server.base.secrets import load_secrets
         from comfyrelay.server.main import serve
@@ -208,6 +212,7 @@ def sim(
     api_key: Annotated[str, typer.Option(help="The key that Comfy Cloud's routes ask for.")] = "stand-in-key",
 ) -> None:
     """Run a stand-in for ComfyUI, which needs no GPU and no models, until Ctrl-C."""
+    require("sim")
     from comfyrelay.sim import Sim, read_misbehaviour, serve, slow_from_text
 
     def ready(server: Sim) -> None:
@@ -304,6 +309,7 @@ def _many_imports() -> Iterator[None]:
 
 
 def _run(work: Callable[[Engine], Awaitable[T]]) -> T:
+    require("server")
     from comfyrelay.services.engine import Engine
     from comfyrelay.settings import load_settings
 

@@ -18,6 +18,7 @@ from comfyrelay.cli.jobs import APPRISE, Json, Url, connected
 from comfyrelay.cli.values import Target, find_target, is_graph, send_files, told_as_typed
 from comfyrelay.desk.batches.expand import SeedMode
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
+from comfyrelay.extras import require
 
 if TYPE_CHECKING:
     from comfyrelay.client import Batch, Client, Done, Job
@@ -214,10 +215,6 @@ def _seeds(mode: SeedMode | None, start: int | None) -> dict[str, Any] | None:
 async def _desk(url: str | None) -> AsyncIterator[Client]:
     """A client of the ComfyRelay that runs; where none does, one that runs as long as it is needed."""
     from comfyrelay.client import Client
-    from comfyrelay.desk.desk import Desk
-    from comfyrelay.desk.scripts.config import load_script_table
-    from comfyrelay.desk.settings import load_desk_settings
-    from comfyrelay.logs import log_as_json
     from comfyrelay.settings import load_settings
 
     settings = load_settings()
@@ -235,6 +232,12 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
         else:
             yield client
             return
+        require("desk")
+        from comfyrelay.desk.desk import Desk
+        from comfyrelay.desk.scripts.config import load_script_table
+        from comfyrelay.desk.settings import load_desk_settings
+        from comfyrelay.logs import log_as_json
+
         log_as_json("warning")
         err.print("Nothing runs here yet, so it is started for this job.", highlight=False, style="dim")
         async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():

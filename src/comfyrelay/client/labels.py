@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from comfyrelay.client.bodies import Job
 from comfyrelay.client.client import Client
 from comfyrelay.client.find import SHORT
-from comfyrelay.client.render import clean
 from comfyrelay.errors import NotFound
+from comfyrelay.text import printable
 
 __all__ = ["Labels"]
 
@@ -20,7 +20,7 @@ class Labels:
         self._effects: dict[int, str] | None = None
 
     async def of(self, jobs: Iterable[Job]) -> dict[str, str]:
-        return {each["id"]: clean(await self._of(each)) for each in jobs}
+        return {each["id"]: printable(await self._of(each)) for each in jobs}
 
     async def _of(self, job: Job) -> str:
         if job["batch_id"] is not None:

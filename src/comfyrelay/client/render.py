@@ -1,6 +1,5 @@
 """How jobs and batches are put into words and tables for a terminal."""
 
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -14,12 +13,12 @@ from rich.text import Text
 from comfyrelay.client.bodies import About, Batch, InputValue, Job, Preset
 from comfyrelay.client.find import SHORT
 from comfyrelay.clock import utc_now
+from comfyrelay.text import printable
 
 __all__ = [
     "batch_details",
     "batch_table",
     "began_at",
-    "clean",
     "grid",
     "how_far",
     "job_details",
@@ -46,16 +45,10 @@ _COLOURS = {
 # A job with no more inputs than this is shown with all of them.
 FEW_INPUTS = 8
 _FIRST = frozenset({"prompt", "negative_prompt", "seed"})
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 def short(id_: str) -> str:
     return id_[-SHORT:]
-
-
-def clean(text: str) -> str:
-    """Without what would move the cursor or change the terminal: names and logs come from others."""
-    return "".join(each if each.isprintable() or each == "\t" else " " for each in _ANSI.sub("", text))
 
 
 def span(seconds: float) -> str:
@@ -97,11 +90,11 @@ def how_far(job: Job, now: datetime) -> str:
     """What a running job does: its node, its step, and when it should be done."""
     progress, words = job["progress"] or {}, []
     if progress.get("node"):
-        words.append(clean(str(progress["node"])))
+        words.append(printable(str(progress["node"])))
     if progress.get("steps"):
         words.append(f"step {progress.get('step') or 0} of {progress['steps']}")
     if not words and progress.get("phase"):
-        words.append(clean(str(progress["phase"])))
+        words.append(printable(str(progress["phase"])))
     done = part_done(job)
     # before that much is done, the guess would jump about
     if done and 0.05 <= done < 1 and (began := began_at(job)):
@@ -130,7 +123,7 @@ def job_table(jobs: Sequence[Job], labels: Mapping[str, str], now: datetime) -> 
             "" if done is None else f"{done:.0%}",
             Text(labels.get(each["id"], "")),
             f"{span(since(each['created_at'], now))} ago",
-            Text(clean(each["error"] or ""), style="red") if each["error"] else how_far(each, now),
+            Text(printable(each["error"] or ""), style="red") if each["error"] else how_far(each, now),
         )
     return table
 
@@ -142,7 +135,7 @@ def batch_table(batches: Iterable[Batch]) -> Table:
             short(each["id"]),
             ProgressBar(total=1.0, completed=each["progress"], width=20),
             f"{each['done']} of {each['total']}",
-            Text(clean(each["label"] or "")),
+            Text(printable(each["label"] or "")),
             _counts(each),
             _left(each),
         )
@@ -153,7 +146,7 @@ def preset_table(presets: Iterable[Preset]) -> Table:
     table = grid("preset", "values")
     for each in presets:
         values = ", ".join(f"{key}={value}" for key, value in each["values"].items())
-        table.add_row(Text(clean(each["name"])), Text(clean(values)))
+        table.add_row(Text(printable(each["name"])), Text(printable(values)))
     return table
 
 
@@ -166,19 +159,19 @@ def job_details(job: Job, label: str, about: About | None, now: datetime, *, is_
         ("job", job["id"]),
         ("status", status_text(job["status"])),
         ("what", Text(label)),
-        ("workflow", Text(clean(about["workflow_name"])) if about else ""),
+        ("workflow", Text(printable(about["workflow_name"])) if about else ""),
         ("progress", _progress(job, now)),
-        ("waits", Text(clean(job["waiting"]["text"])) if job["waiting"] else ""),
-        ("error", Text(clean(job["error"] or ""), style="red")),
+        ("waits", Text(printable(job["waiting"]["text"])) if job["waiting"] else ""),
+        ("error", Text(printable(job["error"] or ""), style="red")),
         ("attempts", f"{job['attempts']} of {job['max_attempts']}"),
         ("priority", str(job["priority"]) if job["priority"] else ""),
         ("retry of", job["retry_of"] or ""),
         ("made", _moment(job["created_at"])),
         ("started", _moment(job["started_at"]) + _waited(job)),
         ("ended", _moment(job["completed_at"]) + _took(job)),
-        ("command", Text(clean(shlex.join(run.get("argv", []))))),
+        ("command", Text(printable(shlex.join(run.get("argv", []))))),
         ("exit code", str(run.get("exit_code", ""))),
-        *((clean(each["key"]), Text(clean(str(each["value"])))) for each in inputs),
+        *((printable(each["key"]), Text(printable(str(each["value"])))) for each in inputs),
         ("", f"and {left} more as the workflow has them: --all" if left else ""),
     ]
     return _rows(rows)
@@ -195,24 +188,24 @@ def output_lines(job: Job, about: About | None) -> list[str]:
     """Where everything is that a job has made, to be printed as it is: neither links nor paths may be cut. A desk tells
     of files on its machine; else there are links."""
     if about and about["files"]:
-        return [f"{clean(each['path'])}  {size_of(each['size']) or 'gone'}" for each in about["files"]]
+        return [f"{printable(each['path'])}  {size_of(each['size']) or 'gone'}" for each in about["files"]]
     return [
         line
         for each in job["outputs"]
-        for line in (f"{clean(each['filename'])}  {size_of(each['size'])}", clean(each["url"]))
+        for line in (f"{printable(each['filename'])}  {size_of(each['size'])}", printable(each["url"]))
     ]
 
 
 def batch_details(batch: Batch, failed: Sequence[Job]) -> RenderableType:
     rows: list[tuple[str, RenderableType]] = [
         ("batch", batch["id"]),
-        ("what", Text(clean(batch["label"] or ""))),
+        ("what", Text(printable(batch["label"] or ""))),
         ("done", f"{batch['done']} of {batch['total']} ({batch['progress']:.0%})"),
         ("items", _counts(batch)),
         ("left", _left(batch)),
         ("made", _moment(batch["created_at"])),
     ]
-    errors = [Text(f"{short(each['id'])}  {clean(each['error'] or '')}", style="red") for each in failed]
+    errors = [Text(f"{short(each['id'])}  {printable(each['error'] or '')}", style="red") for each in failed]
     return Group(_rows(rows), *errors)
 
 

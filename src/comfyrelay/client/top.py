@@ -21,6 +21,7 @@ from comfyrelay.client.bodies import Batch, Job, Now, Unit
 from comfyrelay.client.client import LARGEST_PAGE, Client
 from comfyrelay.client.labels import Labels
 from comfyrelay.errors import ControlPlaneUnreachable, Forbidden
+from comfyrelay.text import printable
 
 __all__ = ["Snapshot", "look", "shown", "watch"]
 
@@ -111,7 +112,7 @@ async def _coming(client: Client, unit: Unit, labels: Labels) -> Coming:
     if unit["is_batch"]:
         batch = await client.batch(unit["id"])
         left = batch["total"] - batch["done"]
-        return Coming("batch", batch["id"], f"{render.clean(batch['label'] or '')} ({left} left)".strip())
+        return Coming("batch", batch["id"], f"{printable(batch['label'] or '')} ({left} left)".strip())
     job = await client.job(unit["id"])
     return Coming("job", job["id"], (await labels.of([job]))[job["id"]])
 
@@ -124,9 +125,9 @@ async def _why(client: Client, queued: Sequence[Job]) -> str | None:
 
 def shown(seen: Snapshot, now: datetime) -> RenderableType:
     parts: list[RenderableType] = [_headline(seen), *_about_workers(seen)]
-    parts += [Text(render.clean(each), style="red") for each in seen.comfyui_away]
+    parts += [Text(printable(each), style="red") for each in seen.comfyui_away]
     if seen.waits_for and not seen.comfyui_away:
-        parts.append(Text(render.clean(seen.waits_for), style="yellow"))
+        parts.append(Text(printable(seen.waits_for), style="yellow"))
     if seen.running:
         parts += [_rule("running"), _running(seen, now)]
     if seen.next:
@@ -153,7 +154,7 @@ def _about_workers(seen: Snapshot) -> list[RenderableType]:
         return [Text("No worker has registered.", style="yellow")]
     table = render.grid("worker", "state", "busy")
     for each in seen.workers:
-        table.add_row(Text(render.clean(each["name"])), each["state"], f"{each['leases']} of {each['max_concurrency']}")
+        table.add_row(Text(printable(each["name"])), each["state"], f"{each['leases']} of {each['max_concurrency']}")
     return [table]
 
 
@@ -188,7 +189,7 @@ def _last(seen: Snapshot, now: datetime) -> RenderableType:
             render.status_text(each["status"]),
             Text(seen.labels.get(each["id"], "")),
             f"{render.span(render.since(each['completed_at'], now))} ago" if each["completed_at"] else "",
-            Text(render.clean(each["error"] or made), style="red" if each["error"] else ""),
+            Text(printable(each["error"] or made), style="red" if each["error"] else ""),
         )
     return table
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, assert_never
 
-from comfyrelay.domain.storable import is_storable
 from comfyrelay.errors import InvalidInput
+from comfyrelay.text import is_storable
 
 
 class PropertyType(StrEnum):

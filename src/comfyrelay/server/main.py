@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.extras import require
 from comfyrelay.logs import log_as_json
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.context import Context
@@ -57,6 +58,11 @@ async def serve(
     on_ready: Callable[[Engine], None] = lambda _engine: None,
 ) -> None:
     """Bring the schemas up, listen, and return after SIGTERM or SIGINT once every answer is given."""
+    # not at the first output, nor never: who is asked to check must be able to
+    if settings.output_validation == "fail":
+        require("media")
+    if settings.validate_asg_instance:
+        require("aws")
     log_as_json(log_level)
     engine = Engine(settings, signing_secrets=secrets.signing)
     listener = listen(settings.host, settings.port)

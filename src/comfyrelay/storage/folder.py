@@ -11,11 +11,12 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO
 
+from comfyrelay.atomic import PART_PREFIX
 from comfyrelay.errors import ConfigurationError, StorageUnavailable
 from comfyrelay.storage.headers import guess_content_type
-from comfyrelay.storage.paths import TEMPORARY_PREFIX, check_path, is_path, no_object, refused_path
+from comfyrelay.storage.paths import check_path, is_path, no_object, refused_path
 from comfyrelay.storage.values import ObjectEntry, ObjectStat
-from comfyrelay.storage.writer import FileWriter
+from comfyrelay.storage.writer import ObjectWriter
 
 __all__ = ["Folder", "disk"]
 
@@ -62,11 +63,11 @@ class Folder:
                 self.discard(writer)
                 raise
 
-    def writer(self, path: str) -> FileWriter:
+    def writer(self, path: str) -> ObjectWriter:
         """Return what writes an object piece by piece."""
-        return FileWriter(self._locate(path))
+        return ObjectWriter(self._locate(path))
 
-    def discard(self, writer: FileWriter) -> None:
+    def discard(self, writer: ObjectWriter) -> None:
         """Leave nothing of an object that was not written to its end."""
         writer.discard()
         self._prune(writer.target.parent)
@@ -100,14 +101,14 @@ class Folder:
         removed = 0
         with disk(path), contextlib.suppress(FileNotFoundError), self._scan(path) as found:
             for each in found:
-                if each.name.startswith(TEMPORARY_PREFIX) and each.stat(follow_symlinks=False).st_mtime < newest:
+                if each.name.startswith(PART_PREFIX) and each.stat(follow_symlinks=False).st_mtime < newest:
                     Path(each.path).unlink(missing_ok=True)
                     removed += 1
         return removed
 
     def check(self) -> None:
         """Raise when objects cannot be written here."""
-        trial = FileWriter(self._root / "check")
+        trial = ObjectWriter(self._root / "check")
         try:
             trial.open()
         except OSError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comfyrelay.errors import InvalidInput, StorageUnavailable
-from comfyrelay.storage.images import read_image
+from comfyrelay.extras import require
 from comfyrelay.storage.media_info import MediaInfo, MediaKind, Unreadable
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.paths import no_object
@@ -57,6 +57,7 @@ async def probe(
     kind = media_kind(mime_type)
     if kind == "file":
         return MediaInfo(kind=kind)
+    require("media")
     file = _open(store, path, stat.size, limits)
     work = asyncio.get_running_loop().run_in_executor(_THREADS, _read, file, kind, limits)
     try:
@@ -88,8 +89,9 @@ async def _range(store: ObjectStore, path: str, start: int, length: int) -> byte
 
 
 def _read(file: RangedFile, kind: Literal["audio", "image", "video"], limits: ProbeLimits) -> MediaInfo:
-    # it brings FFmpeg's libraries, and a process starts sooner without them
+    # they bring Pillow and FFmpeg, which are an extra, and a process starts sooner without them
     from comfyrelay.storage.containers import read_container  # noqa: PLC0415
+    from comfyrelay.storage.images import read_image  # noqa: PLC0415
 
     try:
         with io.BufferedReader(file, BLOCK_BYTES) as buffered:

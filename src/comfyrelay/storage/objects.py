@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.extras import require
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
@@ -105,6 +106,7 @@ def _open_bucket(parts: SplitResult, clock: Callable[[], datetime]) -> ObjectSto
             "Keys, region and endpoint belong in "
             "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL."
         )
+    require("s3")
     # boto3 takes 0.2 s to import, and who stores in a folder never needs it
     from comfyrelay.storage.s3 import S3Objects  # noqa: PLC0415
 

@@ -1,11 +1,9 @@
 """Which paths name an object: the same ones in every store."""
 
+from comfyrelay.atomic import PART_PREFIX
 from comfyrelay.errors import InvalidInput, NotFound
 
-__all__ = ["TEMPORARY_PREFIX", "check_path", "check_range", "is_path", "no_object", "refused_path"]
-
-# An upload on its way has such a name beside its final one, so no object may be called like this.
-TEMPORARY_PREFIX = ".put-"
+__all__ = ["check_path", "check_range", "is_path", "no_object", "refused_path"]
 
 # S3 keys have 1,024 bytes, and a configured prefix needs some of them.
 MAX_PATH_BYTES = 900
@@ -39,7 +37,8 @@ def no_object(path: str) -> NotFound:
 
 
 def _is_plain_name(part: str) -> bool:
-    if part in ("", ".", "..") or part.startswith(TEMPORARY_PREFIX) or not part.isprintable() or "\\" in part:
+    # an upload on its way has such a name beside its final one
+    if part in ("", ".", "..") or part.startswith(PART_PREFIX) or not part.isprintable() or "\\" in part:
         return False
     # file systems take no longer names; printable text always encodes
     return len(part.encode()) <= 255

@@ -5,7 +5,7 @@ from functools import partial
 from comfyrelay.errors import InvalidInput
 from comfyrelay.storage.folder import disk
 from comfyrelay.storage.threads import in_thread
-from comfyrelay.storage.writer import FileWriter
+from comfyrelay.storage.writer import ObjectWriter
 
 __all__ = ["Receiver"]
 
@@ -13,7 +13,7 @@ __all__ = ["Receiver"]
 class Receiver:
     """Takes the pieces of one object."""
 
-    def __init__(self, writer: FileWriter, *, path: str, size: int | None, max_size: int | None) -> None:
+    def __init__(self, writer: ObjectWriter, *, path: str, size: int | None, max_size: int | None) -> None:
         self._writer = writer
         self._path = path
         self._size = size

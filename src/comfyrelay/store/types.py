@@ -9,7 +9,7 @@ from sqlalchemy import JSON, ColumnElement, DateTime, Dialect, Float, Text, cast
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.types import TypeDecorator
 
-from comfyrelay.domain.storable import storable
+from comfyrelay.text import storable
 
 
 class UtcTime(TypeDecorator[datetime]):

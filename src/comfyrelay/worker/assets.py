@@ -5,11 +5,11 @@ import os
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
-from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import structlog
 
+from comfyrelay.atomic import part_of
 from comfyrelay.comfy.uploads import content_hash as hash_of
 from comfyrelay.errors import TransferFailed
 
@@ -66,14 +66,10 @@ class AssetCache:
         self._make_room()
 
     async def _fetch(self, content_hash: str, path: Path, fetch: Callable[[Path], Awaitable[object]]) -> None:
-        part = self._folder / f".{uuid4().hex}"
-        try:
+        with part_of(path) as part:
             await fetch(part)
             if await asyncio.to_thread(hash_of, part) != content_hash:
                 raise TransferFailed("An input of the job has another content than it should have.")
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
         self._forget(path.name)
         self._note(path)
 

@@ -12,6 +12,7 @@ from comfyrelay.comfy.cloud.client import CloudClient
 from comfyrelay.comfy.graphs.preflight import installed_models
 from comfyrelay.comfy.uploads import UPLOAD_FOLDER
 from comfyrelay.errors import ComfyRelayError
+from comfyrelay.extras import install_line, is_installed
 from comfyrelay.lock import FolderLock
 from comfyrelay.worker.capabilities import Capabilities
 from comfyrelay.worker.control import Control
@@ -70,6 +71,9 @@ def _about_machine(this: Machine, settings: WorkerSettings) -> Finding:
         return Finding(
             verdict=Verdict.FINE, about="machine", text=f"{name} It is not on EC2: there are no Spot notices."
         )
+    if settings.asg_name and not is_installed("aws"):
+        text = f"{name} ASG_NAME is set, but protecting it needs more than the base install: {install_line('aws')}"
+        return Finding(verdict=Verdict.BROKEN, about="machine", text=text)
     kind = f"{this.capacity_type or 'EC2'} instance"
     guarded = f" It is protected in {settings.asg_name} while it works." if settings.asg_name else ""
     return Finding(

@@ -21,6 +21,7 @@ from structlog.typing import EventDict, WrappedLogger
 
 from comfyrelay.error_text import SECRET
 from comfyrelay.logs import PROCESSORS, log_as_json, minimum
+from comfyrelay.text import printable
 from comfyrelay.worker.lease import Lease, Phase
 
 __all__ = ["WorkerConsole", "without_secrets"]
@@ -100,7 +101,8 @@ class WorkerConsole:
         line = _line(event, is_wide=self._console.width >= WIDE)
         self._console.print(line, soft_wrap=True, highlight=False)
         if "exception" in event and event["level"] in ("error", "critical"):
-            self._console.print(Text(_visible(event["exception"]), style="dim"), soft_wrap=True, highlight=False)
+            trace = "\n".join(map(printable, event["exception"].split("\n")))
+            self._console.print(Text(trace, style="dim"), soft_wrap=True, highlight=False)
         raise structlog.DropEvent
 
     def _render(self) -> ConsoleRenderable:
@@ -196,9 +198,4 @@ def _rest(event: EventDict) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(_visible(text).split())
-
-
-def _visible(text: str) -> str:
-    """Nothing that a terminal would obey."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+    return " ".join(printable(text).split())

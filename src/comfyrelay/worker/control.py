@@ -12,9 +12,10 @@ import httpx
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Fault, TooManyRequests, Unauthorized
 from comfyrelay.net import http_client, is_loopback, object_in
 from comfyrelay.refusals import refusal_in
+from comfyrelay.text import storable
 from comfyrelay.worker.lease import Lease, Stop, Urls
 
-__all__ = ["Control", "Registered", "RunTold", "patiently", "storable"]
+__all__ = ["Control", "Registered", "RunTold", "patiently"]
 
 T = TypeVar("T")
 # Beyond what a parked call may take.
@@ -177,8 +178,3 @@ async def patiently(
                 on_pause(error, seconds)
         await asyncio.sleep(seconds * random.uniform(0.8, 1.2))
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
-
-
-def storable(text: str) -> str:
-    """A text as databases keep it: without zeros, and without halves of characters."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode()

@@ -8,7 +8,8 @@ from typing import Any
 import structlog
 
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, InvalidInput, LeaseLost, Unauthorized
-from comfyrelay.worker.control import Control, storable
+from comfyrelay.text import storable
+from comfyrelay.worker.control import Control
 from comfyrelay.worker.lease import Lease, Phase, Stop
 
 __all__ = ["Heartbeats"]

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from comfyrelay.extras import require
+
 __all__ = ["ScalingGroup"]
 
 
 class ScalingGroup:
     def __init__(self, name: str, *, instance_id: str, region: str, endpoint_url: str | None = None) -> None:
+        require("aws")
         self._names = {"AutoScalingGroupName": name}
         self._instance_id = instance_id
         self._region = region

@@ -1,13 +1,13 @@
 """What a worker keeps on its disk: its token, and which jobs it holds, for the case that it is killed."""
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from comfyrelay import atomic
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
 from comfyrelay.worker.lease import Lease
@@ -55,8 +55,9 @@ class State:
                 "COMFYRELAY_WORKER_DATA_DIR."
             ) from None
         self._lock.take(advice="Give each worker of this machine a WORKER_ID of its own.")
-        for part in (*self._held.glob("*.part"), *self._left.glob("*.part")):
-            part.unlink(missing_ok=True)
+        for folder in (self.folder, self._held, self._left):
+            for part in folder.glob(f"{atomic.PART_PREFIX}*"):
+                part.unlink(missing_ok=True)
         for each in self.work.iterdir():
             if not self._entry(each.name).exists():
                 shutil.rmtree(each, ignore_errors=True)
@@ -130,7 +131,4 @@ class State:
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
     """All or nothing, and for nobody else to read: it holds a token, or a graph with somebody's words."""
-    part = path.with_suffix(".part")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(value, file)
-    part.replace(path)
+    atomic.write(path, json.dumps(value).encode(), mode=0o600)

@@ -3,8 +3,8 @@
 import json
 from contextlib import suppress
 from pathlib import Path
-from uuid import uuid4
 
+from comfyrelay import atomic
 from comfyrelay.comfy.uploads import MOST_KNOWN, Uploaded, Uploader
 from comfyrelay.net import Http
 
@@ -47,10 +47,5 @@ def _write(kept: Path, ours: str, theirs: str) -> None:
     """All or nothing. What cannot be written, or is overwritten by another process, only costs another upload."""
     names = {**_read(kept), ours: theirs}
     newest = dict(list(names.items())[-MOST_KNOWN:])
-    part = kept.with_name(f".{kept.name}.{uuid4().hex}.part")
     with suppress(OSError):
-        try:
-            part.write_text(json.dumps(newest), "utf-8")
-            part.replace(kept)
-        finally:
-            part.unlink(missing_ok=True)
+        atomic.write(kept, json.dumps(newest).encode())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import structlog
 
+from comfyrelay.atomic import part_of
 from comfyrelay.desk.batches.folders import readable_name
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.errors import ComfyRelayError, InvalidInput
@@ -80,10 +81,7 @@ def _copy(source: Path, place: Path, of_whom: str) -> Path:
     # the same content is the same copy, from before this desk was killed
     if place.exists() and not filecmp.cmp(source, place, shallow=False):
         place = place.with_name(f"{place.stem} {of_whom}{place.suffix}")
-    part = place.with_name(f".{place.name}.part")
-    try:
+    # in a person's folder a desk that is killed leaves no more than one part for each file
+    with part_of(place, part=place.with_name(f".{place.name}.part")) as part:
         shutil.copyfile(source, part)
-        part.replace(place)
-    finally:
-        part.unlink(missing_ok=True)
     return place

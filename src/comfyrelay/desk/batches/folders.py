@@ -6,8 +6,8 @@ from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
 from comfyrelay.domain.properties import PropertyType
-from comfyrelay.domain.storable import is_storable
 from comfyrelay.errors import InvalidInput
+from comfyrelay.text import is_storable
 
 __all__ = ["inputs_in", "kind_of", "natural", "prompts_from", "readable_name"]
 

@@ -12,7 +12,7 @@ from comfyrelay.comfy.graphs.nodes import FOLDER_MARKS
 from comfyrelay.comfy.graphs.preflight import choices_of, input_specs, is_upload
 from comfyrelay.desk.batches.folders import kind_of
 from comfyrelay.domain.properties import ASSET_TYPES, PropertyType
-from comfyrelay.domain.storable import is_storable
+from comfyrelay.text import is_storable
 
 __all__ = ["Input", "Position", "Specs", "specs_of", "typed_inputs"]
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from comfyrelay.desk.batches.folders import inputs_in, natural
-from comfyrelay.domain.storable import is_storable
 from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.text import is_storable
 
 __all__ = ["ScriptJob", "ScriptSettings", "check_job", "check_settings", "command_of", "shown", "templates"]
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from comfyrelay.atomic import replacing
+from comfyrelay.text import printable
+
 __all__ = ["BoundedLog", "Line", "Lines"]
 
 LONGEST_LINE = 16 * 1024
 _END = re.compile(r"\r\n|\r|\n")
-# Colours, cursor movements, titles of terminals, and every other letter that is not to be seen.
-_INVISIBLE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)?|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Lines:
     @property
     def unfinished(self) -> str:
         """The beginning of the next line, as far as it is there."""
-        return _visible(self._rest)
+        return printable(self._rest)
 
     def feed(self, piece: bytes, *, is_last: bool = False) -> Iterator[Line]:
         text = self._rest + self._decoder.decode(piece, is_last)
@@ -49,7 +48,7 @@ class Lines:
             start = end.end()
         self._rest = text[start:]
         while len(self._rest) > LONGEST_LINE or (is_last and self._rest):
-            yield Line(_visible(self._rest[:LONGEST_LINE]), goes_on=len(self._rest) > LONGEST_LINE)
+            yield Line(printable(self._rest[:LONGEST_LINE]), goes_on=len(self._rest) > LONGEST_LINE)
             self._rest = self._rest[LONGEST_LINE:]
 
     def _line(self, text: str, end: str) -> Iterator[Line]:
@@ -60,9 +59,9 @@ class Lines:
         if is_nothing:
             return
         while len(text) > LONGEST_LINE:
-            yield Line(_visible(text[:LONGEST_LINE]), goes_on=True)
+            yield Line(printable(text[:LONGEST_LINE]), goes_on=True)
             text = text[LONGEST_LINE:]
-        yield Line(_visible(text), is_overwritten=is_overwritten)
+        yield Line(printable(text), is_overwritten=is_overwritten)
 
 
 class BoundedLog:
@@ -95,8 +94,8 @@ class BoundedLog:
 
     def _shorten(self) -> None:
         self._file.close()
-        part = self._path.with_name(f"{self._path.name}.part")
-        with self._path.open("rb") as old, part.open("wb") as new:
+        # in one step, so that nobody finds half a log
+        with replacing(self._path) as new, self._path.open("rb") as old:
             if not self._head_end:
                 self._head_end = self._tail_start = self._line_start(old.read(self._max_bytes // 4))
             old.seek(self._size - self._max_bytes // 2)
@@ -110,14 +109,8 @@ class BoundedLog:
             old.seek(tail)
             shutil.copyfileobj(old, new)
             self._size = new.tell()
-        # in one step, so that nobody finds half a log
-        part.replace(self._path)
         self._file = self._path.open("ab")
 
     @staticmethod
     def _line_start(beginning: bytes) -> int:
         return beginning.rfind(b"\n") + 1 or len(beginning)
-
-
-def _visible(text: str) -> str:
-    return text if text.isprintable() else _INVISIBLE.sub("", text)

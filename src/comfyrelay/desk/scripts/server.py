@@ -22,7 +22,7 @@ from comfyrelay.desk.scripts.script import Progress, ScriptJob, ScriptResult, Sc
 from comfyrelay.desk.scripts.workflow import NODE_ID, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
 from comfyrelay.net import save
-from comfyrelay.worker.control import storable
+from comfyrelay.text import storable
 from comfyrelay.worker.recovering import MARK
 from comfyrelay.worker.servers import JobServer
 from comfyrelay.worker.state import Held

@@ -6,9 +6,9 @@ from fastapi import Path, Query
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from comfyrelay.domain.storable import storable
 from comfyrelay.server.base.answers import Body
 from comfyrelay.server.base.fields import DEEPEST, LARGEST_ID, STORABLE
+from comfyrelay.text import storable
 
 __all__ = [
     "AnyId",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from pydantic import AfterValidator, Field
 
-from comfyrelay.domain.storable import is_storable
+from comfyrelay.text import is_storable
 
 __all__ = [
     "LARGEST_ID",

@@ -1,7 +1,6 @@
 """The secrets of a server: configured, or made at the first start and kept in the data folder."""
 
 import json
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
+from comfyrelay.atomic import write_new
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.net import is_loopback
 from comfyrelay.settings import Settings
@@ -63,18 +63,8 @@ def _make(path: Path) -> bool:
         "fleet_secrets": {stage: [secrets.token_urlsafe(32)] for stage in STAGES},
         "signing_secrets": [secrets.token_urlsafe(32)],
     }
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "w") as file:
-            json.dump(made, file, indent=2)
-        # of two servers that start at once, one makes the file and both read it
-        os.link(draft, path)
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink(missing_ok=True)
-    return True
+    # of two servers that start at once, one makes the file and both read it
+    return write_new(path, json.dumps(made, indent=2).encode(), mode=0o600)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from comfyrelay.domain.payments import Payment
-from comfyrelay.domain.storable import is_storable
 from comfyrelay.errors import TooLarge
 from comfyrelay.server.base.answers import Answer
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.text import is_storable
 
 __all__ = ["router"]
 

@@ -14,7 +14,6 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.domain.records.jobs import Job, NewJob, Video
 from comfyrelay.domain.states import JobStatus, Stage, WorkflowKind
-from comfyrelay.domain.storable import is_storable
 from comfyrelay.domain.webhooks import url_problem
 from comfyrelay.errors import Conflict, Forbidden, IdempotencyConflict, InvalidInput, NotFound, TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
@@ -27,6 +26,7 @@ from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import Submission
 from comfyrelay.store.tenant import jobs, ledger, media
+from comfyrelay.text import is_storable
 
 log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import structlog
 
-from comfyrelay.errors import InvalidInput, LeaseLost, NotFound
+from comfyrelay.errors import ConfigurationError, InvalidInput, LeaseLost, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.handover import Handed, Handover
 from comfyrelay.storage.media import probe
@@ -47,9 +47,7 @@ class Outputs:
         return None
 
     async def _problem(self, handed: Handed, *, size: int | None, mime_type: str | None) -> str | None:
-        if size is None:
-            return NO_OUTPUT
-        found = await self._objects.stat(handed.output_path)
+        found = None if size is None else await self._objects.stat(handed.output_path)
         if found is None or found.size == 0:
             return NO_OUTPUT
         if found.size != size:
@@ -60,6 +58,11 @@ class Outputs:
             return NO_OUTPUT
         except InvalidInput as error:
             return error.detail
+        except ConfigurationError as error:
+            # nothing here can look into media
+            if self._validation == "warn":
+                return error.detail
+            raise
         return None
 
     async def _is_current(self, dispatch_id: int, lease_token: str) -> bool:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comfyrelay.domain.records.webhooks import Delivery, TenantWebhook
-from comfyrelay.domain.storable import is_storable
 from comfyrelay.domain.webhooks import new_secret, url_problem
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import deliveries, jobs
+from comfyrelay.text import is_storable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,52 @@
+"""What is not in a base install, and the line that installs it.
+
+A GPU host has the base: the client, the pool, `comfy` and the worker. Everything else is an extra of the package.
+"""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from comfyrelay.errors import ConfigurationError
+
+__all__ = ["MODULES", "install_line", "is_installed", "require"]
+
+_MEDIA = frozenset({"PIL", "av"})
+_SERVER = frozenset(
+    {
+        "aiosqlite",
+        "alembic",
+        "asyncpg",
+        "fastapi",
+        "pwdlib",
+        "sqlalchemy",
+        "standardwebhooks",
+        "uuid_utils",
+        "uvicorn",
+    }
+)
+_SIM = _MEDIA | {"aiohttp"}
+
+# By extra, what it brings, as it is imported.
+MODULES: Mapping[str, frozenset[str]] = {
+    "aws": frozenset({"boto3"}),
+    "desk": _SERVER | _SIM | _MEDIA | {"apprise"},
+    "media": _MEDIA,
+    "s3": frozenset({"boto3"}),
+    "server": _SERVER,
+    "sim": _SIM,
+}
+
+
+def is_installed(extra: str) -> bool:
+    """Looked for, not imported: that takes long."""
+    return all(find_spec(each) is not None for each in MODULES[extra])
+
+
+def install_line(extra: str) -> str:
+    return f"pip install 'comfyrelay[{extra}]'"
+
+
+def require(extra: str) -> None:
+    """`ConfigurationError` with the line that installs it, unless it is there."""
+    if not is_installed(extra):
+        raise ConfigurationError(f"This needs more than the base install: {install_line(extra)}")

@@ -1,0 +1,48 @@
+"""Text from others, fit to be kept and fit to be shown.
+
+PostgreSQL takes no NUL, and nothing takes half of a surrogate pair. What a user sends is refused for such a letter;
+what a worker says is cleaned, for a job must end whatever was printed. A terminal obeys what it is shown: names and
+logs must not move its cursor.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+__all__ = ["is_storable", "printable", "storable"]
+
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+# Colours, cursor movements, titles of terminals, and the control characters that leave no room where they stand.
+_OBEYED = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)?|\x1b[@-_]"
+    r"|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
+)
+# Controls, marks that reorder or hide text, halves of pairs, and ends of lines and paragraphs.
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def is_storable(text: str) -> bool:
+    return _UNSTORABLE.search(text) is None
+
+
+def storable(value: Any) -> Any:
+    """The JSON value with every letter that cannot be stored replaced."""
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value)
+    if isinstance(value, Mapping):
+        return {storable(key): storable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(each) for each in value]
+    if is_dataclass(value):
+        return {each.name: storable(getattr(value, each.name)) for each in fields(value)}
+    return value
+
+
+def printable(text: str) -> str:
+    """The text as one line, with its tabs and without anything that a terminal would obey."""
+    if text.isprintable():
+        return text
+    seen = _OBEYED.sub("", text)
+    return "".join(" " if unicodedata.category(each) in _UNSEEN and each != "\t" else each for each in seen)
