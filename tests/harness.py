@@ -22,7 +22,7 @@ from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
-from comfyrelay.services.jobs.submit import Item, JobRequest
+from comfyrelay.services.jobs.requests import Item, JobRequest
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output
@@ -32,7 +32,7 @@ from comfyrelay.store.central import audit, dispatches
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary, Database, Tx
 from comfyrelay.store.tenant import history, jobs, ledger, media
-from comfyrelay.store.tenant.history import Seen
+from comfyrelay.store.tenant.history import Position
 from comfyrelay.store.wakeup import LocalWakeup
 
 # How long a test waits for what must come: far longer than a busy machine takes. Only a failure waits to the end.
@@ -417,7 +417,7 @@ class World:
 
     async def events(self, job: Job) -> list[str]:
         async with (await self.engine.databases.pool_of(job.tenant_id)).read() as tx:
-            return [each.type for each in await history.events_after(tx, [Seen(job.tenant_id, job.id, 0)])]
+            return [each.type for each in await history.events_after(tx, [Position(job.tenant_id, job.id, 0)])]
 
     async def video(self, user: User, video_id: str) -> Video:
         async with (await self.engine.databases.pool_of(user.tenant_id)).read() as tx:

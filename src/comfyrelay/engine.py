@@ -4,9 +4,10 @@ from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus, PauseMode, Provider, Stage
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.submit import Item, JobRequest
+from comfyrelay.services.jobs.requests import Item, JobRequest
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.leasing import LeasedJob, LeaseRequest
+from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output
 from comfyrelay.settings import Settings, load_settings
 

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from comfyrelay.server.app import create_app
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.jobs.submit import JobRequest
+from comfyrelay.services.jobs.requests import JobRequest
 from comfyrelay.settings import Settings
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.tenant import tables as tenant

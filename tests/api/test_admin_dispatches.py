@@ -7,7 +7,7 @@ import pytest
 
 from comfyrelay.domain.states import Stage
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.submit import Item
+from comfyrelay.services.jobs.requests import Item
 from comfyrelay.store import paging
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate
@@ -98,7 +98,7 @@ class TestLooking:
     async def test_a_search_looks_through_so_many_and_goes_on_with_the_next_page(
         self, desk: Operating, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(paging, "MOST_LOOKED_THROUGH", 3)
+        monkeypatch.setattr(paging, "MOST_SCANNED", 3)
         await desk.worker()
         wanted = await desk.failed("the needle")
         for _ in range(4):

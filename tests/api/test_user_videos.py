@@ -230,14 +230,14 @@ class TestDeleting:
     ) -> None:
         user, effect = await api.user(), await photo_effect(api)
         video = await video_of(user)
-        real = api.engine.jobs.submit.media
+        real = api.engine.jobs.resolve.media
 
         async def overtaken(*arguments: Any) -> Any:
             found = await real(*arguments)
             data_of(await user.call("DELETE", f"/api/videos/{video['id']}"))
             return found
 
-        monkeypatch.setattr(api.engine.jobs.submit, "media", overtaken)
+        monkeypatch.setattr(api.engine.jobs.resolve, "media", overtaken)
         body = {"effect_id": effect, "idempotency_key": "k", "video_id": video["id"]}
         problem_of(await user.call("POST", "/api/ai-jobs", body), 409)
         assert (await user.get("/api/ai-jobs"))["items"] == []

@@ -14,7 +14,7 @@ import pytest
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from comfyrelay.domain.webhooks import WAITS_SECONDS, is_public, new_secret, url_problem
-from comfyrelay.services.jobs.submit import JobRequest
+from comfyrelay.services.jobs.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS, Deliveries

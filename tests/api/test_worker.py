@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.services.jobs.submit import JobRequest
+from comfyrelay.services.jobs.requests import JobRequest
 from comfyrelay.services.queue.handover import Handover
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import workers

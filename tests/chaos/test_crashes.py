@@ -408,7 +408,7 @@ async def remove_a_video(world: World) -> Script:
 async def take_a_payment(world: World) -> Script:
     desk = await world.desk(tokens=0)
     payment = Payment(event_id="evt_1", amount=50, tenant_id=desk.user.tenant_id)
-    return Script(act=lambda: world.engine.accounts.payments.take(payment), ends=[], balances=[50])
+    return Script(act=lambda: world.engine.accounts.payments.credit(payment), ends=[], balances=[50])
 
 
 async def tell_of_an_end(world: World) -> Script:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from comfyrelay.domain.agreement import Kind
+from comfyrelay.domain.consistency import Kind
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import Provider
 from comfyrelay.services.steps import Step
@@ -66,7 +66,7 @@ async def job_and_dispatch_are_gone(world: World) -> Seeded:
     return Seeded(desk=desk, about=job.id, ends=[], balance=1000)
 
 
-async def letter_of_a_lease_is_lost(world: World) -> Seeded:
+async def update_of_a_lease_is_lost(world: World) -> Seeded:
     desk = await world.desk()
     job = await desk.submit()
     await undelivered(world, lambda: world.lease(desk.worker))
@@ -74,7 +74,7 @@ async def letter_of_a_lease_is_lost(world: World) -> Seeded:
     return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
 
 
-async def letter_of_a_completion_is_lost(world: World) -> Seeded:
+async def update_of_a_completion_is_lost(world: World) -> Seeded:
     desk = await world.desk()
     job, leased = await desk.leased()
     await undelivered(world, lambda: world.complete(leased))
@@ -82,7 +82,7 @@ async def letter_of_a_completion_is_lost(world: World) -> Seeded:
     return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
 
 
-async def letter_of_a_cancel_request_is_lost(world: World) -> Seeded:
+async def update_of_a_cancel_request_is_lost(world: World) -> Seeded:
     """The status says nothing of it; only the number of moves does."""
     desk = await world.desk()
     job, _ = await desk.leased()
@@ -227,7 +227,7 @@ async def video_shows_another_state(world: World) -> Seeded:
     return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
 
 
-async def letter_is_stuck(world: World) -> Seeded:
+async def update_is_stuck(world: World) -> Seeded:
     desk = await world.desk()
     _, leased = await desk.leased()
     await undelivered(world, lambda: world.complete(leased))
@@ -261,9 +261,9 @@ SEEDS: Mapping[Kind, Sequence[Seed]] = {
     Kind.MISSING_DISPATCH: [dispatch_of_a_queued_job_is_gone, dispatch_of_a_running_job_is_gone],
     Kind.ORPHANED_DISPATCH: [job_of_a_dispatch_is_gone],
     Kind.JOB_BEHIND: [
-        letter_of_a_lease_is_lost,
-        letter_of_a_completion_is_lost,
-        letter_of_a_cancel_request_is_lost,
+        update_of_a_lease_is_lost,
+        update_of_a_completion_is_lost,
+        update_of_a_cancel_request_is_lost,
         first_of_two_letters_is_lost,
     ],
     Kind.DISPATCH_BEHIND: [dispatch_is_older_than_its_job, dispatch_ended_otherwise_than_its_job],
@@ -279,7 +279,7 @@ SEEDS: Mapping[Kind, Sequence[Seed]] = {
     Kind.SETTLED_WRONG: [completed_job_is_refunded, failed_job_is_consumed],
     Kind.WALLET_DRIFT: [balance_is_not_the_sum, sum_is_below_zero],
     Kind.VIDEO_DIFFERS: [video_shows_another_state],
-    Kind.STUCK_OUTBOX: [letter_is_stuck, submission_is_stuck],
+    Kind.STUCK_OUTBOX: [update_is_stuck, submission_is_stuck],
     Kind.DANGLING_LEASE: [ended_lease_has_no_end],
     Kind.UNKNOWN_POOL: [pool_is_not_configured],
 }

@@ -20,7 +20,7 @@ from comfyrelay.errors import (
     TooManyActiveJobs,
 )
 from comfyrelay.services.jobs.batches import BatchState
-from comfyrelay.services.jobs.submit import Item
+from comfyrelay.services.jobs.requests import Item
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary

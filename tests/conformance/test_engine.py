@@ -13,7 +13,7 @@ from comfyrelay.settings import Settings
 from comfyrelay.store.central import audit
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import history
-from comfyrelay.store.tenant.history import Seen
+from comfyrelay.store.tenant.history import Position
 from tests.harness import OUTPUT, World
 
 
@@ -31,7 +31,7 @@ async def test_a_worker_that_polls_is_known_to_be_there(world: World) -> None:
     leased = await world.lease(desk.worker)
     assert leased is not None
     await world.requeue(leased)
-    await world.engine.fleet.workers.seen(world.engine.queue.leasing.take_pollers())
+    await world.engine.fleet.workers.record_seen(world.engine.queue.leasing.take_pollers())
     assert (await world.engine.queue.waiting.of_job(job.tenant_id, job.id)).reason is Reason.STARTING
 
 
@@ -50,7 +50,7 @@ async def test_no_event_tells_a_tenant_a_path_of_a_server(world: World) -> None:
     job, leased = await desk.leased()
     await world.fail(leased, "killed while writing /home/comfy/output/secret.png", fault=Fault.INTERRUPTED)
     async with (await world.engine.databases.pool_of(job.tenant_id)).read() as tx:
-        told = [str(each.data) for each in await history.events_after(tx, [Seen(job.tenant_id, job.id, 0)])]
+        told = [str(each.data) for each in await history.events_after(tx, [Position(job.tenant_id, job.id, 0)])]
     assert any("killed while writing" in each for each in told)
     assert not any("/home" in each for each in told)
 

@@ -57,7 +57,7 @@ class TestSchema:
 
     async def test_a_difference_would_be_seen(self, databases: Databases) -> None:
         await databases.upgrade()
-        await execute(databases.central, "DROP TABLE settings")
+        await execute(databases.central, "DROP TABLE payment_events")
         assert await migrate.differences(databases.central, migrate.Schema.CENTRAL) != []
 
     async def test_upgrading_twice_changes_nothing(self, databases: Databases) -> None:

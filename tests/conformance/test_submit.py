@@ -18,7 +18,7 @@ from comfyrelay.errors import (
     PoolUnavailable,
     TooManyActiveJobs,
 )
-from comfyrelay.services.jobs.submit import Item, JobRequest
+from comfyrelay.services.jobs.requests import Item, JobRequest
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue

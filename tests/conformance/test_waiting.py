@@ -52,7 +52,7 @@ async def test_a_worker_that_fell_silent_does_not_count(world: World) -> None:
     job = await desk.submit()
     await world.advance(world.engine.settings.worker_stale_seconds + 1)
     assert (await why(world, job)).reason is Reason.NO_WORKER
-    await world.engine.fleet.workers.seen([desk.worker])
+    await world.engine.fleet.workers.record_seen([desk.worker])
     assert (await why(world, job)).reason is Reason.STARTING
 
 
@@ -179,7 +179,7 @@ async def test_a_delayed_job_waits_for_its_time(world: World) -> None:
     assert waiting.until == world.clock.now + timedelta(seconds=600)
     assert waiting.text == "Not before 12:10:00 UTC, in 10 min."
     await world.advance(600)
-    await world.engine.fleet.workers.seen([desk.worker])
+    await world.engine.fleet.workers.record_seen([desk.worker])
     assert (await why(world, job)).reason is Reason.STARTING
 
 

@@ -197,7 +197,7 @@ async def test_being_seen_is_noted_for_many_workers_at_once(world: World, desk: 
     other, silent = await world.worker(desk.fleet), await world.worker(desk.fleet)
     before = world.clock.now
     await world.advance(10)
-    await world.engine.fleet.workers.seen([desk.worker, other])
+    await world.engine.fleet.workers.record_seen([desk.worker, other])
     async with world.engine.databases.central.read() as tx:
         found = [await workers.get(tx, each) for each in (desk.worker, other, silent)]
     assert [each.last_seen_at if each else None for each in found] == [world.clock.now, world.clock.now, before]

@@ -18,7 +18,7 @@ from comfyrelay.errors import GraphError
 from comfyrelay.server.user.models import NewWorkflowBody
 from comfyrelay.services.catalogue.checks import read_properties
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
-from comfyrelay.services.jobs.submit import Item, JobRequest
+from comfyrelay.services.jobs.requests import Item, JobRequest
 from comfyrelay.sim import Sim
 from tests.comfy import graphs as small
 from tests.desk.graphs import (

@@ -12,9 +12,9 @@ import pytest
 from comfyrelay.client import Client
 from comfyrelay.client.labels import Labels
 from comfyrelay.client.top import look
-from comfyrelay.desk import place
+from comfyrelay.desk import data_folder
+from comfyrelay.desk.data_folder import filesystem_of, open_data_folder
 from comfyrelay.desk.desk import Desk
-from comfyrelay.desk.place import filesystem_of, take_folder
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings
 from comfyrelay.sim import Fail, Sim, Slow
@@ -315,17 +315,17 @@ def test_a_folder_where_the_queue_could_be_damaged_is_refused_with_advice(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # no such disk can be mounted in a test
-    monkeypatch.setattr(place, "filesystem_of", lambda _folder: kind)
+    monkeypatch.setattr(data_folder, "filesystem_of", lambda _folder: kind)
     with pytest.raises(ConfigurationError, match="--data-dir"):
-        take_folder(tmp_path)
+        open_data_folder(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="--data-dir"):
-        take_folder(tmp_path / "file" / "data")
+        open_data_folder(tmp_path / "file" / "data")
 
 
 def test_the_trial_of_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    take_folder(tmp_path).give_up()
+    open_data_folder(tmp_path).give_up()
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]

@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
 from comfyrelay.client import Client
-from comfyrelay.domain.presets import apply_preset
-from comfyrelay.domain.properties import Property, PropertyType
+from comfyrelay.domain.properties import Property, PropertyType, apply_preset
 from tests.desk.conftest import OpenDesk, make_desk
 
 

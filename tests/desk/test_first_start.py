@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.desk import LOCAL_EMAIL, _furnish
 from comfyrelay.desk.examples import EXAMPLES, SAMPLE_NAME, write_sample
-from comfyrelay.desk.place import take_folder
-from comfyrelay.desk.presets import PRESETS
+from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import Boundary
 from tests.harness import Crash, World
@@ -76,5 +76,5 @@ def test_only_a_folder_of_the_desks_own_is_closed_to_others(tmp_path: Path) -> N
     (tmp_path / "used" / "mine.txt").parent.mkdir(mode=0o755)
     (tmp_path / "used" / "mine.txt").touch()
     for name, mode in {"used": 0o755, "new": 0o700}.items():
-        take_folder(tmp_path / name).give_up()
+        open_data_folder(tmp_path / name).give_up()
         assert (tmp_path / name).stat().st_mode & 0o777 == mode

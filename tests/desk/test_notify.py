@@ -5,12 +5,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from comfyrelay.desk.notifications.notifier import BatchNow, Ended, News, Notifier, Occasion, Watch, without_secrets
+from comfyrelay.desk.notifications.notifier import (
+    BatchNow,
+    Ended,
+    Notification,
+    NotificationRules,
+    Notifier,
+    Occasion,
+    without_secrets,
+)
 from comfyrelay.server.main import listen
 from tests.api.receiver import receiving
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-NEWS = News(occasion=Occasion.COMPLETED, title="cat is done", body="Its output is there.")
+NOTIFICATION = Notification(occasion=Occasion.COMPLETED, title="cat is done", body="Its output is there.")
 SECRETS = {
     "json://ada:hunter22@127.0.0.1:1/hooks/s3cr3tpath?+X-Key=headersecret": ["hunter22", "s3cr3tpath", "headersecret"],
     "jsons://127.0.0.1:1/p%40ss%2Fword/": ["p@ss/word", "p%40ss%2Fword"],
@@ -35,54 +43,56 @@ def batch(**counts: int) -> BatchNow:
     return BatchNow(id="b", name="boats", counts=counts)
 
 
-def told(watch: Watch, job: Ended, batch: BatchNow | None = None, *, active: int = 1, seen: float = 100) -> list[str]:
-    found = watch.ended(job, batch, active=active, seen_at=START + timedelta(seconds=seen))
+def titles(
+    rules: NotificationRules, job: Ended, batch: BatchNow | None = None, *, active: int = 1, seen: float = 100
+) -> list[str]:
+    found = rules.of_end(job, batch, active=active, read_at=START + timedelta(seconds=seen))
     return [each.title for each in found]
 
 
-# Which ends are news
+# Which ends call for a notification
 
 
 def test_a_job_by_itself_is_news_when_it_completes_or_fails_and_not_when_it_was_canceled() -> None:
-    watch = Watch()
-    assert told(watch, ended()) == ["cat is done"]
-    [failure] = watch.ended(ended("failed", error="Too dark."), None, active=1, seen_at=START)
+    rules = NotificationRules()
+    assert titles(rules, ended()) == ["cat is done"]
+    [failure] = rules.of_end(ended("failed", error="Too dark."), None, active=1, read_at=START)
     assert (failure.occasion, failure.title, failure.body) == (Occasion.FAILED, "cat failed", "Too dark.")
-    assert told(watch, ended("canceled")) == []
+    assert titles(rules, ended("canceled")) == []
 
 
 def test_a_batch_is_news_once_when_its_last_item_ends() -> None:
-    watch = Watch()
-    assert told(watch, ended(seconds=1), batch(completed=1, queued=2)) == []
-    assert told(watch, ended(seconds=2), batch(completed=2, paused=1)) == []
-    [done] = watch.ended(ended(seconds=3), batch(completed=3), active=1, seen_at=START + timedelta(seconds=5))
+    rules = NotificationRules()
+    assert titles(rules, ended(seconds=1), batch(completed=1, queued=2)) == []
+    assert titles(rules, ended(seconds=2), batch(completed=2, paused=1)) == []
+    [done] = rules.of_end(ended(seconds=3), batch(completed=3), active=1, read_at=START + timedelta(seconds=5))
     assert (done.occasion, done.title, done.body) == (Occasion.COMPLETED, "boats is done", "3 completed.")
     assert done.batch_id == "b"
 
 
 def test_items_that_end_together_are_told_of_once() -> None:
-    watch = Watch()
-    assert told(watch, ended(seconds=1), batch(completed=2), seen=3) == ["boats is done"]
-    assert told(watch, ended(seconds=2), batch(completed=2), seen=4) == []
+    rules = NotificationRules()
+    assert titles(rules, ended(seconds=1), batch(completed=2), seen=3) == ["boats is done"]
+    assert titles(rules, ended(seconds=2), batch(completed=2), seen=4) == []
 
 
 def test_a_batch_whose_failed_items_were_retried_is_news_again() -> None:
-    watch = Watch()
+    rules = NotificationRules()
     both = batch(completed=1, failed=1)
-    assert told(watch, ended("failed", seconds=1), both, seen=2) == ["boats is done, but 1 failed"]
-    assert told(watch, ended("failed", seconds=9), both, seen=10) == ["boats is done, but 1 failed"]
+    assert titles(rules, ended("failed", seconds=1), both, seen=2) == ["boats is done, but 1 failed"]
+    assert titles(rules, ended("failed", seconds=9), both, seen=10) == ["boats is done, but 1 failed"]
 
 
 def test_a_batch_that_was_canceled_altogether_is_no_news() -> None:
-    assert told(Watch(), ended("canceled"), batch(canceled=3)) == []
+    assert titles(NotificationRules(), ended("canceled"), batch(canceled=3)) == []
 
 
 def test_an_empty_queue_is_news_once_until_something_else_has_run() -> None:
-    watch = Watch()
-    assert told(watch, ended("canceled", seconds=1), active=1, seen=1) == []
-    assert told(watch, ended("canceled", seconds=2), active=0, seen=4) == ["The queue is empty"]
-    assert told(watch, ended("canceled", seconds=3), active=0, seen=5) == []
-    assert told(watch, ended("canceled", seconds=9), active=0, seen=9) == ["The queue is empty"]
+    rules = NotificationRules()
+    assert titles(rules, ended("canceled", seconds=1), active=1, seen=1) == []
+    assert titles(rules, ended("canceled", seconds=2), active=0, seen=4) == ["The queue is empty"]
+    assert titles(rules, ended("canceled", seconds=3), active=0, seen=5) == []
+    assert titles(rules, ended("canceled", seconds=9), active=0, seen=9) == ["The queue is empty"]
 
 
 # Who is told
@@ -90,7 +100,7 @@ def test_an_empty_queue_is_news_once_until_something_else_has_run() -> None:
 
 async def test_a_webhook_hears_title_and_body() -> None:
     async with receiving() as receiver:
-        failures = await Notifier([receiver.url.replace("http", "json")]).tell(NEWS)
+        failures = await Notifier([receiver.url.replace("http", "json")]).notify(NOTIFICATION)
     assert failures == []
     [(_, body)] = receiver.heard
     assert '"title": "cat is done"' in body
@@ -100,9 +110,9 @@ async def test_a_webhook_hears_title_and_body() -> None:
 async def test_only_the_occasions_that_were_asked_for_are_told_always() -> None:
     async with receiving() as receiver:
         notifier = Notifier([receiver.url.replace("http", "json")], events=[Occasion.FAILED])
-        await notifier.tell(NEWS)
+        await notifier.notify(NOTIFICATION)
         assert receiver.heard == []
-        await notifier.tell(News(occasion=Occasion.FAILED, title="cat failed", body="Too dark."))
+        await notifier.notify(Notification(occasion=Occasion.FAILED, title="cat failed", body="Too dark."))
     assert len(receiver.heard) == 1
 
 
@@ -110,11 +120,13 @@ async def test_who_asked_for_a_batch_hears_of_that_batch_whatever_became_of_it()
     async with receiving() as receiver:
         mine = [receiver.url.replace("http", "json")]
         notifier = Notifier(mine, events=[Occasion.COMPLETED])
-        of_batch = News(occasion=Occasion.FAILED, title="boats is done, but 1 failed", body="…", batch_id="b")
-        await notifier.tell(of_batch, mine)
-        await notifier.tell(News(occasion=Occasion.QUEUE_EMPTY, title="The queue is empty", body="…"), mine)
+        of_batch = Notification(occasion=Occasion.FAILED, title="boats is done, but 1 failed", body="…", batch_id="b")
+        await notifier.notify(of_batch, mine)
+        await notifier.notify(Notification(occasion=Occasion.QUEUE_EMPTY, title="The queue is empty", body="…"), mine)
         # and once only, when both want to know
-        await notifier.tell(News(occasion=Occasion.COMPLETED, title="boats is done", body="…", batch_id="b"), mine)
+        await notifier.notify(
+            Notification(occasion=Occasion.COMPLETED, title="boats is done", body="…", batch_id="b"), mine
+        )
     assert len(receiver.heard) == 2
 
 
@@ -157,7 +169,7 @@ async def test_the_desktop_is_notified_or_says_what_it_needs() -> None:
 @pytest.mark.parametrize("url", SECRETS)
 async def test_no_secret_of_a_url_is_shown_or_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    [failure] = await Notifier([url]).tell(NEWS)
+    [failure] = await Notifier([url]).notify(NOTIFICATION)
     logged = [each.getMessage() for each in caplog.records]
     for secret in SECRETS[url]:
         for shown in (failure.url, failure.why, repr(failure), without_secrets(url), *logged):
@@ -170,7 +182,7 @@ async def test_no_secret_is_logged_when_somebody_refuses(caplog: pytest.LogCaptu
     async with receiving() as refusing:
         refusing.statuses = [404]
         url = refusing.url.replace("http://", "json://ada:hunter22@").replace("/hook", "/hook?+X-Key=headersecret")
-        [failure] = await Notifier([url]).tell(NEWS)
+        [failure] = await Notifier([url]).notify(NOTIFICATION)
         assert len(refusing.heard) == 1
     assert "404" in failure.why
     # the receiver, in the same process, keeps its own log

@@ -16,7 +16,7 @@ from comfyrelay import errors
 from comfyrelay.cli.main import app
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.settings import DeskSettings
-from comfyrelay.domain.agreement import Kind
+from comfyrelay.domain.consistency import Kind
 from comfyrelay.pool.events import EVENT_CLASSES
 from comfyrelay.settings import ENV_PREFIX, Settings
 from comfyrelay.sim import misbehaviour

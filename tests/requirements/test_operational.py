@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.desk.place import SHARED, filesystem_of
+from comfyrelay.desk.data_folder import SHARED, filesystem_of
 from comfyrelay.sim import Sim
 from tests.api.processes import free_port
 from tests.api.studio import png

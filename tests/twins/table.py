@@ -110,9 +110,9 @@ TWINS = (
     ),
     Twin(
         name="a submission leaves nothing in the outbox",
-        file="services/jobs/submit.py",
-        old="return made, await outbox.submit(tx, [each.id for each in new])",
-        new="return made, Submission(id=0, job_ids=[each.id for each in new])",
+        file="services/jobs/accept.py",
+        old="submission=await outbox.submit(tx, [job.id for job in new])",
+        new="submission=Submission(id=0, job_ids=[job.id for job in new])",
         tests=f"{CHAOS}/test_crashes.py",
         only="sqlite and (submit.job-after_commit-submit-1 or submit.enqueue-before_commit-submit-1)",
     ),
@@ -153,10 +153,10 @@ TWINS = (
         old="""\
             if known is not None:
                 return known, None
-            await self.guard_concurrency(tx, request.tenant_id, request.user_id)
+            await self._accept.check_limit(tx, request.tenant_id, request.user_id)
 """,
         new="""\
-            await self.guard_concurrency(tx, request.tenant_id, request.user_id)
+            await self._accept.check_limit(tx, request.tenant_id, request.user_id)
 """,
         tests=f"{CONFORMANCE}/test_submit.py",
         only="one_key_at_the_same_time",
@@ -172,10 +172,10 @@ TWINS = (
     Twin(
         name="the reconciler takes any entry for an explanation",
         file="services/operations/reconcile.py",
-        old="has_letter=(job.id, job.dispatch_version + 1) in told,",
-        new="has_letter=any(job.id == told_of for told_of, _ in told),",
+        old="has_pending_update=(job.id, job.dispatch_version + 1) in pending,",
+        new="has_pending_update=any(job.id == job_id for job_id, _ in pending),",
         tests=f"{CHAOS}/test_reconcile.py",
-        only="sqlite and first_of_two_letters",
+        only="sqlite and first_of_two_updates",
     ),
     Twin(
         name="a terminal job still listens",

@@ -25,7 +25,7 @@ EVENTS: dict[str, Event] = {
     "defer": lambda d, now: lifecycle.defer(d, reason="r", now=now, base=MINUTE, longest=5 * MINUTE),
     "expire": lambda d, now: lifecycle.expire(d, now=now),
     "exhaust": lambda d, now: lifecycle.exhaust(d, now=now),
-    "give up": lambda d, now: lifecycle.give_up(d, error="e", now=now),
+    "fail permanently": lambda d, now: lifecycle.fail_permanently(d, error="e", now=now),
     "cancel": lambda d, now: lifecycle.cancel(d, now=now),
     "pause after": lambda d, now: lifecycle.pause(d, mode=PauseMode.AFTER, now=now),
     "pause now": lambda d, now: lifecycle.pause(d, mode=PauseMode.NOW, now=now),

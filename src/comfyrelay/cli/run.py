@@ -256,8 +256,7 @@ async def _show_command(client: Client, target: Target, payload: Mapping[str, An
 
 
 async def _preset(client: Client, name: str, target: Target) -> dict[str, Any]:
-    from comfyrelay.domain.presets import apply_preset
-    from comfyrelay.domain.properties import Property
+    from comfyrelay.domain.properties import Property, apply_preset
 
     kept = (await client.preset(name))["values"]
     # only what users set is told, and not where it goes

@@ -11,18 +11,18 @@ from fastapi import FastAPI
 
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.desk.batches.copies import Copies
+from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import EXAMPLES, write_sample
-from comfyrelay.desk.guard import LocalOnly, own_names
+from comfyrelay.desk.local_only import LocalOnly, own_names
 from comfyrelay.desk.notifications.notifier import Notifier, Occasion, without_secrets
 from comfyrelay.desk.notifications.sending import Notifications
-from comfyrelay.desk.place import take_folder
-from comfyrelay.desk.presets import PRESETS
 from comfyrelay.desk.routes.desk import add_desk_routes
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
 from comfyrelay.desk.scripts.server import ScriptServer
 from comfyrelay.desk.scripts.workflow import CLASS_TYPE, ScriptCheck, furnish_script
 from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import Stage, WorkflowKind
@@ -79,7 +79,7 @@ class Desk:
         settings = _for_one_person(self.settings)
         names = own_names(settings)
         async with AsyncExitStack() as opened:
-            opened.callback(take_folder(settings.data_dir).give_up)
+            opened.callback(open_data_folder(settings.data_dir).give_up)
             write_sample(self.input_folder)
             script = self._script_settings()
             listener = opened.enter_context(closing(listen(settings.host, settings.port)))

@@ -13,8 +13,8 @@ from typing import Any
 from comfyrelay import __version__
 from comfyrelay.client import Client
 from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.desk.data_folder import check_filesystem, try_sqlite
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
-from comfyrelay.desk.place import check_place, try_sqlite
 from comfyrelay.desk.scripts.config import load_script_table, script_settings
 from comfyrelay.desk.settings import ENV_PREFIX as DESK_PREFIX
 from comfyrelay.desk.settings import DeskSettings, load_desk_settings
@@ -72,7 +72,7 @@ def _about_folder(folder: Path, holder: str | None) -> Iterator[Finding]:
     about = "data folder"
     place = _nearest(folder)
     try:
-        check_place(folder)
+        check_filesystem(folder)
         if place != folder:
             yield _fine(about, f"{folder} is not there yet; the first start makes it.")
         elif not os.access(folder, os.W_OK | os.X_OK):

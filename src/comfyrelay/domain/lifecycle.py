@@ -64,7 +64,7 @@ class Dispatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Move:
-    """A dispatch before and after an event, what to tell the tenant pool, and how the lease ended if it did."""
+    """A dispatch before and after an event, what the tenant pool gets to know, and how the lease ended if it did."""
 
     before: Dispatch
     after: Dispatch
@@ -174,7 +174,7 @@ def defer(dispatch: Dispatch, *, reason: str, now: datetime, base: timedelta, lo
 
 
 def expire(dispatch: Dispatch, *, now: datetime) -> Move | None:
-    """The reaper's verdict. Expiry is checked again here: a heartbeat may have come since the reaper looked."""
+    """The reaper's decision. Expiry is checked here once more: a heartbeat may have come meanwhile."""
     if not dispatch.is_leased or dispatch.lease_expires_at is None or dispatch.lease_expires_at > now:
         return None
     if dispatch.cancel_requested_at is not None:
@@ -204,7 +204,7 @@ def exhaust(dispatch: Dispatch, *, now: datetime) -> Move | None:
     )
 
 
-def give_up(dispatch: Dispatch, *, error: str, now: datetime) -> Move | None:
+def fail_permanently(dispatch: Dispatch, *, error: str, now: datetime) -> Move | None:
     """A dispatch that can never be built fails, in whatever state it is."""
     if dispatch.is_terminal:
         return None
@@ -218,7 +218,7 @@ def give_up(dispatch: Dispatch, *, error: str, now: datetime) -> Move | None:
     )
 
 
-def follow(dispatch: Dispatch, *, status: DispatchStatus, now: datetime) -> Move:
+def end_like_job(dispatch: Dispatch, *, status: DispatchStatus, now: datetime) -> Move:
     """For the reconciler: the job has ended and its tokens are settled, so the dispatch ends likewise."""
     after = _finished(dispatch, status, now, error=dispatch.last_error)
     event_type = {

@@ -93,6 +93,16 @@ class TransactionType(StrEnum):
     ADJUSTMENT = "ADJUSTMENT"
 
 
+class WorkerState(StrEnum):
+    """The first that holds, from the gravest to the best."""
+
+    REVOKED = "revoked"
+    OFFLINE = "offline"
+    DRAINING = "draining"
+    BUSY = "busy"
+    IDLE = "idle"
+
+
 TERMINAL_DISPATCH = frozenset({DispatchStatus.COMPLETED, DispatchStatus.FAILED, DispatchStatus.CANCELED})
 TERMINAL_JOB = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELED})
 ACTIVE_JOB = frozenset({JobStatus.QUEUED, JobStatus.PROCESSING})

@@ -1,10 +1,15 @@
-"""Why a job is waiting: one reason, in words and in data."""
+"""Why a job is waiting: one reason, in words and in data; and how long the rest of a batch should take."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+# So many of the newest tell the pace: what ran long ago may have run on another machine.
+NEWEST_DONE = 10
 
 
 class Reason(StrEnum):
@@ -118,3 +123,33 @@ def _span(seconds: float) -> str:
 def is_only_fetched(*, is_prefetch: bool, progress: Mapping[str, Any] | None) -> bool:
     """Whether a job that a worker has fetched while others run has not begun: `phase` is the worker's word for it."""
     return is_prefetch and (progress or {}).get("phase") in (None, "fetching", "waiting")
+
+
+class Done(NamedTuple):
+    """A completed item."""
+
+    started_at: datetime | None
+    completed_at: datetime
+
+
+def expected_seconds(done: Sequence[Done], *, queued: int, processing: int, now: datetime) -> float | None:
+    """`done` are the newest completed items; `None` when nothing is left, or nothing is known yet.
+
+    From end to end, not from start to end: several may run at once. The middle one of these times, so that a pause
+    between two items does not count.
+    """
+    remaining = queued + processing
+    pace = _pace(sorted(done, key=lambda each: each.completed_at))
+    if not remaining or pace is None:
+        return None
+    so_far = (now - max(each.completed_at for each in done)).total_seconds() if processing else 0.0
+    return pace * remaining - min(max(so_far, 0.0), pace)
+
+
+def _pace(done: Sequence[Done]) -> float | None:
+    if len(done) > 1:
+        ends = [each.completed_at for each in done]
+        return median((after - before).total_seconds() for before, after in pairwise(ends))
+    if done and done[0].started_at is not None:
+        return (done[0].completed_at - done[0].started_at).total_seconds()
+    return None

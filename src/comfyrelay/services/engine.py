@@ -22,7 +22,7 @@ from comfyrelay.services.fleet import Fleet
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.jobs.events import Events
-from comfyrelay.services.jobs.submit import Check
+from comfyrelay.services.jobs.resolve import Check
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
@@ -74,7 +74,7 @@ class Engine:
         self._hooks = hooks or Hooks()
         ground = Ground(settings=settings, databases=self.databases, objects=self.objects, wakeup=self.wakeup)
         events = Events(self.databases)
-        self.outbox = Outbox.over(ground, on_applied=events.told, on_ended=self._ended)
+        self.outbox = Outbox.over(ground, on_applied=events.wake, on_ended=self._ended)
         self.accounts = Accounts.over(ground)
         self.catalogue = Catalogue.over(ground)
         self.queue = Queue.over(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
@@ -98,7 +98,7 @@ class Engine:
         loops = (
             _every("reaper", settings.reaper_interval_seconds, self.queue.reaper.run_once),
             _every("recovery", settings.recovery_interval_seconds, self.outbox.recovery.run_once),
-            _every("seen", SEEN_SECONDS, self._note_seen),
+            _every("seen", SEEN_SECONDS, self._record_seen),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
             # ends that come close together are sent together
@@ -120,9 +120,9 @@ class Engine:
         await self.wakeup.stop()
         await self.databases.close()
 
-    async def _note_seen(self) -> None:
+    async def _record_seen(self) -> None:
         """For all workers at once: a poll of its own must not cost a write."""
-        await self.fleet.workers.seen(self.queue.leasing.take_pollers())
+        await self.fleet.workers.record_seen(self.queue.leasing.take_pollers())
 
     def _ended(self, ended: Sequence[JobState]) -> None:
         self.operations.measures.count_ended([job.status for job in ended])

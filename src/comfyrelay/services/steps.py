@@ -11,7 +11,7 @@ class Step(StrEnum):
     SUBMIT_JOB = "submit.job"
     SUBMIT_ENQUEUE = "submit.enqueue"
     SUBMIT_FORGET = "submit.forget"
-    # everything that a worker says or gets: central first, then tenant
+    # everything that a worker reports or gets: central first, then tenant
     LEASE = "lease"
     HEARTBEAT = "heartbeat"
     HEARTBEAT_LOGS = "heartbeat.logs"
@@ -23,10 +23,10 @@ class Step(StrEnum):
     # what a user or an operator asks for
     CONTROL = "control"
     MOVE = "move"
-    # the tenant's side of a verdict
+    # the tenant's side of a decision
     DELIVER_APPLY = "deliver.apply"
     DELIVER_FORGET = "deliver.forget"
-    # the ends of jobs, told to others
+    # webhooks for the ends of jobs
     WEBHOOK_CLAIM = "webhook.claim"
     WEBHOOK_NOTE = "webhook.note"
     # what is kept no longer

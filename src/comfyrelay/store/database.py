@@ -105,9 +105,9 @@ class Database:
             try:
                 return await self._run_once(step, work)
             except (exc.DBAPIError, asyncpg.PostgresError) as error:
-                if attempt + 1 == RETRIES or not _may_run_again(error):
+                if attempt + 1 == RETRIES or not _is_retryable(error):
                     raise
-                log.info("transaction.run_again", step=step, database=self.name, attempt=attempt + 1)
+                log.info("transaction.retried", step=step, database=self.name, attempt=attempt + 1)
                 await asyncio.sleep(random.uniform(0.5, 1) * 0.01 * 2**attempt)
         raise AssertionError("unreachable")
 
@@ -258,7 +258,7 @@ def _sqlstate(error: BaseException) -> str | None:
     return getattr(original, "sqlstate", None) or getattr(error, "sqlstate", None)
 
 
-def _may_run_again(error: exc.DBAPIError | asyncpg.PostgresError) -> bool:
+def _is_retryable(error: exc.DBAPIError | asyncpg.PostgresError) -> bool:
     return _sqlstate(error) in _RUN_AGAIN or "database is locked" in str(error)
 
 

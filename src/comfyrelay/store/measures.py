@@ -1,4 +1,4 @@
-"""Figures about the queue and the outboxes, for whoever watches over the service. Nothing of a tenant's is told."""
+"""Figures about the queue and the outboxes, for whoever watches over the service. Nothing of a tenant's is in them."""
 
 from dataclasses import dataclass
 
@@ -89,8 +89,8 @@ async def suspects(tx: Tx, *, blocked_workers: int) -> int:
     return int(await tx.scalar(select(func.count()).select_from(several)) or 0)
 
 
-async def letter_ages(tx: Tx) -> dict[str, float]:
-    """By pool, for how long the oldest letter to it has waited."""
+async def entry_ages(tx: Tx) -> dict[str, float]:
+    """By pool, for how long the oldest outbox entry for it has waited."""
     box = central.outbox
     query = select(box.c.db_pool, func.min(box.c.created_at).label("oldest"), relay_now().label("now"))
     found = await tx.execute(query.group_by(box.c.db_pool))

@@ -26,26 +26,31 @@ class Schema(StrEnum):
         return central.metadata if self is Schema.CENTRAL else tenant.metadata
 
 
+def revisions(schema: Schema) -> list[str]:
+    """Oldest first. The name of a migration's file begins with its number."""
+    names = sorted(file.name for file in (_FOLDER / schema / "versions").glob("[0-9]*.py"))
+    return [f"{schema}_{name.partition('_')[0]}" for name in names]
+
+
 @cache
 def head(schema: Schema) -> str:
-    """The newest revision, which the name of its file begins with."""
-    newest = max(each.name for each in (_FOLDER / schema / "versions").glob("[0-9]*.py"))
-    return f"{schema}_{newest.partition('_')[0]}"
+    return revisions(schema)[-1]
 
 
-async def upgrade(database: Database, schema: Schema) -> tuple[str | None, str]:
-    """Bring the schema to its head, in one transaction; returns the revisions before and after."""
+async def upgrade(database: Database, schema: Schema, *, to: str | None = None) -> tuple[str | None, str]:
+    """Bring the schema to its head, or to an earlier revision, in one transaction; returns what it was and is."""
+    wanted = to or head(schema)
 
     async def work(tx: Tx) -> str | None:
         if database.dialect == "postgresql":
             # Several servers may start at once; the second waits and finds nothing left to do.
             await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.migrate'))"))
         before = await tx.run_sync(_current)
-        if before != head(schema):
-            await tx.run_sync(_upgrade, schema)
+        if before != wanted:
+            await tx.run_sync(_upgrade, schema, wanted)
         return before
 
-    return await database.run("migrate", work), head(schema)
+    return await database.run("migrate", work), wanted
 
 
 async def current(database: Database) -> str | None:
@@ -66,7 +71,7 @@ def _current(connection: Connection) -> str | None:
     return found
 
 
-def _upgrade(connection: Connection, schema: Schema) -> None:
+def _upgrade(connection: Connection, schema: Schema, revision: str) -> None:
     from alembic import command
     from alembic.config import Config
 
@@ -75,7 +80,7 @@ def _upgrade(connection: Connection, schema: Schema) -> None:
     config.set_main_option("version_locations", str(_FOLDER / schema / "versions"))
     config.set_main_option("path_separator", "newline")
     config.attributes.update(connection=connection, metadata=schema.metadata)
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)
 
 
 def _differences(connection: Connection, schema: Schema) -> list[object]:

@@ -1,4 +1,4 @@
-"""Steps that must still cross from one database to the other. Rows are written with the change they tell of."""
+"""Steps that must still cross from one database to the other. Rows are written with the change they describe."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from comfyrelay.store.types import relay_now
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutboxEntry:
-    """Messages to one tenant pool, in the order in which they were said."""
+    """Updates for one tenant pool, in the order in which they were decided."""
 
     id: int
     db_pool: str
@@ -26,7 +26,7 @@ class OutboxEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submission:
-    """Jobs of one tenant pool that the queue has yet to hear of."""
+    """Jobs of one tenant pool that are not in the queue yet."""
 
     id: int
     job_ids: Sequence[str]
@@ -36,7 +36,7 @@ async def post(tx: Tx, updates: Mapping[str, Sequence[JobUpdate]]) -> list[Outbo
     """One entry for each pool, with its updates."""
     if not updates:
         return []
-    rows = [{"db_pool": pool, "updates": list(said)} for pool, said in updates.items()]
+    rows = [{"db_pool": pool, "updates": list(pool_updates)} for pool, pool_updates in updates.items()]
     posted = await tx.fetch(_post, with_rows(rows))
     return [OutboxEntry(id=row.id, db_pool=row.db_pool, updates=updates[row.db_pool]) for row in posted]
 

@@ -7,10 +7,10 @@ from sqlalchemy import ColumnElement, Select, select
 
 from comfyrelay.store.database import Tx
 
-__all__ = ["MOST_LOOKED_THROUGH", "Loose", "newest_first", "one_page"]
+__all__ = ["MOST_SCANNED", "Loose", "newest_first", "one_page"]
 
 # Rows that one page may look through for a filter that no index serves: some 30 ms.
-MOST_LOOKED_THROUGH = 20_000
+MOST_SCANNED = 20_000
 
 # Conditions over the columns of a list that no index serves.
 Loose = Callable[[Any], Sequence[ColumnElement[bool]]]
@@ -21,18 +21,18 @@ async def newest_first(
 ) -> tuple[Sequence[Any], Any]:
     """A page of `rows`, highest key first, and the key to go on before; `None` when there is nothing more.
 
-    `rows` hold what an index finds. `loose` conditions are tried on at most `MOST_LOOKED_THROUGH` of them, so a page
+    `rows` hold what an index finds. `loose` conditions are tried on at most `MOST_SCANNED` of them, so a page
     may be short, or even empty, and still not be the last.
     """
     name = key.name
     ordered = rows.order_by(key.desc())
     if loose is None:
         return one_page((await tx.execute(ordered.limit(limit + 1))).all(), name, limit=limit)
-    window = ordered.limit(MOST_LOOKED_THROUGH).subquery("looked_through")
+    window = ordered.limit(MOST_SCANNED).subquery("scanned")
     query = select(window).where(*loose(window.c)).order_by(window.c[name].desc()).limit(limit + 1)
     found, after = one_page((await tx.execute(query)).all(), name, limit=limit)
     if after is None:
-        last = ordered.with_only_columns(key).offset(MOST_LOOKED_THROUGH - 1).limit(1)
+        last = ordered.with_only_columns(key).offset(MOST_SCANNED - 1).limit(1)
         after = await tx.scalar(last)
     return found, after
 

@@ -25,7 +25,7 @@ LONGEST_PAUSE_SECONDS = 15.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTold:
-    """What is told of a run with every verdict, for the job's history."""
+    """What is reported of a run with every result, for the job's history."""
 
     seed: int | None = None
     # after the job was handed over, in seconds: our clock is not the control plane's
@@ -152,7 +152,7 @@ class Control:
     def _refusal(self, response: httpx.Response) -> ComfyRelayError:
         found = refusal_in(response)
         if found is None or type(found) is ComfyRelayError:
-            # a proxy in between, or a server in trouble: whatever it says is not a verdict about a lease
+            # a proxy in between, or a server in trouble: whatever it says is not a decision about a lease
             detail = found.detail if found is not None else ""
             return ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}. {detail}".rstrip())
         return found

@@ -163,7 +163,7 @@ class Work:
         try:
             await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not doing.done() and self.lease.phase is Phase.SETTLING and self.lease.stop is not Stop.LEAVING:
-                # the verdict is on its way, and the control plane decides whether it still counts
+                # the report is on its way, and the control plane decides whether it still counts
                 await asyncio.wait({doing})
         finally:
             stopped.cancel()
@@ -341,7 +341,7 @@ class Work:
         """Say how it ended, until that is heard.
 
         A control plane that is away is waited for, however long: it knows whether the lease still holds. One that hears
-        the heartbeats and answers each verdict with an error would have the job held for ever, so after a while the
+        the heartbeats and answers each report with an error would have the job held for ever, so after a while the
         lease is let go, and ends by itself.
         """
         self._move(Phase.SETTLING)

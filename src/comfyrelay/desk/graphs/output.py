@@ -79,13 +79,13 @@ def _extension(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> str:
     class_type = str(node["class_type"])
     if class_type in _EXTENSIONS:
         return _EXTENSIONS[class_type]
-    said = [str(node["inputs"].get(name, "")).lower() for name in sorted(FORMAT_INPUTS)]
+    texts = [str(node["inputs"].get(name, "")).lower() for name in sorted(FORMAT_INPUTS)]
     # "video/h264-mp4", "image/gif", ".png"
-    words_said: list[str] = [word for text in said for word in reversed(_WORD.findall(text))]
-    endings = [word for word in words_said if kind_of(f"output.{word}")]
+    format_words: list[str] = [word for text in texts for word in reversed(_WORD.findall(text))]
+    endings = [word for word in format_words if kind_of(f"output.{word}")]
     if endings:
         return endings[0]
-    if any("prores" in text for text in said):
+    if any("prores" in text for text in texts):
         return "mov"
     types = {str(spec[0]) for name, spec in specs_of(node, object_info).items() if name in node["inputs"]}
     words = f"{class_type} {' '.join(node['inputs'])}".upper()

@@ -16,7 +16,17 @@ from datetime import datetime
 from enum import StrEnum
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-__all__ = ["BatchNow", "Ended", "Failure", "News", "Notifier", "Occasion", "Watch", "why_unusable", "without_secrets"]
+__all__ = [
+    "BatchNow",
+    "Ended",
+    "Failure",
+    "Notification",
+    "NotificationRules",
+    "Notifier",
+    "Occasion",
+    "why_unusable",
+    "without_secrets",
+]
 
 DESKTOP = "desktop://"
 _DESKTOPS = {"darwin": "macosx://", "win32": "windows://"}
@@ -35,8 +45,8 @@ class Occasion(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class News:
-    """`batch_id` is set when it is about a batch, so that those who asked for this batch are told too."""
+class Notification:
+    """`batch_id` is set when it is about a batch, so that those who asked for this batch are notified too."""
 
     occasion: Occasion
     title: str
@@ -76,70 +86,76 @@ class BatchNow:
         return not any(self.counts.get(each, 0) for each in ("queued", "processing", "paused"))
 
 
-class Watch:
-    """Which ends are news. A job by itself is; of a batch, only the end of its last item, or everybody would be told
-    of every item; and so is an empty queue. What the user canceled is no news to them."""
+class NotificationRules:
+    """Which ends call for a notification. A job by itself does; of a batch, only the end of its last item, or there
+    would be one for every item; and so does an empty queue. What the user canceled they know of."""
 
     def __init__(self) -> None:
-        # when something was last told, by batch, and for the whole queue under None
-        self._told_at: dict[str | None, datetime] = {}
+        # when something was last notified, by batch, and for the whole queue under None
+        self._notified_at: dict[str | None, datetime] = {}
 
-    def ended(self, job: Ended, batch: BatchNow | None, *, active: int, seen_at: datetime) -> list[News]:
-        """`batch` and `active` (jobs that are queued or run) as they were at `seen_at`, by the clock of the jobs."""
-        news = []
+    def of_end(self, job: Ended, batch: BatchNow | None, *, active: int, read_at: datetime) -> list[Notification]:
+        """`batch` and `active` (jobs that are queued or run) as they were at `read_at`, by the clock of the jobs."""
+        found = []
         if batch is None:
-            news += _of_job(job)
-        elif batch.is_over and self._is_new(batch.id, job, seen_at):
-            news += _of_batch(batch)
-        if not active and self._is_new(None, job, seen_at):
-            news.append(
-                News(occasion=Occasion.QUEUE_EMPTY, title="The queue is empty", body=f"The last was {job.name}.")
+            found += _of_job(job)
+        elif batch.is_over and self._is_new(batch.id, job, read_at):
+            found += _of_batch(batch)
+        if not active and self._is_new(None, job, read_at):
+            found.append(
+                Notification(
+                    occasion=Occasion.QUEUE_EMPTY, title="The queue is empty", body=f"The last was {job.name}."
+                )
             )
-        return news
+        return found
 
-    def _is_new(self, about: str | None, job: Ended, seen_at: datetime) -> bool:
-        """Several may end before the first of them is looked at: what was told then holds for all of these."""
-        told_at = self._told_at.get(about)
-        if told_at is not None and job.completed_at <= told_at:
+    def _is_new(self, about: str | None, job: Ended, read_at: datetime) -> bool:
+        """Several may end before the first of them is read: what was notified then holds for all of these."""
+        notified_at = self._notified_at.get(about)
+        if notified_at is not None and job.completed_at <= notified_at:
             return False
-        self._told_at[about] = seen_at
+        self._notified_at[about] = read_at
         return True
 
 
-def _of_job(job: Ended) -> list[News]:
+def _of_job(job: Ended) -> list[Notification]:
     if job.status == "completed":
-        return [News(occasion=Occasion.COMPLETED, title=f"{job.name} is done", body="Its output is there.")]
+        return [Notification(occasion=Occasion.COMPLETED, title=f"{job.name} is done", body="Its output is there.")]
     if job.status == "failed":
-        return [News(occasion=Occasion.FAILED, title=f"{job.name} failed", body=job.error or "No reason was given.")]
+        return [
+            Notification(occasion=Occasion.FAILED, title=f"{job.name} failed", body=job.error or "No reason was given.")
+        ]
     return []
 
 
-def _of_batch(batch: BatchNow) -> list[News]:
+def _of_batch(batch: BatchNow) -> list[Notification]:
     completed, failed = batch.counts.get("completed", 0), batch.counts.get("failed", 0)
     if not completed and not failed:
         return []
-    told = ", ".join(f"{count} {status}" for status, count in batch.counts.items() if count)
+    summary = ", ".join(f"{count} {status}" for status, count in batch.counts.items() if count)
     return [
-        News(
+        Notification(
             occasion=Occasion.FAILED if failed else Occasion.COMPLETED,
             title=f"{batch.name} is done{f', but {failed} failed' if failed else ''}",
-            body=f"{told[0].upper()}{told[1:]}.",
+            body=f"{summary[0].upper()}{summary[1:]}.",
             batch_id=batch.id,
         )
     ]
 
 
 class Notifier:
-    """`urls` are always told, of the occasions in `events`."""
+    """`urls` are always notified, of the occasions in `events`."""
 
     def __init__(self, urls: Sequence[str] = (), events: Collection[Occasion] = tuple(Occasion)) -> None:
         self._urls = tuple(urls)
         self._events = frozenset(events)
 
-    async def tell(self, news: News, urls_of_batch: Sequence[str] = ()) -> list[Failure]:
+    async def notify(self, notification: Notification, urls_of_batch: Sequence[str] = ()) -> list[Failure]:
         """Those who always want to know, and those who asked for this batch, whatever became of it."""
-        always = self._urls if news.occasion in self._events else ()
-        return await self.send(news.title, news.body, (*always, *(urls_of_batch if news.batch_id else ())))
+        always = self._urls if notification.occasion in self._events else ()
+        return await self.send(
+            notification.title, notification.body, (*always, *(urls_of_batch if notification.batch_id else ()))
+        )
 
     async def send(self, title: str, body: str, urls: Sequence[str]) -> list[Failure]:
         """Send to each URL, once; what could not be sent, and why. Takes seconds where nobody answers."""
@@ -175,8 +191,8 @@ def why_unusable(url: str) -> str | None:
     import apprise
 
     real = _real(url)
-    with _heard() as said:
-        return _not_understood(real, _reason(real, said)) if apprise.Apprise.instantiate(real) is None else None
+    with _captured_warnings() as warnings:
+        return _not_understood(real, _reason(real, warnings)) if apprise.Apprise.instantiate(real) is None else None
 
 
 def _real(url: str) -> str:
@@ -189,18 +205,18 @@ def _send(url: str, title: str, body: str) -> str | None:
     import apprise
 
     real = _real(url)
-    with _heard() as said:
+    with _captured_warnings() as warnings:
         try:
             service = apprise.Apprise.instantiate(real)
             if service is None:
-                return _not_understood(real, _reason(real, said))
+                return _not_understood(real, _reason(real, warnings))
             if service.notify(title=title, body=body):
                 return None
         except (
             Exception
-        ) as error:  # a plugin of a hundred may raise anything, and nobody must wait for its news in vain
-            said.append(type(error).__name__)
-        return _reason(real, said) or "The service did not say why."
+        ) as error:  # a plugin of a hundred may raise anything, and the others must be notified all the same
+            warnings.append(type(error).__name__)
+        return _reason(real, warnings) or "The service did not say why."
 
 
 def _not_understood(url: str, reason: str) -> str:
@@ -221,8 +237,8 @@ def _not_understood(url: str, reason: str) -> str:
     return "No service has this kind of URL. They are listed at https://github.com/caronc/apprise/wiki"
 
 
-def _reason(url: str, said: Sequence[str]) -> str:
-    return " ".join(dict.fromkeys(_scrubbed(each, url) for each in said)).strip()
+def _reason(url: str, warnings: Sequence[str]) -> str:
+    return " ".join(dict.fromkeys(_scrubbed(each, url) for each in warnings)).strip()
 
 
 def _scrubbed(text: str, url: str) -> str:
@@ -241,12 +257,12 @@ def _parts(url: str) -> set[str]:
     return {form for each in found for form in (each, unquote(each), quote(each, safe=""))} - {""}
 
 
-class _Ear(logging.Filter):
+class _LogCapture(logging.Filter):
     """Keeps what is logged in this thread from every log, because it repeats parts of URLs, and remembers it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[str] = []
+        self.warnings: list[str] = []
         self._thread = threading.get_ident()
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -254,19 +270,19 @@ class _Ear(logging.Filter):
             return True
         # its errors are about URLs that it does not understand; ours say that better
         if record.name == "apprise" and record.levelno == logging.WARNING:
-            self.said.append(record.getMessage())
+            self.warnings.append(record.getMessage())
         return False
 
 
 @contextmanager
-def _heard() -> Iterator[list[str]]:
+def _captured_warnings() -> Iterator[list[str]]:
     """What apprise says in this thread, and nowhere else."""
-    ear = _Ear()
+    capture = _LogCapture()
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for each in loggers:
-        each.addFilter(ear)
+        each.addFilter(capture)
     try:
-        yield ear.said
+        yield capture.warnings
     finally:
         for each in loggers:
-            each.removeFilter(ear)
+            each.removeFilter(capture)

@@ -11,19 +11,19 @@ from datetime import datetime
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.desk.notifications.notifier import BatchNow, Ended, News, Notifier, Watch
+from comfyrelay.desk.notifications.notifier import BatchNow, Ended, Notification, NotificationRules, Notifier
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.settlement import JobState
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.jobs.ends import Looked
+from comfyrelay.services.jobs.ends import EndedJobs
 
 __all__ = ["NotSent", "Notifications"]
 
 log = structlog.get_logger(__name__)
 
-# How long a desk that stops waits for what is still to be told.
-LAST_WORDS_SECONDS = 5.0
+# How long a desk that stops waits for what is still to be sent.
+FLUSH_SECONDS = 5.0
 MOST_REMEMBERED = 10
 
 
@@ -39,9 +39,9 @@ class NotSent:
 class Notifications:
     def __init__(self, notifier: Notifier) -> None:
         self._notifier = notifier
-        self._watch = Watch()
+        self._rules = NotificationRules()
         self._ended: list[str] = []
-        self._has_news = asyncio.Event()
+        self._has_ended = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self.not_sent: deque[NotSent] = deque(maxlen=MOST_REMEMBERED)
@@ -54,7 +54,7 @@ class Notifications:
             yield
         finally:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORDS_SECONDS):
+                async with asyncio.timeout(FLUSH_SECONDS):
                     await self._idle.wait()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -62,40 +62,40 @@ class Notifications:
     def job_ended(self, ended: Sequence[JobState]) -> None:
         self._ended += (each.id for each in ended)
         self._idle.clear()
-        self._has_news.set()
+        self._has_ended.set()
 
     async def _run(self, engine: Engine, user: User) -> None:
         while True:
-            await self._has_news.wait()
-            self._has_news.clear()
+            await self._has_ended.wait()
+            self._has_ended.clear()
             ended, self._ended = self._ended, []
             try:
                 await self._notify(engine, user, ended)
             except Exception:
-                # the next end is told all the same
-                log.exception("desk.not_told")
+                # the next end is notified all the same
+                log.exception("desk.notifying_failed")
             if not self._ended:
                 self._idle.set()
 
     async def _notify(self, engine: Engine, user: User, job_ids: Sequence[str]) -> None:
-        seen = await engine.jobs.ends.look(user.tenant_id, user.id, job_ids)
-        # after the look, so that nothing that it saw ended later than this
-        seen_at = utc_now()
-        for job in _worth_a_look(seen.jobs):
-            batch = seen.batches.get(job.batch_id or "")
+        ended = await engine.jobs.ends.read(user.tenant_id, user.id, job_ids)
+        # after the read, so that nothing that it found ended later than this
+        read_at = utc_now()
+        for job in _notifiable(ended.jobs):
+            batch = ended.batches.get(job.batch_id or "")
             now = BatchNow(id=batch.id, name=_name(batch.label, batch.id), counts=batch.counts) if batch else None
-            for news in self._watch.ended(_ended(job), now, active=seen.active, seen_at=seen_at):
-                await self._send(news, seen)
+            for notification in self._rules.of_end(_ended(job), now, active=ended.active, read_at=read_at):
+                await self._send(notification, ended)
 
-    async def _send(self, news: News, seen: Looked) -> None:
-        urls = seen.batches[news.batch_id].notify_urls if news.batch_id else ()
-        for failure in await self._notifier.tell(news, urls):
+    async def _send(self, notification: Notification, ended: EndedJobs) -> None:
+        urls = ended.batches[notification.batch_id].notify_urls if notification.batch_id else ()
+        for failure in await self._notifier.notify(notification, urls):
             self.not_sent.append(NotSent(at=utc_now(), url=failure.url, why=failure.why))
-            log.warning("desk.notification_not_sent", url=failure.url, why=failure.why, about=news.title)
+            log.warning("desk.notification_not_sent", url=failure.url, why=failure.why, about=notification.title)
 
 
-def _worth_a_look(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Of items of one batch that ended together only the last: a batch is told of as a whole."""
+def _notifiable(jobs: Sequence[Job]) -> Iterator[Job]:
+    """Of items of one batch that ended together only the last: a batch is notified of as a whole."""
     last = {each.batch_id: each.id for each in jobs}
     return (each for each in jobs if each.batch_id is None or last[each.batch_id] == each.id)
 

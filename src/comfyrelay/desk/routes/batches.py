@@ -15,8 +15,7 @@ from comfyrelay.desk.batches.folders import inputs_in
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.ids import digest, new_id
-from comfyrelay.domain.presets import Applied, apply_preset
-from comfyrelay.domain.properties import Property
+from comfyrelay.domain.properties import AppliedPreset, Property, apply_preset
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import InvalidInput
@@ -29,7 +28,8 @@ from comfyrelay.server.user.batches import batch_body
 from comfyrelay.server.user.job_models import BatchBody, Key, Priority, Slug
 from comfyrelay.server.user.models import Id
 from comfyrelay.services.jobs.batches import BatchRequest
-from comfyrelay.services.jobs.submit import Item, Target
+from comfyrelay.services.jobs.requests import Item
+from comfyrelay.services.jobs.resolve import Target
 
 __all__ = ["router"]
 
@@ -89,7 +89,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
         if known is not None:
             return Answer(data=batch_body(known), message="Submitted before.")
     effect_id = (await engine.catalogue.effects.get(body.effect_slug)).effect.id if body.effect_slug else None
-    target = await engine.jobs.submit.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
+    target = await engine.jobs.resolve.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
     folder = folder_name(body.output_folder) if body.output_folder else None
     await asyncio.to_thread(_check_urls, body.notify_urls)
     is_script = target.workflow.kind == WorkflowKind.SCRIPT
@@ -199,12 +199,12 @@ def _plan(body: NewDeskBatch, target: Target, given: Mapping[str, Any]) -> SeedP
     return plan if limit is None else SeedPlan(mode=wanted.mode, start=wanted.start, largest=min(limit, plan.largest))
 
 
-async def _preset(body: NewDeskBatch, target: Target, context: Context, user: User) -> Applied:
+async def _preset(body: NewDeskBatch, target: Target, context: Context, user: User) -> AppliedPreset:
     kept = (await context.engine.catalogue.presets.named(user.tenant_id, body.preset)).settings if body.preset else {}
     return apply_preset(kept, target.properties)
 
 
 async def _kept(inputs: Sequence[Path | str | None], context: Context, user: User) -> dict[Path | str, str]:
     """Files of the input folder, copied to where jobs find them; somebody may change them while the batch waits."""
-    taken = await context.engine.jobs.uploads.take(user, [each for each in inputs if isinstance(each, Path)])
+    taken = await context.engine.jobs.uploads.copy_in(user, [each for each in inputs if isinstance(each, Path)])
     return {each: each if isinstance(each, str) else taken[each] for each in inputs if each is not None}

@@ -11,9 +11,8 @@ from fastapi.responses import FileResponse
 from comfyrelay.desk.batches.run_files import RunFile, files_of
 from comfyrelay.desk.examples import sample_picture
 from comfyrelay.desk.state import DeskState
-from comfyrelay.domain.fleets import WorkerState
 from comfyrelay.domain.records.jobs import Unit
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.states import JobStatus, WorkerState
 from comfyrelay.errors import NotFound
 from comfyrelay.server.base.answers import Answer, Body
 from comfyrelay.server.base.auth import CurrentUser

@@ -2,8 +2,7 @@
 
 from fastapi import status
 
-from comfyrelay.domain.fleets import WorkerState
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.states import Stage, WorkerState
 from comfyrelay.server.admin.models import (
     Deleted,
     FleetBody,

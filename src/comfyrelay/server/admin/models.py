@@ -6,9 +6,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from comfyrelay.domain.capabilities import Fit
-from comfyrelay.domain.fleets import WorkerState
 from comfyrelay.domain.properties import PropertyType
-from comfyrelay.domain.states import DispatchStatus, Provider, Stage
+from comfyrelay.domain.states import DispatchStatus, Provider, Stage, WorkerState
 from comfyrelay.domain.waiting import Reason
 from comfyrelay.server.admin.types import Extension, MediaType, Patch, Slug, Unchanging
 from comfyrelay.server.base.answers import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, Body, Page, example

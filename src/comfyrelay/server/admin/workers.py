@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from comfyrelay.domain.fleets import WorkerState
 from comfyrelay.domain.records.fleet import AuditRecord, ListedWorker
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.states import Stage, WorkerState
 from comfyrelay.server.admin.models import AuditBody, BlockBody, RotatedToken, WorkerBody, WorkerSummary
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.admin.types import AnyId, TextCursor, WorkerId, plain_json

@@ -71,7 +71,7 @@ class Metrics:
             (name, "to_queue"): each.submission_seconds for name, each in figures.pools.items()
         }
         if figures.up[self._engine.databases.central.name]:
-            ages |= {(name, "to_pool"): figures.letter_seconds.get(name, 0.0) for name in self._engine.databases.pools}
+            ages |= {(name, "to_pool"): figures.outbox_seconds.get(name, 0.0) for name in self._engine.databases.pools}
         _set_all(self._outbox, ages)
 
     def _gauge(self, name: str, about: str, *labels: str) -> Gauge:

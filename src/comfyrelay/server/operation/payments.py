@@ -90,7 +90,7 @@ async def payment(request: Request, context: ContextOf, x_signature: Annotated[s
         paid = PaymentSucceeded.model_validate_json(body)
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_url=False, include_context=False)) from None
-    await payments.take(
+    await payments.credit(
         Payment(
             event_id=paid.event_id,
             amount=paid.amount,

@@ -15,7 +15,7 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.job_models import BatchBody, Move, NewBatchBody, Pause, Retry, told_of_move
 from comfyrelay.server.user.models import Cursor, IdInPath
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
-from comfyrelay.services.jobs.submit import Item, chosen_stage
+from comfyrelay.services.jobs.requests import Item, chosen_stage
 
 __all__ = ["batch_body", "router"]
 
@@ -113,7 +113,7 @@ async def again(
     batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Retry | None, Body()] = None
 ) -> Answer[BatchBody]:
     """All items once more, however they ended, as a new batch."""
-    state = await context.engine.jobs.batches.again(user.tenant_id, batch_id, new_seeds=(body or Retry()).new_seeds)
+    state = await context.engine.jobs.batches.run_again(user.tenant_id, batch_id, new_seeds=(body or Retry()).new_seeds)
     return Answer(data=batch_body(state), message="Submitted.")
 
 

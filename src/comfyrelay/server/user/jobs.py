@@ -27,7 +27,7 @@ from comfyrelay.server.user.job_models import (
 )
 from comfyrelay.server.user.models import ID, Cursor, Deleted, IdInPath
 from comfyrelay.services.jobs.bulk import BulkFilter
-from comfyrelay.services.jobs.submit import Item, JobRequest, chosen_stage
+from comfyrelay.services.jobs.requests import Item, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views import JobView
 
 __all__ = ["router"]

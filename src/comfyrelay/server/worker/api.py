@@ -229,7 +229,7 @@ async def _settled(context: Context, worker: Worker, body: VerdictBody, *, verb:
         about=body.about,
         **what,
     )
-    # the verdict stands once the queue has it; the tenant pool is told behind the answer
+    # the decision stands once the queue has it; the tenant pool is updated behind the answer
     settlement = await context.engine.queue.settle.report(report, wait_for_tenant=False)
     return Answer(data=Settled(status=settlement.status), message=f"The job is {settlement.status}.")
 

@@ -34,7 +34,7 @@ class Payments:
         if (problem := signature_problem(signature, body, secret=self._secret, now=now)) is not None:
             raise Unauthorized(problem)
 
-    async def take(self, payment: Payment) -> str:
+    async def credit(self, payment: Payment) -> str:
         """Credit a payment, once per event id; returns the tenant's id."""
 
         async def work(tx: Tx) -> PaymentEvent:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from comfyrelay.domain.states import Stage
-from comfyrelay.services.catalogue.effect_assets import EffectAssets
+from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.effects import Effects
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.library import Library
@@ -19,7 +19,7 @@ __all__ = ["Catalogue"]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Catalogue:
     graphs: Graphs
-    assets: EffectAssets
+    assets: Assets
     workflows: Workflows
     effects: Effects
     library: Library
@@ -30,7 +30,7 @@ class Catalogue:
     def over(cls, ground: Ground) -> Self:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         graphs = Graphs(objects)
-        assets = EffectAssets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
+        assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
         default_fleet = (Stage(settings.stage), settings.default_fleet) if settings.default_fleet else None
         workflows = Workflows(databases, graphs, assets, default_fleet=default_fleet)
         return cls(

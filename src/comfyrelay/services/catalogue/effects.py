@@ -7,8 +7,8 @@ from typing import Any
 from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.checks import under
-from comfyrelay.services.catalogue.effect_assets import EffectAssets
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.steps import Step
@@ -25,7 +25,7 @@ class EffectView:
 
 
 class Effects:
-    def __init__(self, databases: Databases, assets: EffectAssets) -> None:
+    def __init__(self, databases: Databases, assets: Assets) -> None:
         self._databases = databases
         self._assets = assets
 

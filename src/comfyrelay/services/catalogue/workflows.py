@@ -12,8 +12,8 @@ from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.records.fleet import Equipped
 from comfyrelay.domain.states import Provider, Stage, WorkflowKind
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
+from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.checks import check_output_node, read_properties
-from comfyrelay.services.catalogue.effect_assets import EffectAssets
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
@@ -63,7 +63,7 @@ class Workflows:
         self,
         databases: Databases,
         graphs: Graphs,
-        assets: EffectAssets,
+        assets: Assets,
         *,
         default_fleet: tuple[Stage, str] | None = None,
     ) -> None:

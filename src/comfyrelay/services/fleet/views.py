@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from comfyrelay.domain.fleets import WorkerState
 from comfyrelay.domain.records.fleet import BlockedHash, Fleet, ListedWorker
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.states import Stage, WorkerState
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed

@@ -131,9 +131,9 @@ class Workers:
         await self._change(worker_id, "rotate_token", by=by, token_hash=hash_of(token))
         return token
 
-    async def seen(self, worker_ids: Sequence[str]) -> None:
+    async def record_seen(self, worker_ids: Sequence[str]) -> None:
         if worker_ids:
-            await self._databases.central.run(Step.WORKER, lambda tx: workers.seen(tx, worker_ids))
+            await self._databases.central.run(Step.WORKER, lambda tx: workers.record_seen(tx, worker_ids))
 
     async def release(self, worker_id: str, *, reason: str) -> int:
         """Requeue every lease the worker holds, without penalty; returns how many there were."""

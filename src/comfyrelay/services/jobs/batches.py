@@ -5,17 +5,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from comfyrelay.domain.ids import digest, new_id
-from comfyrelay.domain.pace import NEWEST, expected_seconds
-from comfyrelay.domain.records.jobs import Batch, Job, NewJob
+from comfyrelay.domain.records.jobs import Batch, NewJob
 from comfyrelay.domain.states import JobStatus, Stage
+from comfyrelay.domain.waiting import NEWEST_DONE, expected_seconds
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.submit import Item, JobRequest, Submit, check_texts, copy_of
+from comfyrelay.services.jobs import rerun
+from comfyrelay.services.jobs.accept import Acceptance, Accepted
+from comfyrelay.services.jobs.requests import Item, JobRequest, check_texts
+from comfyrelay.services.jobs.resolve import Resolver
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Database, Tx
-from comfyrelay.store.outbox import Submission
-from comfyrelay.store.tenant import jobs, ledger, media
+from comfyrelay.store.tenant import jobs, media
 
 MOST_ITEMS = 10_000
 
@@ -62,9 +63,10 @@ class BatchState:
 
 
 class Batches:
-    def __init__(self, databases: Databases, submit: Submit) -> None:
+    def __init__(self, databases: Databases, resolve: Resolver, accept: Acceptance) -> None:
         self._databases = databases
-        self._submit = submit
+        self._resolve = resolve
+        self._accept = accept
 
     async def submit(self, request: BatchRequest) -> BatchState:
         """Accept all items or none, with a constant number of statements in each database."""
@@ -101,12 +103,11 @@ class Batches:
         batch_id = new_id()
         new = await self._new_jobs(pool, request, batch_id, request_digest)
 
-        async def work(tx: Tx) -> tuple[Batch, Sequence[Job], Submission | None]:
-            await ledger.lock_wallet(tx, request.tenant_id)
+        async def work(tx: Tx) -> tuple[Batch, Accepted | None]:
             known = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
             if known is not None:
-                return known, [], None
-            await self._submit.guard_concurrency(tx, request.tenant_id, request.user_id)
+                return known, None
+            await self._accept.check_limit(tx, request.tenant_id, request.user_id)
             batch = await media.create_batch(
                 tx,
                 id=batch_id,
@@ -117,29 +118,24 @@ class Batches:
                 request_digest=request_digest,
                 notify_urls=list(request.notify_urls) or None,
             )
-            made, submission = await self._submit.write(tx, new)
-            return batch, made, submission
+            return batch, await self._accept.write(tx, new)
 
-        batch, made, submission = await pool.run(Step.SUBMIT_JOB, work)
-        if submission is not None:
-            await self._submit.enqueue(pool, made, submission)
-        return batch, submission is not None
+        return await self._accept.run(pool, request.tenant_id, work)
 
     async def _new_jobs(
         self, pool: Database, request: BatchRequest, batch_id: str, request_digest: str
     ) -> list[NewJob]:
-        target = await self._submit.target(
+        target = await self._resolve.target(
             request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
         )
-        found = await self._submit.media(pool, request.tenant_id, request.items, target)
+        found = await self._resolve.media(pool, request.tenant_id, request.items, target)
         new = []
         for number, item in enumerate(request.items):
             try:
                 new.append(
-                    self._submit.new_job(
+                    self._resolve.job(
                         _job_request(request, item, number),
                         target,
-                        item,
                         found,
                         request_digest=request_digest,
                         batch_id=batch_id,
@@ -166,21 +162,20 @@ class Batches:
             page = listed(found, lambda each: each.id, limit=limit)
             return page.holding(await _states(tx, tenant_id, page.items))
 
-    async def again(self, tenant_id: str, batch_id: str, *, new_seeds: bool) -> BatchState:
+    async def run_again(self, tenant_id: str, batch_id: str, *, new_seeds: bool) -> BatchState:
         """All items of a batch once more, however they ended, as a new batch."""
         pool = await self._databases.pool_of(tenant_id)
         new_batch_id = new_id()
 
-        async def work(tx: Tx) -> tuple[Batch, Sequence[Job], Submission]:
-            await ledger.lock_wallet(tx, tenant_id)
+        async def work(tx: Tx) -> tuple[Batch, Accepted]:
             before = await media.batch(tx, tenant_id, id_=batch_id)
             if before is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
             old = await jobs.newest_in_batch(tx, tenant_id, batch_id)
             if not old:
                 raise Conflict("Nothing of this batch is left that could be run again.")
-            await self._submit.guard_concurrency(tx, tenant_id, old[0].user_id)
-            payloads = await self._submit.payloads_again(tx, old, new_seeds=new_seeds)
+            await self._accept.check_limit(tx, tenant_id, old[0].user_id)
+            new = await rerun.batch_copies(tx, old, batch_id=new_batch_id, new_seeds=new_seeds)
             key = f"again:{new_batch_id}"
             batch = await media.create_batch(
                 tx,
@@ -192,36 +187,28 @@ class Batches:
                 request_digest=key,
                 notify_urls=before.notify_urls,
             )
-            new = [
-                copy_of(each, payloads[each.id], idempotency_key=f"batch:{key}:{each.item_no}", batch_id=batch.id)
-                for each in old
-            ]
-            made, submission = await self._submit.write(tx, new)
-            return batch, made, submission
+            return batch, await self._accept.write(tx, new)
 
-        batch, made, submission = await pool.run(Step.SUBMIT_JOB, work)
-        await self._submit.enqueue(pool, made, submission)
+        batch, _ = await self._accept.run(pool, tenant_id, work)
         return await self.state(tenant_id, batch.id)
 
     async def retry_failed(self, tenant_id: str, batch_id: str, *, new_seeds: bool = False) -> int:
         """New jobs for the items whose newest try failed; returns how many."""
         pool = await self._databases.pool_of(tenant_id)
 
-        async def work(tx: Tx) -> tuple[Sequence[Job], Submission | None]:
-            await ledger.lock_wallet(tx, tenant_id)
+        async def work(tx: Tx) -> tuple[int, Accepted | None]:
             if await media.batch(tx, tenant_id, id_=batch_id) is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
             newest = await jobs.newest_in_batch(tx, tenant_id, batch_id)
-            failed = [each for each in newest if each.status == JobStatus.FAILED]
+            failed = [job for job in newest if job.status == JobStatus.FAILED]
             if not failed:
-                return [], None
-            await self._submit.guard_concurrency(tx, tenant_id, failed[0].user_id, batch_id=batch_id)
-            return await self._submit.write_retries(tx, failed, new_seeds=new_seeds)
+                return 0, None
+            await self._accept.check_limit(tx, tenant_id, failed[0].user_id, batch_id=batch_id)
+            accepted = await self._accept.write(tx, await rerun.retries(tx, failed, new_seeds=new_seeds))
+            return len(accepted.jobs), accepted
 
-        made, submission = await pool.run(Step.SUBMIT_JOB, work)
-        if submission is not None:
-            await self._submit.enqueue(pool, made, submission)
-        return len(made)
+        made, _ = await self._accept.run(pool, tenant_id, work)
+        return made
 
 
 async def _states(tx: Tx, tenant_id: str, batches: Sequence[Batch]) -> list[BatchState]:
@@ -248,7 +235,7 @@ async def _expected(tx: Tx, tenant_id: str, counts: Mapping[str, Mapping[str, in
     }
     if not going:
         return {}
-    done, now = await jobs.newest_done(tx, tenant_id, list(going), limit=NEWEST)
+    done, now = await jobs.newest_done(tx, tenant_id, list(going), limit=NEWEST_DONE)
     return {
         id_: expected_seconds(done.get(id_, ()), queued=queued, processing=processing, now=now)
         for id_, (queued, processing) in going.items()

@@ -7,15 +7,15 @@ from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.tenant import jobs, media
 
-__all__ = ["BatchEnds", "Ends", "Looked"]
+__all__ = ["BatchOutcome", "EndedJobs", "Ends"]
 
 # A batch that is canceled ends all at once.
 JOBS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BatchEnds:
-    """A batch, its items by status (a retried one as its newest try), and who asked to be told of its end."""
+class BatchOutcome:
+    """A batch, its items by status (a retried one as its newest try), and who asked to be notified of its end."""
 
     id: str
     label: str | None
@@ -24,11 +24,11 @@ class BatchEnds:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Looked:
+class EndedJobs:
     """`jobs` in the order in which they ended; `active` counts what is queued or runs, a batch as one."""
 
     jobs: Sequence[Job]
-    batches: Mapping[str, BatchEnds]
+    batches: Mapping[str, BatchOutcome]
     active: int
 
 
@@ -36,8 +36,8 @@ class Ends:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
-    async def look(self, tenant_id: str, user_id: str, job_ids: Iterable[str]) -> Looked:
-        """Of jobs that were deleted meanwhile nothing is told."""
+    async def read(self, tenant_id: str, user_id: str, job_ids: Iterable[str]) -> EndedJobs:
+        """Jobs that were deleted meanwhile are left out."""
         wanted = list(job_ids)
         found: list[Job] = []
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
@@ -47,10 +47,10 @@ class Ends:
             counts = await jobs.count_in_batches(tx, tenant_id, ids) if ids else {}
             batches = await media.batches_of(tx, tenant_id, ids) if ids else []
             active = await jobs.count_active(tx, tenant_id, user_id)
-        return Looked(
+        return EndedJobs(
             jobs=sorted(found, key=lambda each: each.completed_at or each.created_at),
             batches={
-                each.id: BatchEnds(
+                each.id: BatchOutcome(
                     id=each.id, label=each.label, counts=counts.get(each.id, {}), notify_urls=each.notify_urls or ()
                 )
                 for each in batches

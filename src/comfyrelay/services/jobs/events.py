@@ -1,7 +1,7 @@
 """Following jobs: their events as they are written, and their progress, for any number of followers.
 
 Each pool is asked once a second for everything that is new to all who follow jobs of it, and at once when this process
-has told it something. A follower costs no query of its own.
+has applied updates to it. A follower costs no query of its own.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import dispatches
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import history
-from comfyrelay.store.tenant.history import Seen
+from comfyrelay.store.tenant.history import Position
 
-__all__ = ["Events", "News"]
+__all__ = ["Changes", "Events"]
 
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
-# Between two looks, however much this process has to tell.
+# Between two reads, however many updates this process applies.
 SHORTEST_PAUSE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class News:
-    """What a follower hears: events that were written, or how far the job is. With neither: still nothing."""
+class Changes:
+    """What is new to a follower: events that were written, or how far the job is. With neither: still nothing."""
 
     events: tuple[Event, ...] = ()
     progress: Any = None
@@ -49,30 +49,30 @@ class _Follower:
     events: list[Event] = field(default_factory=list)
     # Only the newest counts, and a follower that reads slowly misses the others.
     progress: Any = None
-    told_progress: Any = None
-    has_news: asyncio.Event = field(default_factory=asyncio.Event)
+    last_progress: Any = None
+    has_changes: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_over(self) -> bool:
         return self.status in TERMINAL_JOB
 
-    def hear(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         self.seq = event.seq
         self.status = event.data.get("status", self.status)
         self.events.append(event)
-        self.has_news.set()
+        self.has_changes.set()
 
-    def hear_progress(self, progress: Any) -> None:
-        if progress is not None and progress != self.told_progress:
-            self.progress = self.told_progress = progress
-            self.has_news.set()
+    def set_progress(self, progress: Any) -> None:
+        if progress is not None and progress != self.last_progress:
+            self.progress = self.last_progress = progress
+            self.has_changes.set()
 
-    def take(self) -> News:
-        self.has_news.clear()
-        news = News(events=tuple(self.events), progress=self.progress)
+    def drain(self) -> Changes:
+        self.has_changes.clear()
+        changes = Changes(events=tuple(self.events), progress=self.progress)
         self.events.clear()
         self.progress = None
-        return news
+        return changes
 
 
 def _follower(job: Job, after_seq: int) -> _Follower:
@@ -90,54 +90,54 @@ class Events:
     def __init__(self, databases: Databases, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._databases = databases
         self._tick_seconds = tick_seconds
-        self._watches: dict[str, _Watch] = {}
+        self._readers: dict[str, _PoolReader] = {}
         self._is_closed = False
 
-    async def follow(self, job: Job, *, after_seq: int, quiet_seconds: float) -> AsyncGenerator[News, None]:
+    async def follow(self, job: Job, *, after_seq: int, quiet_seconds: float) -> AsyncGenerator[Changes, None]:
         """What happened to a job after `after_seq`, then what happens, up to its end.
 
-        Empty news come when nothing was heard for `quiet_seconds`.
+        Empty changes come when nothing happened for `quiet_seconds`.
         """
         if self._is_closed:
             return
         follower = _follower(job, after_seq)
         if follower.is_over:
             return
-        watch = self._watch(await self._databases.pool_name_of(job.tenant_id))
-        watch.add(follower)
+        reader = self._reader_of(await self._databases.pool_name_of(job.tenant_id))
+        reader.add(follower)
         try:
             while not self._is_closed:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(quiet_seconds):
-                        await follower.has_news.wait()
-                yield follower.take()
+                        await follower.has_changes.wait()
+                yield follower.drain()
                 if follower.is_over and not follower.events:
                     return
         finally:
-            watch.remove(follower)
+            reader.remove(follower)
 
-    def told(self, pool: str, entries: Iterable[OutboxEntry]) -> None:
-        """This process has told a pool something: look at once, if somebody follows one of the jobs."""
-        watch = self._watches.get(pool)
-        if watch is not None and watch.size:
-            watch.hint({message.job_id for entry in entries for message in entry.updates})
+    def wake(self, pool: str, entries: Iterable[OutboxEntry]) -> None:
+        """A pool got updates from this process: read its events at once, if somebody follows one of the jobs."""
+        reader = self._readers.get(pool)
+        if reader is not None and reader.size:
+            reader.wake({update.job_id for entry in entries for update in entry.updates})
 
     @property
     def followers(self) -> int:
-        return sum(each.size for each in self._watches.values())
+        return sum(each.size for each in self._readers.values())
 
     def close(self) -> None:
         """End all that is followed."""
         self._is_closed = True
-        for each in self._watches.values():
+        for each in self._readers.values():
             each.close()
 
-    def _watch(self, pool: str) -> "_Watch":
-        return self._watches.setdefault(pool, _Watch(self._databases, pool, tick_seconds=self._tick_seconds))
+    def _reader_of(self, pool: str) -> "_PoolReader":
+        return self._readers.setdefault(pool, _PoolReader(self._databases, pool, tick_seconds=self._tick_seconds))
 
 
-class _Watch:
-    """Everybody who follows a job of one pool, and the one who looks for all of them."""
+class _PoolReader:
+    """Reads the events of one pool for everybody who follows a job of it."""
 
     def __init__(self, databases: Databases, pool: str, *, tick_seconds: float) -> None:
         self._databases = databases
@@ -146,7 +146,7 @@ class _Watch:
         self._followers: defaultdict[str, set[_Follower]] = defaultdict(set)
         self._hint = Hint()
         self._task: asyncio.Task[None] | None = None
-        self._looked_at_progress = 0.0
+        self._progress_read_at = 0.0
 
     @property
     def size(self) -> int:
@@ -163,7 +163,7 @@ class _Watch:
         if not self._followers[follower.job_id]:
             del self._followers[follower.job_id]
 
-    def hint(self, job_ids: set[str]) -> None:
+    def wake(self, job_ids: set[str]) -> None:
         if not job_ids.isdisjoint(self._followers):
             self._hint.give()
 
@@ -171,46 +171,48 @@ class _Watch:
         if self._task is not None:
             self._task.cancel()
         for each in self._all():
-            each.has_news.set()
+            each.has_changes.set()
 
     def _all(self) -> list[_Follower]:
-        return [each for group in self._followers.values() for each in group]
+        return [follower for group in self._followers.values() for follower in group]
 
     async def _run(self) -> None:
         while self._followers:
             await self._hint.wait(self._tick_seconds)
             try:
-                await self._look_once()
+                await self._read()
             except Exception:
-                # whoever follows hears of it later: the next look finds everything
+                # whoever follows gets it later: the next read finds everything
                 log.warning("events.failed", pool=self._pool, exc_info=True)
             await asyncio.sleep(min(SHORTEST_PAUSE_SECONDS, self._tick_seconds))
 
-    async def _look_once(self) -> None:
+    async def _read(self) -> None:
         following = [each for each in self._all() if not each.is_over]
         if not following:
             return
-        least: dict[str, Seen] = {}
-        for each in following:
-            seen = least.get(each.job_id)
-            if seen is None or each.seq < seen.seq:
-                least[each.job_id] = Seen(tenant_id=each.tenant_id, job_id=each.job_id, seq=each.seq)
+        positions: dict[str, Position] = {}
+        for follower in following:
+            position = positions.get(follower.job_id)
+            if position is None or follower.seq < position.seq:
+                positions[follower.job_id] = Position(
+                    tenant_id=follower.tenant_id, job_id=follower.job_id, seq=follower.seq
+                )
         with self._databases.watched(self._pool):
             async with self._databases.pool(self._pool).read() as tx:
-                found = await history.events_after(tx, least.values())
+                found = await history.events_after(tx, positions.values())
         for event in found:
-            for each in self._followers.get(event.job_id, ()):
-                if event.seq > each.seq and not each.is_over:
-                    each.hear(event)
-        await self._look_at_progress(following)
+            for follower in self._followers.get(event.job_id, ()):
+                if event.seq > follower.seq and not follower.is_over:
+                    follower.add(event)
+        await self._read_progress(following)
 
-    async def _look_at_progress(self, following: Iterable[_Follower]) -> None:
+    async def _read_progress(self, following: Iterable[_Follower]) -> None:
         running = [each for each in following if each.status == JobStatus.PROCESSING]
         now = asyncio.get_running_loop().time()
-        if not running or now - self._looked_at_progress < self._tick_seconds:
+        if not running or now - self._progress_read_at < self._tick_seconds:
             return
-        self._looked_at_progress = now
+        self._progress_read_at = now
         async with self._databases.central.read() as tx:
             found = await dispatches.progress_of(tx, {(each.tenant_id, each.job_id) for each in running})
-        for each in running:
-            each.hear_progress(found.get(each.job_id))
+        for follower in running:
+            follower.set_progress(found.get(follower.job_id))

@@ -48,7 +48,7 @@ class Removals:
     async def job(self, tenant_id: str, job_id: str) -> None:
         """Remove a job that has ended, with its history and its output. What it cost stays in the ledger."""
         # leases that ended without a result may have left something, too
-        left = [each.path async for each in self._objects.list(f"tenants/{tenant_id}/ai-jobs/{job_id}")]
+        leftovers = [each.path async for each in self._objects.list(f"tenants/{tenant_id}/ai-jobs/{job_id}")]
 
         async def work(tx: Tx) -> list[Removal]:
             await ledger.lock_wallet(tx, tenant_id)
@@ -58,7 +58,7 @@ class Removals:
             if job.status not in TERMINAL_JOB:
                 raise Conflict(f"Only a job that has ended can be deleted; this one is {job.status}.")
             named = [job.output_file_id] if job.output_file_id else []
-            removed = await _remove_files(tx, tenant_id, named, left=left)
+            removed = await _remove_files(tx, tenant_id, named, leftovers=leftovers)
             await removals.remove_job(tx, tenant_id, job_id)
             return removed
 
@@ -84,7 +84,7 @@ class Removals:
             await self._remove_objects(pool, removed)
         except Exception:
             # the rows are gone, which is what the caller was promised; the objects are noted
-            log.warning("removal.left_for_later", pool=pool.name, objects=len(removed), exc_info=True)
+            log.warning("removal.postponed", pool=pool.name, objects=len(removed), exc_info=True)
 
     async def _remove_objects(self, pool: Database, found: Sequence[Removal]) -> None:
         if found:
@@ -93,7 +93,7 @@ class Removals:
 
 
 async def _remove_files(
-    tx: Tx, tenant_id: str, file_ids: Sequence[str], *, video_id: str | None = None, left: Iterable[str] = ()
+    tx: Tx, tenant_id: str, file_ids: Sequence[str], *, video_id: str | None = None, leftovers: Iterable[str] = ()
 ) -> list[Removal]:
     found = await media.files_of(tx, tenant_id, file_ids)
     kept = await removals.keep(tx, found, beside=video_id)
@@ -103,5 +103,5 @@ async def _remove_files(
     if video_id is not None:
         await removals.remove_video(tx, tenant_id, video_id)
     staying = {each.path for each in found.values() if each.id in kept}
-    paths = {*left, *(each.path for each in going)} - staying
+    paths = {*leftovers, *(each.path for each in going)} - staying
     return await removals.remove_files(tx, tenant_id, [each.id for each in going], paths)

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,12 +23,10 @@ from comfyrelay.store.tenant import media
 
 __all__ = ["Upload", "Uploads"]
 
-MEDIA_TYPES = ("image/", "video/", "audio/")
 PIECE_BYTES = 1024 * 1024
 # Files that are copied: how many are known of in one transaction, and how many are on their way at once.
-TAKEN_TOGETHER = 200
+GROUP_SIZE = 200
 COPIED_AT_ONCE = 8
-_EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +72,7 @@ class Uploads:
         pool = await self._databases.pool_of(user.tenant_id)
         return {each.id: each.original_filename or "" for each in await self._files(pool, user, file_ids)}
 
-    async def take(self, user: User, sources: Sequence[Path]) -> dict[Path, str]:
+    async def copy_in(self, user: User, sources: Sequence[Path]) -> dict[Path, str]:
         """Files of this machine, copied to where jobs find them; their ids. One that is refused is so before any is
         copied."""
         announced = await asyncio.to_thread(lambda: [_announced(each) for each in sources])
@@ -83,11 +80,11 @@ class Uploads:
             check_upload(each, max_bytes=self._max_bytes)
         rows = {source: self._row(user, new) for source, new in zip(sources, announced, strict=True)}
         pool = await self._databases.pool_of(user.tenant_id)
-        for start in range(0, len(rows), TAKEN_TOGETHER):
-            await self._take_some(pool, dict([*rows.items()][start : start + TAKEN_TOGETHER]))
+        for start in range(0, len(rows), GROUP_SIZE):
+            await self._copy_group(pool, dict([*rows.items()][start : start + GROUP_SIZE]))
         return {source: row["id"] for source, row in rows.items()}
 
-    async def _take_some(self, pool: Database, rows: Mapping[Path, dict[str, Any]]) -> None:
+    async def _copy_group(self, pool: Database, rows: Mapping[Path, dict[str, Any]]) -> None:
         new = list(rows.values())
         try:
             await self._copy_all(rows)
@@ -171,8 +168,8 @@ class Uploads:
         if stat is None:
             raise InvalidInput(errors={"original_file_id": "This file has not been uploaded yet."})
         if file.size is not None and stat.size != file.size:
-            told = f"This file has {stat.size} bytes, not {file.size}: upload it again."
-            raise InvalidInput(errors={"original_file_id": told})
+            text = f"This file has {stat.size} bytes, not {file.size}: upload it again."
+            raise InvalidInput(errors={"original_file_id": text})
 
     async def _check_effect(self, new: NewUpload) -> None:
         """Better now than after an upload of an hour."""

@@ -35,7 +35,7 @@ class Figures:
     queues: Sequence[Queue] = ()
     leased: Sequence[Leased] = ()
     suspects: int = 0
-    letter_seconds: Mapping[str, float] = field(default_factory=dict)
+    outbox_seconds: Mapping[str, float] = field(default_factory=dict)
     pools: Mapping[str, PoolFigures] = field(default_factory=dict)
 
 
@@ -44,7 +44,7 @@ class _Central:
     queues: Sequence[Queue]
     leased: Sequence[Leased]
     suspects: int
-    letter_seconds: Mapping[str, float]
+    outbox_seconds: Mapping[str, float]
 
 
 class Measures:
@@ -76,7 +76,7 @@ class Measures:
             queues=central.queues,
             leased=central.leased,
             suspects=central.suspects,
-            letter_seconds=central.letter_seconds,
+            outbox_seconds=central.outbox_seconds,
             pools=found,
         )
 
@@ -87,7 +87,7 @@ class Measures:
                     queues=await measures.queues(tx),
                     leased=await measures.leased(tx),
                     suspects=await measures.suspects(tx, blocked_workers=SEVERAL_WORKERS),
-                    letter_seconds=await measures.letter_ages(tx),
+                    outbox_seconds=await measures.entry_ages(tx),
                 )
         except PoolUnavailable:
             return None

@@ -1,6 +1,6 @@
-"""The reconciler compares queue, jobs and ledger, reports every disagreement, and on request mends it.
+"""The reconciler compares queue, jobs and ledger, reports every disagreement, and on request repairs it.
 
-Work goes on while it looks, so what it finds it looks at a second time, and only what is still there counts.
+Work goes on meanwhile, so what is found is checked a second time, and only what is still there counts.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 
 from comfyrelay.domain import lifecycle
-from comfyrelay.domain.agreement import Finding, JobFacts, Kind, disagreements
+from comfyrelay.domain.consistency import Finding, JobFacts, Kind, disagreements
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.records.accounts import Transaction
 from comfyrelay.domain.records.jobs import Job
@@ -39,6 +39,7 @@ log = structlog.get_logger(__name__)
 PAGE = 500
 # Steps older than this are not "under way" any more, they are stuck.
 STUCK_SECONDS = 60.0
+REPAIRED = "Repaired by reconcile."
 
 _EVENT_TYPES = {
     DispatchStatus.QUEUED: JobEventType.REQUEUED,
@@ -72,22 +73,22 @@ class Reconciler:
         self._recovery = recovery
 
     async def run(self, *, repair: bool = False) -> Report:
-        """Look at everything; with `repair`, mend what is found. Findings are what was found before mending."""
+        """Check everything; with `repair`, repair what is found. Findings are what was found before."""
         report = Report()
-        await self._look_at_leases(report, repair=repair)
-        await self._look_at_dispatches(report, repair=repair)
+        await self._check_leases(report, repair=repair)
+        await self._check_dispatches(report, repair=repair)
         for pool in self._databases.pools:
             try:
                 with self._databases.watched(pool):
-                    await self._look_at_pool(pool, report, repair=repair)
+                    await self._check_pool(pool, report, repair=repair)
             except PoolUnavailable as error:
                 if error.pool == self._databases.central.name:
                     raise
                 report.pools_down.append(pool)
         return report
 
-    async def _look_at_pool(self, pool: str, report: Report, *, repair: bool) -> None:
-        await self._look_at_outboxes(pool, report, repair=repair)
+    async def _check_pool(self, pool: str, report: Report, *, repair: bool) -> None:
+        await self._check_outboxes(pool, report, repair=repair)
         after = ""
         while True:
             async with self._databases.pool(pool).read() as tx:
@@ -98,10 +99,10 @@ class Reconciler:
             report.jobs += len(page)
             suspects = await self._disagreements(pool, page)
             if suspects:
-                await self._look_again(pool, suspects, report, repair=repair)
-        await self._look_at_wallets(pool, report, repair=repair)
+                await self._confirm(pool, suspects, report, repair=repair)
+        await self._check_wallets(pool, report, repair=repair)
 
-    async def _look_again(self, pool: str, suspects: Sequence[Finding], report: Report, *, repair: bool) -> None:
+    async def _confirm(self, pool: str, suspects: Sequence[Finding], report: Report, *, repair: bool) -> None:
         job_ids = sorted({each.job_id for each in suspects if each.job_id is not None})
         async with self._databases.pool(pool).read() as tx:
             page = await jobs.by_ids(tx, job_ids)
@@ -110,17 +111,17 @@ class Reconciler:
         report.findings.extend(confirmed)
         if not repair:
             return
-        # Mending one thing can be what another waits for: the queue's verdict first, then tokens and video.
+        # Repairing one thing can be what another waits for: the queue's state first, then tokens and video.
         for _ in range(len(Kind)):
             async with self._databases.pool(pool).read() as tx:
                 page = await jobs.by_ids(tx, job_ids)
-            left = await self._disagreements(pool, page)
-            if not left:
+            remaining = await self._disagreements(pool, page)
+            if not remaining:
                 break
             done: set[str | None] = set()
-            for finding in left:
+            for finding in remaining:
                 if finding.job_id not in done:
-                    await self._mend(pool, finding)
+                    await self._repair(pool, finding)
                     done.add(finding.job_id)
         report.repaired.extend(confirmed)
 
@@ -131,7 +132,7 @@ class Reconciler:
         ids = [each.id for each in page]
         async with self._databases.central.read() as tx:
             queued = await dispatches.of_jobs(tx, [(each.tenant_id, each.id) for each in page])
-            told = {
+            pending = {
                 (m.job_id, m.version) for each in await outbox.entries(tx, pool, limit=10_000) for m in each.updates
             }
         async with self._databases.pool(pool).read() as tx:
@@ -150,13 +151,13 @@ class Reconciler:
                 transactions={each.type: each.amount for each in entries.get(job.id, [])},
                 video_status=videos[job.id].status if job.id in videos else None,
                 # Only the very next move explains anything: older ones are applied, and later ones wait for it.
-                has_letter=(job.id, job.dispatch_version + 1) in told,
+                has_pending_update=(job.id, job.dispatch_version + 1) in pending,
                 has_submission=job.id in submitted,
             )
             for job in page
         ]
 
-    async def _mend(self, pool: str, finding: Finding) -> None:
+    async def _repair(self, pool: str, finding: Finding) -> None:
         assert finding.tenant_id is not None
         assert finding.job_id is not None
         database = self._databases.pool(pool)
@@ -164,7 +165,7 @@ class Reconciler:
             job = await jobs.get(tx, finding.tenant_id, finding.job_id)
         if job is None:
             return
-        log.info("reconcile.mend", kind=finding.kind, job=job.id)
+        log.info("reconcile.repair", kind=finding.kind, job=job.id)
         match finding.kind:
             case Kind.MISSING_DISPATCH:
                 await self._recovery.enqueue(pool, [job])
@@ -174,11 +175,11 @@ class Reconciler:
             case Kind.DISPATCH_BEHIND:
                 await self._end_dispatch(job)
             case Kind.SETTLED_EARLY:
-                await self._give_up(job.tenant_id, job.id, "Its tokens were settled before it ended.")
+                await self._fail(job.tenant_id, job.id, "Its tokens were settled before it ended.")
             case Kind.MISSING_RESERVE | Kind.UNSETTLED | Kind.SETTLED_WRONG:
-                await database.run(Step.REPAIR, lambda tx: _mend_tokens(tx, job, finding.kind))
+                await database.run(Step.REPAIR, lambda tx: _repair_tokens(tx, job, finding.kind))
             case Kind.VIDEO_DIFFERS:
-                await database.run(Step.REPAIR, lambda tx: _mend_video(tx, job))
+                await database.run(Step.REPAIR, lambda tx: _repair_video(tx, job))
             case _:
                 raise AssertionError(f"{finding.kind} is not about a job")
 
@@ -187,7 +188,7 @@ class Reconciler:
         await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, 0))
 
     async def _bring_up(self, pool: str, job: Job) -> None:
-        """Tell the job where its dispatch stands, as if the lost entries had come."""
+        """Bring the job to where its dispatch stands, as if the lost updates had come."""
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
             now = await dispatches.now(tx)
@@ -198,7 +199,7 @@ class Reconciler:
         if JOB_STATUS_OF[DispatchStatus(dispatch.status)] == job.status:
             await self._databases.pool(pool).run(Step.REPAIR, lambda tx: jobs.set_version(tx, job.id, version))
             return
-        entry = OutboxEntry(id=0, db_pool=pool, updates=[_lost_message(dispatch, now)])
+        entry = OutboxEntry(id=0, db_pool=pool, updates=[_missed_update(dispatch, now)])
         await self._applying.apply(pool, [entry])
 
     async def _end_dispatch(self, job: Job) -> None:
@@ -208,26 +209,26 @@ class Reconciler:
         async def work(tx: Tx) -> None:
             found, now = await dispatches.lock(tx, dispatches.of_job(job.tenant_id, job.id))
             for dispatch in found.values():
-                move = lifecycle.follow(dispatch, status=status, now=now)
+                move = lifecycle.end_like_job(dispatch, status=status, now=now)
                 await dispatches.write(tx, [move])
                 await leases.end(tx, [(move, "reconcile")], at=now)
 
         await self._databases.central.run(Step.REPAIR, work)
 
-    async def _give_up(self, tenant_id: str, job_id: str, error: str) -> None:
+    async def _fail(self, tenant_id: str, job_id: str, error: str) -> None:
         await self._decisions.decide(
             Step.REPAIR,
             dispatches.of_job(tenant_id, job_id),
-            lambda dispatch, now: lifecycle.give_up(dispatch, error=error, now=now),
+            lambda dispatch, now: lifecycle.fail_permanently(dispatch, error=error, now=now),
             by="reconcile",
         )
 
-    async def _look_at_outboxes(self, pool: str, report: Report, *, repair: bool) -> None:
+    async def _check_outboxes(self, pool: str, report: Report, *, repair: bool) -> None:
         async with self._databases.central.read() as tx:
             entries = await outbox.stuck(tx, central.outbox, db_pool=pool, older_than_seconds=STUCK_SECONDS)
         async with self._databases.pool(pool).read() as tx:
             submissions = await outbox.stuck(tx, tenant.outbox, older_than_seconds=STUCK_SECONDS)
-        for count, what in ((entries, "verdicts"), (submissions, "submissions")):
+        for count, what in ((entries, "job updates"), (submissions, "submissions")):
             if count:
                 text = f"{count} {what} have been under way for more than {STUCK_SECONDS:g} s."
                 report.findings.append(Finding(kind=Kind.STUCK_OUTBOX, text=text, pool=pool))
@@ -238,7 +239,7 @@ class Reconciler:
                 each for each in report.findings if each.kind is Kind.STUCK_OUTBOX and each.pool == pool
             )
 
-    async def _look_at_dispatches(self, report: Report, *, repair: bool) -> None:
+    async def _check_dispatches(self, report: Report, *, repair: bool) -> None:
         """Dispatches whose job is gone, and dispatches of a pool that is not configured."""
         after = 0
         while True:
@@ -252,12 +253,12 @@ class Reconciler:
                 by_pool[each.db_pool].append(each)
             for pool, found in by_pool.items():
                 if pool in self._databases.pools:
-                    await self._look_at_orphans(self._databases.pool(pool), found, report, repair=repair)
+                    await self._check_orphans(self._databases.pool(pool), found, report, repair=repair)
                 else:
                     text = f"{len(found)} dispatches are of the tenant pool {pool!r}, which is not configured."
                     report.findings.append(Finding(kind=Kind.UNKNOWN_POOL, text=text, pool=pool))
 
-    async def _look_at_orphans(
+    async def _check_orphans(
         self, database: Database, found: Sequence[Dispatch], report: Report, *, repair: bool
     ) -> None:
         try:
@@ -279,10 +280,10 @@ class Reconciler:
             )
             report.findings.append(finding)
             if repair:
-                await self._give_up(each.tenant_id, each.tenant_job_id, "The job no longer exists.")
+                await self._fail(each.tenant_id, each.tenant_job_id, "The job no longer exists.")
                 report.repaired.append(finding)
 
-    async def _look_at_leases(self, report: Report, *, repair: bool) -> None:
+    async def _check_leases(self, report: Report, *, repair: bool) -> None:
         async with self._databases.central.read() as tx:
             dangling = await leases.dangling(tx, limit=10_000)
         if dangling:
@@ -293,7 +294,7 @@ class Reconciler:
                 await self._databases.central.run(Step.REPAIR, lambda tx: leases.close_dangling(tx, dangling))
                 report.repaired.append(finding)
 
-    async def _look_at_wallets(self, pool: str, report: Report, *, repair: bool) -> None:
+    async def _check_wallets(self, pool: str, report: Report, *, repair: bool) -> None:
         database = self._databases.pool(pool)
         async with database.read() as tx:
             held = await ledger.transactions_without_job(tx, limit=10_000)
@@ -315,11 +316,11 @@ class Reconciler:
             finding = Finding(kind=Kind.WALLET_DRIFT, text=text, pool=pool, tenant_id=tenant_id)
             report.findings.append(finding)
             if repair:
-                await database.run(Step.REPAIR, partial(_mend_wallet, tenant_id=tenant_id))
+                await database.run(Step.REPAIR, partial(_repair_wallet, tenant_id=tenant_id))
                 report.repaired.append(finding)
 
 
-def _lost_message(dispatch: Dispatch, now: datetime) -> JobUpdate:
+def _missed_update(dispatch: Dispatch, now: datetime) -> JobUpdate:
     return JobUpdate(
         tenant_id=dispatch.tenant_id,
         job_id=dispatch.tenant_job_id,
@@ -336,8 +337,8 @@ def _lost_message(dispatch: Dispatch, now: datetime) -> JobUpdate:
     )
 
 
-async def _mend_tokens(tx: Tx, job: Job, kind: Kind) -> None:
-    """Tokens are mended in the user's favour where the books cannot say what is right."""
+async def _repair_tokens(tx: Tx, job: Job, kind: Kind) -> None:
+    """Tokens are repaired in the user's favour where the books cannot say what is right."""
     balance = await ledger.lock_wallet(tx, job.tenant_id)
     entries = {each.type: each.amount for each in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
     if kind is Kind.MISSING_RESERVE:
@@ -355,11 +356,13 @@ async def _mend_tokens(tx: Tx, job: Job, kind: Kind) -> None:
         expected = -job.reserved_tokens if job.status == JobStatus.COMPLETED else 0
         amount = max(-balance, expected - sum(entries.values()))
         type_ = TransactionType.ADJUSTMENT
-    entry = Entry(tenant_id=job.tenant_id, type=type_, amount=amount, job_id=job.id, description="Mended by reconcile.")
+    entry = Entry(
+        tenant_id=job.tenant_id, type=type_, amount=amount, job_id=job.id, description="Repaired by reconcile."
+    )
     await ledger.append(tx, [entry])
 
 
-async def _mend_video(tx: Tx, job: Job) -> None:
+async def _repair_video(tx: Tx, job: Job) -> None:
     assert job.video_id is not None
     change = media.VideoChange(
         id=job.video_id,
@@ -378,12 +381,12 @@ async def _refund(tx: Tx, held: Transaction) -> None:
         type=TransactionType.JOB_REFUND,
         amount=-held.amount,
         job_id=held.job_id,
-        description="Mended by reconcile.",
+        description=REPAIRED,
     )
     await ledger.append(tx, [entry])
 
 
-async def _mend_wallet(tx: Tx, tenant_id: str) -> None:
+async def _repair_wallet(tx: Tx, tenant_id: str) -> None:
     """The transactions are the truth; the balance is what they come to."""
     await ledger.lock_wallet(tx, tenant_id)
     drifted = await ledger.drifted_wallets(tx)
@@ -392,7 +395,7 @@ async def _mend_wallet(tx: Tx, tenant_id: str) -> None:
     _, total = drifted[tenant_id]
     await ledger.set_balance(tx, tenant_id, max(0, total))
     if total < 0:
-        reason = "Mended by reconcile: more was spent than there was."
+        reason = "Repaired by reconcile: more was spent than there was."
         entry = Entry(tenant_id=tenant_id, type=TransactionType.ADJUSTMENT, amount=-total, description=reason)
         await ledger.append(tx, [entry])
         await ledger.set_balance(tx, tenant_id, 0)

@@ -112,7 +112,7 @@ class Building:
             if not lifecycle.holds(dispatch, leased[dispatch.id].lease_token or ""):
                 return None
             if dispatch.id in hopeless:
-                return lifecycle.give_up(dispatch, error=hopeless[dispatch.id], now=now)
+                return lifecycle.fail_permanently(dispatch, error=hopeless[dispatch.id], now=now)
             return lifecycle.defer(
                 dispatch, reason=later[dispatch.id], now=now, base=self._deferral, longest=LONGEST_DEFERRAL
             )

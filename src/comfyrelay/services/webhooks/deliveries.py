@@ -32,7 +32,7 @@ LEASE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Letter:
+class _Delivery:
     claimed: Claimed
     job: EndedJob
     secret: str
@@ -45,7 +45,7 @@ class Deliveries:
         self._hint = Hint()
         # By pool, what is being sent: receivers answer at their own pace, what came of them is written down together.
         self._under_way: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
-        self._noting = {pool: self._coalescer(pool) for pool in databases.pools}
+        self._noting = {pool: self._group_commit(pool) for pool in databases.pools}
         # Attempts of this process by what came of them, for whoever measures.
         self.attempts: Counter[str] = Counter()
 
@@ -85,13 +85,13 @@ class Deliveries:
         under_way, started = self._under_way[pool], 0
         try:
             while (room := MOST_UNDER_WAY - len(under_way)) > 0:
-                letters = await self._claim(pool, limit=min(room, AT_ONCE))
-                for each in letters:
-                    task = asyncio.create_task(self._deliver(pool, each))
+                due = await self._claim(pool, limit=min(room, AT_ONCE))
+                for delivery in due:
+                    task = asyncio.create_task(self._deliver(pool, delivery))
                     under_way.add(task)
                     task.add_done_callback(lambda task: self._ended(pool, task))
-                started += len(letters)
-                if not letters:
+                started += len(due)
+                if not due:
                     break
         except PoolUnavailable:
             log.info("webhook.pool_down", pool=pool)
@@ -106,8 +106,8 @@ class Deliveries:
             # what came of it is not known; it is sent again once its claim has run out
             log.warning("webhook.not_noted", pool=pool, error=repr(error))
 
-    async def _claim(self, pool: str, *, limit: int) -> list[_Letter]:
-        async def work(tx: Tx) -> list[_Letter]:
+    async def _claim(self, pool: str, *, limit: int) -> list[_Delivery]:
+        async def work(tx: Tx) -> list[_Delivery]:
             claimed = await deliveries.claim(tx, limit=limit, lease_seconds=LEASE_SECONDS)
             if not claimed:
                 return []
@@ -116,14 +116,14 @@ class Deliveries:
             secrets = await deliveries.secrets_of(tx, tenants)
             for tenant_id in sorted(tenants - secrets.keys()):
                 secrets[tenant_id] = (await deliveries.ensure_secret(tx, tenant_id, new_secret())).secret
-            return [_Letter(claimed=each, job=jobs[each.job_id], secret=secrets[each.tenant_id]) for each in claimed]
+            return [_Delivery(claimed=each, job=jobs[each.job_id], secret=secrets[each.tenant_id]) for each in claimed]
 
         with self._databases.watched(pool):
             return await self._databases.pool(pool).run(Step.WEBHOOK_CLAIM, work)
 
-    async def _deliver(self, pool: str, letter: _Letter) -> None:
-        claimed, body = letter.claimed, letter.job.body()
-        headers = signed(body, id_=claimed.id, at=claimed.at, secret=letter.secret)
+    async def _deliver(self, pool: str, delivery: _Delivery) -> None:
+        claimed, body = delivery.claimed, delivery.job.body()
+        headers = signed(body, id_=claimed.id, at=claimed.at, secret=delivery.secret)
         outcome = outcome_of(claimed, await self._sender.send(claimed.url, body, headers))
         await self._noting[pool].call(outcome)
         self.attempts[outcome.status] += 1
@@ -137,7 +137,7 @@ class Deliveries:
             error=outcome.last_error,
         )
 
-    def _coalescer(self, pool: str) -> GroupCommit[Outcome, None]:
+    def _group_commit(self, pool: str) -> GroupCommit[Outcome, None]:
         return GroupCommit(lambda outcomes: self._note(pool, outcomes))
 
     async def _note(self, pool: str, outcomes: Sequence[Outcome]) -> Sequence[None]:

@@ -20,7 +20,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import ids_table, with_ids
 from comfyrelay.store.types import relay_now, word
 
-# Rows that other claimers hold are stepped over; this many more are looked at so that a claim is not left short.
+# Rows that other claims hold are stepped over; this many more are looked at so that a claim is not left short.
 _SLACK = 16
 
 

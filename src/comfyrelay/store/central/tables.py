@@ -355,7 +355,7 @@ worker_audit_logs = Table(
 outbox = Table(
     "outbox",
     metadata,
-    # What a tenant pool must still be told: each row one list of messages, written with the moves they tell of.
+    # Updates that a tenant pool must still get: each row one list of them, written with the moves they describe.
     Column("id", BigId, primary_key=True),
     Column("db_pool", Text, nullable=False),
     Column("updates", JsonText, nullable=False),
@@ -371,12 +371,4 @@ payment_events = Table(
     Column("amount", BigInteger, nullable=False),
     Column("currency", Text),
     Column("created_at", UtcTime, nullable=False),
-)
-
-settings = Table(
-    "settings",
-    metadata,
-    Column("key", Text, primary_key=True),
-    Column("value", JsonText, nullable=False),
-    Column("updated_at", UtcTime, nullable=False),
 )

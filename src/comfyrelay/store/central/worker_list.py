@@ -5,9 +5,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, case, func, select
 
-from comfyrelay.domain.fleets import WorkerState
 from comfyrelay.domain.records.fleet import BlockedHash, Equipped, ListedWorker
-from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.domain.states import DispatchStatus, WorkerState
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import fleets, worker_workflows, workers, workflow_blocks, workflows
 from comfyrelay.store.database import Tx

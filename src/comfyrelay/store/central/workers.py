@@ -126,13 +126,13 @@ def _assign_rows(dialect: str) -> Executable:
     return insert(worker_workflows).from_select(names, select(*(r.c[name] for name in names)))
 
 
-async def seen(tx: Tx, worker_ids: Iterable[str]) -> None:
+async def record_seen(tx: Tx, worker_ids: Iterable[str]) -> None:
     """Note for many workers at once that they were heard of."""
-    await tx.write(_seen, with_ids(sorted(worker_ids)))
+    await tx.write(_record_seen, with_ids(sorted(worker_ids)))
 
 
 @cache
-def _seen(dialect: str) -> Executable:
+def _record_seen(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     return update(workers).values(last_seen_at=relay_now()).where(workers.c.worker_id == r.c.id)
 

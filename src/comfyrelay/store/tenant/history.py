@@ -14,28 +14,28 @@ from comfyrelay.store.rows import columns_of, rows_table, with_rows
 from comfyrelay.store.tenant.tables import job_events, job_logs
 from comfyrelay.store.types import json_value
 
-__all__ = ["LogLine", "Seen", "events_after", "log_page"]
+__all__ = ["LogLine", "Position", "events_after", "log_page"]
 
-_SEEN = ("tenant_id", "job_id", "seq")
+_POSITION = ("tenant_id", "job_id", "seq")
 
 
-class Seen(NamedTuple):
-    """Up to which event somebody has seen a job's history."""
+class Position(NamedTuple):
+    """Up to which event somebody has read a job's history."""
 
     tenant_id: str
     job_id: str
     seq: int
 
 
-async def events_after(tx: Tx, seen: Iterable[Seen]) -> list[Event]:
+async def events_after(tx: Tx, positions: Iterable[Position]) -> list[Event]:
     """What came after, for all these jobs at once; oldest first for each."""
-    result = await tx.fetch(_events_after, with_rows([each._asdict() for each in seen]))
+    result = await tx.fetch(_events_after, with_rows([position._asdict() for position in positions]))
     return [Event(**{**row._mapping, "data": json_value(row.data)}) for row in result]
 
 
 @cache
 def _events_after(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(job_events, *_SEEN))
+    r = rows_table(dialect, columns_of(job_events, *_POSITION))
     newer = (
         (job_events.c.job_id == r.c.job_id) & (job_events.c.tenant_id == r.c.tenant_id) & (job_events.c.seq > r.c.seq)
     )

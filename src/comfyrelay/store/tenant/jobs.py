@@ -25,10 +25,10 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.pace import Done
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.domain.settlement import Attempt, Event, JobState, Settled
 from comfyrelay.domain.states import ACTIVE_JOB, JobStatus
+from comfyrelay.domain.waiting import Done
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows

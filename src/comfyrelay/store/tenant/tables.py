@@ -64,7 +64,7 @@ batches = Table(
     Column("label", Text),
     Column("idempotency_key", Text, nullable=False),
     Column("request_digest", Text, nullable=False),
-    # Whom to tell when it has ended. They hold secrets.
+    # Whom to notify when it has ended. They hold secrets.
     Column("notify_urls", JsonText),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("tenant_id", "idempotency_key"),
@@ -129,7 +129,7 @@ ai_jobs = Table(
     Column("provider_job_id", Text),
     Column("error_message", Text),
     Column("error_detail", Text),
-    # The version of the dispatch up to which its messages have been applied here.
+    # The version of the dispatch up to which its updates have been applied here.
     Column("dispatch_version", BigInteger, nullable=False, server_default=text("0")),
     Column("event_seq", Integer, nullable=False, server_default=text("0")),
     Column("available_at", UtcTime, nullable=False),
@@ -304,7 +304,7 @@ webhooks = Table(
     "webhooks",
     metadata,
     Column("tenant_id", Text, primary_key=True),
-    # Where the ends of jobs are told that name no URL of their own.
+    # For jobs that name no URL of their own.
     Column("url", Text),
     Column("secret", Text, nullable=False),
     Column("is_secret_shown", Boolean, nullable=False),
@@ -314,7 +314,7 @@ webhooks = Table(
 webhook_deliveries = Table(
     "webhook_deliveries",
     metadata,
-    # Written with the end that it tells of.
+    # Written with the end of its job.
     Column("id", Text, primary_key=True),
     Column("tenant_id", Text, nullable=False),
     Column("job_id", Text, ForeignKey("ai_jobs.id", ondelete="CASCADE"), nullable=False, unique=True),
@@ -360,7 +360,7 @@ removals = Table(
 outbox = Table(
     "outbox",
     metadata,
-    # Jobs that the queue has yet to hear of: each row one list of job ids, written with the jobs.
+    # Jobs that are not in the queue yet: each row one list of job ids, written with the jobs.
     Column("id", BigId, primary_key=True),
     Column("job_ids", JsonText, nullable=False),
     Column("created_at", UtcTime, nullable=False),

@@ -40,13 +40,6 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_outbox_db_pool_id"), "outbox", ["db_pool", "id"], unique=False)
     op.create_table(
-        "settings",
-        sa.Column("key", sa.Text(), nullable=False),
-        sa.Column("value", JsonText(), nullable=False),
-        sa.Column("updated_at", UtcTime(), nullable=False),
-        sa.PrimaryKeyConstraint("key", name=op.f("pk_settings")),
-    )
-    op.create_table(
         "tenants",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),

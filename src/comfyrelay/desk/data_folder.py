@@ -6,7 +6,7 @@ from pathlib import Path
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
 
-__all__ = ["check_place", "filesystem_of", "take_folder", "try_sqlite"]
+__all__ = ["check_filesystem", "filesystem_of", "open_data_folder", "try_sqlite"]
 
 # Other machines, or the other side of a virtual machine, do not see SQLite's shared memory.
 SHARED = frozenset(
@@ -15,7 +15,7 @@ SHARED = frozenset(
 ADVICE = "Choose a folder on a disk of this machine with --data-dir or COMFYRELAY_DATA_DIR."
 
 
-def take_folder(folder: Path) -> FolderLock:
+def open_data_folder(folder: Path) -> FolderLock:
     """Make and lock the folder; `ConfigurationError` says what is wrong with it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -24,7 +24,7 @@ def take_folder(folder: Path) -> FolderLock:
             folder.chmod(0o700)
     except OSError as error:
         raise ConfigurationError(f"The folder {folder} cannot be used: {error.strerror}. {ADVICE}") from None
-    check_place(folder)
+    check_filesystem(folder)
     lock = FolderLock(folder)
     lock.take(advice="Stop it, or choose another folder with --data-dir.")
     try:
@@ -35,7 +35,7 @@ def take_folder(folder: Path) -> FolderLock:
     return lock
 
 
-def check_place(folder: Path) -> None:
+def check_filesystem(folder: Path) -> None:
     """`ConfigurationError` for a folder where SQLite would not be safe."""
     kind = filesystem_of(folder)
     if kind in SHARED:

@@ -62,7 +62,7 @@ class JobFacts:
     dispatch: Dispatch | None
     transactions: Mapping[str, int]
     video_status: str | None
-    has_letter: bool
+    has_pending_update: bool
     has_submission: bool
 
     def finding(self, kind: Kind, text: str) -> Finding:
@@ -85,8 +85,8 @@ class JobFacts:
 
 
 def disagreements(facts: JobFacts) -> Sequence[Finding]:
-    """What does not agree about a job. Whatever a pending letter or submission explains is not a disagreement."""
-    if facts.has_letter or facts.has_submission:
+    """What does not agree about a job. Whatever a pending update or submission explains is not a disagreement."""
+    if facts.has_pending_update or facts.has_submission:
         return []
     return [*_queue(facts), *_ledger(facts), *_video(facts)]
 
@@ -102,7 +102,7 @@ def _queue(facts: JobFacts) -> list[Finding]:
         text = f"The job is {facts.status}, its dispatch {dispatch.status}."
         return [facts.finding(Kind.DISPATCH_BEHIND if ended else Kind.JOB_BEHIND, text)]
     if not ended and dispatch.version != facts.dispatch_version:
-        text = f"The job was told {facts.dispatch_version} moves of its dispatch, which has made {dispatch.version}."
+        text = f"The job knows of {facts.dispatch_version} moves of its dispatch, which has made {dispatch.version}."
         return [facts.finding(Kind.JOB_BEHIND, text)]
     return []
 

@@ -14,7 +14,7 @@ from comfyrelay.domain.uploads import NewUpload, check_upload, extension_of
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.storage.objects import ObjectStore, SignedUpload
 
-__all__ = ["AssetUpload", "EffectAssets"]
+__all__ = ["AssetUpload", "Assets"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class AssetUpload:
     signed: SignedUpload
 
 
-class EffectAssets:
+class Assets:
     def __init__(self, objects: ObjectStore, *, max_bytes: int, ttl_seconds: float) -> None:
         self._objects = objects
         self._max_bytes = max_bytes

@@ -1,0 +1,58 @@
+"""Running again what jobs ran: copies of them, in their own batch or in a new one."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.payloads import Snapshot
+from comfyrelay.domain.records.jobs import Job, NewJob
+from comfyrelay.errors import Conflict
+from comfyrelay.store.database import Tx
+from comfyrelay.store.tenant import jobs
+
+__all__ = ["batch_copies", "retries"]
+
+
+async def retries(tx: Tx, old: Sequence[Job], *, new_seeds: bool) -> list[NewJob]:
+    """A job is retried at most once: its key says so."""
+    payloads = await _payloads(tx, old, new_seeds=new_seeds)
+    return [_copy_of(job, payloads[job.id], idempotency_key=f"retry:{job.id}", retry_of=job.id) for job in old]
+
+
+async def batch_copies(tx: Tx, old: Sequence[Job], *, batch_id: str, new_seeds: bool) -> list[NewJob]:
+    payloads = await _payloads(tx, old, new_seeds=new_seeds)
+    return [
+        _copy_of(job, payloads[job.id], idempotency_key=f"batch:again:{batch_id}:{job.item_no}", batch_id=batch_id)
+        for job in old
+    ]
+
+
+async def _payloads(tx: Tx, old: Sequence[Job], *, new_seeds: bool) -> Mapping[str, Mapping[str, Any]]:
+    payloads = await jobs.payloads(tx, [job.id for job in old])
+    _refuse_without_input(old, payloads)
+    if not new_seeds:
+        return payloads
+    return {job_id: Snapshot.from_json(payload).with_seeds(_new_seed).to_json() for job_id, payload in payloads.items()}
+
+
+def _refuse_without_input(old: Sequence[Job], payloads: Mapping[str, Any]) -> None:
+    """A job whose input was deleted since cannot be run again."""
+    for job in old:
+        primary = Snapshot.from_json(payloads[job.id]).primary_input
+        # a file of the user's has its type beside it; one of the catalogue's is never deleted
+        if primary is not None and primary.mime_type is not None and job.input_file_id is None:
+            raise Conflict("The input of this job was deleted, so it cannot be retried.")
+
+
+def _copy_of(old: Job, payload: Mapping[str, Any], *, idempotency_key: str, **changes: Any) -> NewJob:
+    copied = {
+        name: getattr(old, name)
+        for name in NewJob.__dataclass_fields__
+        if name not in {"id", "idempotency_key", "input_payload", "delay_seconds", "retry_of"}
+    }
+    return NewJob(**{**copied, **changes}, id=new_id(), idempotency_key=idempotency_key, input_payload=payload)
+
+
+def _new_seed(largest: int) -> int:
+    return secrets.randbelow(largest + 1)

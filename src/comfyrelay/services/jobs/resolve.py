@@ -1,0 +1,206 @@
+"""Resolving: what is to be run. From a request to a job that can be accepted; nothing is written."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.domain.ids import new_id
+from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, text_values
+from comfyrelay.domain.properties import Property, Value, resolve
+from comfyrelay.domain.records.catalogue import Effect, Workflow
+from comfyrelay.domain.records.jobs import NewJob, Video
+from comfyrelay.domain.states import WorkflowKind
+from comfyrelay.errors import Conflict, InvalidInput, NotFound
+from comfyrelay.services.catalogue.graphs import Graphs, WorkflowHasher
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.requests import Item, JobRequest
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.database import Database
+from comfyrelay.store.tenant import media
+from comfyrelay.text import is_storable
+
+__all__ = ["Check", "JobDefaults", "Media", "Resolver", "Target"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobDefaults:
+    """What a server gives to each job that it accepts, and the priorities that users may ask for."""
+
+    stage: str
+    max_attempts: int
+    priority_min: int
+    priority_max: int
+    catalogue_disk: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """What is to be run, and what it costs."""
+
+    workflow: Workflow
+    effect: Effect | None
+    properties: Sequence[Property]
+    hasher: WorkflowHasher
+
+    @property
+    def cost(self) -> int:
+        return self.effect.credits_cost if self.effect else 0
+
+    @property
+    def overrides(self) -> Mapping[str, Any]:
+        return self.effect.property_overrides if self.effect else {}
+
+    @property
+    def asset_hashes(self) -> Mapping[str, str]:
+        return self.effect.asset_hashes if self.effect else {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Media:
+    """The files and videos of the user's own that a submission names."""
+
+    files: Mapping[str, StoredFile]
+    videos: Mapping[str, Video]
+
+
+# Raises `InvalidInput` for values that cannot be accepted.
+Check = Callable[[Mapping[str, Any]], None]
+
+
+class Resolver:
+    def __init__(
+        self, databases: Databases, graphs: Graphs, *, defaults: JobDefaults, checks: Mapping[WorkflowKind, Check]
+    ) -> None:
+        """`checks` know what this machine alone can tell of a kind of workflow."""
+        self._databases = databases
+        self._graphs = graphs
+        self._defaults = defaults
+        self._checks = checks
+
+    async def target(self, tenant_id: str, *, effect_id: int | None, workflow_slug: str | None) -> Target:
+        """The effect's workflow, or a workflow of the tenant's own."""
+        if (effect_id is None) == (workflow_slug is None):
+            raise InvalidInput(errors={"effect_id": "Name an effect or a workflow of your own, one of the two."})
+        async with self._databases.central.read() as tx:
+            effect = await catalogue.effect(tx, id_=effect_id) if effect_id is not None else None
+            if effect_id is not None and (effect is None or not effect.is_active):
+                raise NotFound(f"There is no effect {effect_id}.")
+            id_ = effect.workflow_id if effect else None
+            workflow = await catalogue.workflow(tx, id_=id_, slug=workflow_slug)
+        # A workflow without an effect has no price, so it must be the tenant's own.
+        if workflow is None or (effect is None and workflow.tenant_id != tenant_id):
+            raise NotFound(f"There is no workflow {workflow_slug!r}.")
+        if not workflow.is_active:
+            raise Conflict("This effect cannot be used at the moment: its workflow is switched off.")
+        properties = [Property.from_json(each) for each in workflow.properties]
+        graph = await self._graphs.get(workflow.graph_path)
+        return Target(
+            workflow=workflow,
+            effect=effect,
+            properties=properties,
+            hasher=WorkflowHasher(graph, [each.placeholder for each in properties]),
+        )
+
+    async def media(self, pool: Database, tenant_id: str, items: Sequence[Item], target: Target) -> Media:
+        """Look up, in the tenant's own rows, every file and video that the items name."""
+        assets = {each.key for each in target.properties if each.is_asset}
+        named = {each.input_file_id for each in items if each.input_file_id is not None}
+        for each in items:
+            named.update(v for k, v in each.input_payload.items() if k in assets and isinstance(v, str))
+        named = {each for each in named if is_storable(each)}
+        of_videos = {each.video_id for each in items if each.video_id is not None and is_storable(each.video_id)}
+        async with pool.read() as tx:
+            videos = await media.videos_of(tx, tenant_id, of_videos)
+            named.update(each.original_file_id for each in videos.values() if each.original_file_id is not None)
+            files = await media.stored_files(tx, tenant_id, named)
+        return Media(files=files, videos=videos)
+
+    async def one(self, pool: Database, request: JobRequest, *, request_digest: str) -> NewJob:
+        target = await self.target(request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug)
+        found = await self.media(pool, request.tenant_id, [request.item], target)
+        return self.job(request, target, found, request_digest=request_digest)
+
+    def job(
+        self,
+        request: JobRequest,
+        target: Target,
+        found: Media,
+        *,
+        request_digest: str,
+        batch_id: str | None = None,
+        item_no: int = 0,
+    ) -> NewJob:
+        """Resolve the properties and fix what the job will run, so that no later change of the catalogue matters."""
+        item, defaults = request.item, self._defaults
+        values = resolve(target.properties, overrides=target.overrides, user_input=item.input_payload)
+        _refuse_placeholders(target.properties, values)
+        if (check := self._checks.get(WorkflowKind(target.workflow.kind))) is not None:
+            check({each.property.key: each.value for each in values})
+        primary = _primary(item, found)
+        snapshot = Snapshot(
+            graph_path=target.workflow.graph_path,
+            values=text_values(values),
+            assets=asset_list(
+                values,
+                properties=target.properties,
+                primary=primary,
+                files=found.files,
+                catalogue_disk=defaults.catalogue_disk,
+                catalogue_hashes=target.asset_hashes,
+            ),
+            output_node_id=target.workflow.output_node_id,
+            output_extension=target.workflow.output_extension,
+            output_mime_type=target.workflow.output_mime_type,
+            seeds={each.placeholder: each.seed_limit for each in target.properties if each.is_seed},
+            output_folder=item.output_folder,
+        )
+        return NewJob(
+            id=new_id(),
+            tenant_id=request.tenant_id,
+            user_id=request.user_id,
+            effect_id=target.effect.id if target.effect else None,
+            workflow_id=target.workflow.id,
+            workflow_hash=target.hasher.hash(snapshot.values),
+            provider=target.workflow.provider,
+            stage=request.stage or defaults.stage,
+            priority=max(defaults.priority_min, min(defaults.priority_max, request.priority)),
+            max_attempts=defaults.max_attempts,
+            idempotency_key=request.idempotency_key,
+            request_digest=request_digest,
+            input_payload=snapshot.to_json(),
+            reserved_tokens=target.cost,
+            delay_seconds=max(0.0, request.delay_seconds),
+            batch_id=batch_id,
+            item_no=item_no,
+            label=item.label,
+            video_id=item.video_id,
+            input_file_id=primary.id if primary else None,
+            webhook_url=request.webhook_url,
+        )
+
+
+def _primary(item: Item, found: Media) -> StoredFile | None:
+    if item.video_id is not None:
+        video = found.videos.get(item.video_id)
+        file = found.files.get(video.original_file_id or "") if video else None
+        if file is None:
+            raise InvalidInput(errors={"video_id": "There is no such video of yours."})
+        return file
+    if item.input_file_id is not None:
+        if item.input_file_id not in found.files:
+            raise InvalidInput(errors={"input_file_id": "There is no such file of yours."})
+        return found.files[item.input_file_id]
+    return None
+
+
+def _refuse_placeholders(properties: Sequence[Property], values: Sequence[Value]) -> None:
+    """Workers put file names where the placeholders of assets are; a text must not smuggle one in."""
+    assets = [each.placeholder for each in properties if each.is_asset]
+    errors = {
+        value.property.key: "This text contains a placeholder of the workflow."
+        for value in values
+        if value.from_user and isinstance(value.value, str) and not value.property.is_asset
+        if any(placeholder in value.value for placeholder in assets)
+    }
+    if errors:
+        raise InvalidInput(errors=errors)
