@@ -77,7 +77,7 @@ class Http:
             raise ServerRefused(f"{self.url} does not speak like ComfyUI: {path} gave no JSON object.")
         return value
 
-    async def tell(self, path: str, body: Mapping[str, Any]) -> None:
+    async def post(self, path: str, body: Mapping[str, Any]) -> None:
         """Post something whose answer has no body."""
         response = await self.send("POST", path, json=body)
         if not response.is_success:

@@ -6,7 +6,7 @@ from comfyrelay.comfy import RunEvent
 
 
 class Listener:
-    """Collects the events of a run; `heard` waits for the first of a kind."""
+    """Collects the events of a run; `received` waits for the first of a kind."""
 
     def __init__(self) -> None:
         self.events: list[RunEvent] = []
@@ -20,7 +20,7 @@ class Listener:
     def kinds(self) -> list[str]:
         return [type(event).__name__ for event in self.events]
 
-    async def heard(self, kind: type[RunEvent], **fields: object) -> None:
+    async def received(self, kind: type[RunEvent], **fields: object) -> None:
         while not any(
             isinstance(event, kind) and all(getattr(event, key) == value for key, value in fields.items())
             for event in self.events

@@ -133,9 +133,9 @@ class TestEvents:
         first, second = Listener(), Listener()
         async with asyncio.TaskGroup() as group:
             running = group.create_task(comfy.run(clip(), on_event=first))
-            await first.heard(Step)
+            await first.received(Step)
             waiting = group.create_task(comfy.run(invert(), on_event=second))
-            await second.heard(Queued, position=1)
+            await second.received(Queued, position=1)
             stuck.end()
             running.cancel()
         assert second.kinds[-1] == "Finished"
@@ -158,7 +158,7 @@ class TestStopping:
         sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         listener = Listener()
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
-        await listener.heard(Step)
+        await listener.received(Step)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run
@@ -173,9 +173,9 @@ class TestStopping:
         first, second = Listener(), Listener()
         async with ComfyClient(sim.url) as other:
             running = asyncio.create_task(other.run(clip(), on_event=first))
-            await first.heard(Step)
+            await first.received(Step)
             waiting = asyncio.create_task(comfy.run(invert(), on_event=second))
-            await second.heard(Queued, position=1)
+            await second.received(Queued, position=1)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
@@ -189,7 +189,7 @@ class TestStopping:
         sim.misbehave(Slow(class_type="ImageInvert", seconds=0.3, steps=30))
         listener = Listener()
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
-        await listener.heard(Step)
+        await listener.received(Step)
         async with ComfyClient(sim.url) as other:
             await other.cancel("11111111-1111-4111-8111-111111111111")
         assert (await run).files
@@ -198,8 +198,8 @@ class TestStopping:
         sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         listener = Listener()
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
-        await listener.heard(Step)
-        await comfy._http.tell("/interrupt", {})
+        await listener.received(Step)
+        await comfy._http.post("/interrupt", {})
         with pytest.raises(RunInterrupted, match="somebody else"):
             await run
 

@@ -256,7 +256,7 @@ async def test_cancelling_stops_this_job_and_no_other(sim: Sim, cloud: CloudClie
     sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     listener = Listener()
     run = asyncio.create_task(cloud.run(invert(), on_event=listener))
-    await listener.heard(Started)
+    await listener.received(Started)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
@@ -326,7 +326,7 @@ async def test_closing_cancels_the_jobs_that_are_under_way(sim: Sim, cloud: Clou
     sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     listener = Listener()
     run = asyncio.create_task(cloud.run(invert(), on_event=listener))
-    await listener.heard(Started)
+    await listener.received(Started)
     await cloud.close()
     with pytest.raises(RunInterrupted, match="The client was closed"):
         await run
@@ -337,7 +337,7 @@ async def test_closing_waits_for_a_cancel_that_is_under_way(sim: Sim, cloud: Clo
     sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     listener = Listener()
     run = asyncio.create_task(cloud.run(invert(), on_event=listener))
-    await listener.heard(Started)
+    await listener.received(Started)
     late = sim.misbehave(SlowHttp(seconds=0.2, path="/api/jobs/"))
     run.cancel()
     while late.happened == 0:  # noqa: ASYNC110  (the stand-in tells nobody)

@@ -66,7 +66,7 @@ async def test_a_server_that_stays_away_is_given_up_soon(sim: Sim, comfy: ComfyC
     sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     listener = Listener()
     run = asyncio.create_task(comfy.run(invert(), on_event=listener, timeouts=RunTimeouts(refused_seconds=0.3)))
-    await listener.heard(Step)
+    await listener.received(Step)
     await sim.stop()
     with pytest.raises(ServerUnreachable) as caught:
         await run
@@ -209,7 +209,7 @@ class TestTimeLimits:
         slow = sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         listener = Listener()
         first = asyncio.create_task(comfy.run(invert(), on_event=listener))
-        await listener.heard(Step)
+        await listener.received(Step)
         with pytest.raises(RunTimedOut, match="waited too long behind other runs"):
             await comfy.run(invert(color=9), timeouts=RunTimeouts(queue_seconds=0.3))
         assert not first.done()

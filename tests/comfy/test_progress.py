@@ -22,7 +22,7 @@ GRAPH: Graph = {
 }
 
 
-def heard(*messages: tuple[str, dict[str, Any]]) -> tuple[RunProgress, list[RunEvent]]:
+def received(*messages: tuple[str, dict[str, Any]]) -> tuple[RunProgress, list[RunEvent]]:
     events: list[RunEvent] = []
     progress = RunProgress(graph=GRAPH, prompt_id="p", on_event=events.append)
     for kind, data in messages:
@@ -32,7 +32,7 @@ def heard(*messages: tuple[str, dict[str, Any]]) -> tuple[RunProgress, list[RunE
 
 def test_a_run_is_told_in_order() -> None:
     file = {"filename": "a.png", "subfolder": "", "type": "output"}
-    progress, events = heard(
+    progress, events = received(
         ("execution_start", {}),
         ("execution_cached", {"nodes": ["1"]}),
         ("executing", {"node": "2"}),
@@ -54,7 +54,7 @@ def test_a_run_is_told_in_order() -> None:
 
 
 def test_the_same_step_is_told_once() -> None:
-    _, events = heard(
+    _, events = received(
         ("progress", {"node": "2", "value": 1, "max": 4}),
         ("progress_state", {"nodes": {"2": {"state": "running", "value": 1, "max": 4}}}),
     )
@@ -62,21 +62,21 @@ def test_the_same_step_is_told_once() -> None:
 
 
 def test_a_start_that_polling_saw_first_is_told_once() -> None:
-    progress, events = heard(("execution_start", {}))
+    progress, events = received(("execution_start", {}))
     progress.start()
     progress.is_behind(3)
     assert events == [Started(prompt_id="p")]
 
 
 def test_a_position_is_told_when_it_changes() -> None:
-    progress, events = heard()
+    progress, events = received()
     for position in (2, 2, 1):
         progress.is_behind(position)
     assert events == [Queued(prompt_id="p", position=2), Queued(prompt_id="p", position=1)]
 
 
 def test_a_blocked_branch_does_not_end_the_run() -> None:
-    progress, _ = heard(("execution_error", {"exception_type": "ExecutionBlocked"}))
+    progress, _ = received(("execution_error", {"exception_type": "ExecutionBlocked"}))
     assert not progress.over
     assert progress.failure is None
 
@@ -92,7 +92,7 @@ def test_a_blocked_branch_does_not_end_the_run() -> None:
     ],
 )
 def test_messages_that_make_no_sense_do_no_harm(kind: str, data: dict[str, Any]) -> None:
-    progress, _ = heard((kind, data))
+    progress, _ = received((kind, data))
     assert not progress.over
 
 

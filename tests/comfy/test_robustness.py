@@ -31,7 +31,7 @@ class TestClosing:
         listener = Listener()
         comfy = ComfyClient(sim.url)
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
-        await listener.heard(Step)
+        await listener.received(Step)
         await comfy.close()
         with pytest.raises(RunInterrupted, match="client was closed"):
             await run

@@ -125,7 +125,7 @@ async def test_a_restart_empties_queue_and_history(sim: Sim, comfy: ComfyClient)
     sim.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     listener = Listener()
     run = asyncio.create_task(comfy.run(invert(), on_event=listener))
-    await listener.heard(Step)
+    await listener.received(Step)
     await sim.restart()
     with pytest.raises(RunLost, match="restarted"):
         await run
@@ -142,10 +142,10 @@ async def test_a_removed_run_leaves_no_trace_and_is_noticed(sim: Sim, comfy: Com
     slow = sim.misbehave(Slow(class_type="SaveWEBM", seconds=60, steps=6000))
     first = Listener()
     running = asyncio.create_task(comfy.run(clip(), on_event=first))
-    await first.heard(Step)
+    await first.received(Step)
     second = Listener()
     waiting = asyncio.create_task(comfy.run(invert(), on_event=second))
-    await second.heard(Queued)
+    await second.received(Queued)
     async with httpx.AsyncClient(base_url=sim.url) as somebody:
         await somebody.post("/queue", json={"clear": True})
     with pytest.raises(RunRemoved, match="somebody else"):
@@ -176,7 +176,7 @@ async def test_only_time_behind_others_is_free(sim: Sim, comfy: ComfyClient) -> 
     sim.misbehave(Slow(class_type="SaveWEBM", seconds=2.5, steps=8))
     listener = Listener()
     first = asyncio.create_task(comfy.run(clip(), on_event=listener))
-    await listener.heard(Started)
+    await listener.received(Started)
     began = time.monotonic()
     assert (await comfy.run(invert(), timeouts=RunTimeouts(start_seconds=2))).files
     assert time.monotonic() - began > 2

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from comfyrelay.desk.scripts.script import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
+from comfyrelay.desk.scripts.runner import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
 
 WAIT_SECONDS = 30.0
 
@@ -32,7 +32,7 @@ def job(**changes: Any) -> ScriptJob:
     return ScriptJob(**({"template": "wan.json", "input_subdir": "cats", "positive": "a cat"} | changes))
 
 
-class Heard:
+class ScriptRun:
     """Runs a script and keeps what is heard of it."""
 
     def __init__(self, settings: ScriptSettings, log_path: Path, **environment: str) -> None:

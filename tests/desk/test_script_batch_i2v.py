@@ -15,7 +15,7 @@ import pytest
 
 from comfyrelay.comfy import Graph
 from comfyrelay.sim import Fail, Sim, Slow
-from tests.desk.scripts import Heard, job, settings_in, until
+from tests.desk.scripts import ScriptRun, job, settings_in, until
 from tests.sim_files import RECORDINGS
 
 NOISE: Graph = {
@@ -208,7 +208,7 @@ async def test_what_goes_into_a_file_has_lines_and_nothing_for_a_terminal(folder
 
 async def test_the_runner_runs_it_and_understands_all_it_says(folder: Path, sim: Sim) -> None:
     sim.misbehave(Slow(class_type="ImageAddNoise", seconds=0.5, steps=10))
-    heard = Heard(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=sim.url)
+    heard = ScriptRun(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=sim.url)
     write(folder, NOISE)
     result = await heard.run(job(tries=2, extra_args=("--seed", "11")))
     assert (result.exit_code, result.error, result.seed) == (0, None, 14)
@@ -224,7 +224,7 @@ async def test_the_runner_runs_it_and_understands_all_it_says(folder: Path, sim:
 
 
 async def test_the_runner_tells_what_it_failed_with(folder: Path, sim: Sim) -> None:
-    heard = Heard(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=sim.url)
+    heard = ScriptRun(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=sim.url)
     write(folder, NOISE | {"2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 1}}})
     result = await heard.run()
     assert result.exit_code == 1
@@ -233,7 +233,7 @@ async def test_the_runner_tells_what_it_failed_with(folder: Path, sim: Sim) -> N
 
 async def test_canceling_the_runner_stops_the_run_on_the_server(folder: Path, sim: Sim) -> None:
     sim.misbehave(Slow(class_type="ImageAddNoise", seconds=600, steps=60_000))
-    heard = Heard(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=sim.url)
+    heard = ScriptRun(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=sim.url)
     write(folder, NOISE)
     running = asyncio.create_task(heard.run())
     await until(lambda: sim.log.prompts_queued == 1)

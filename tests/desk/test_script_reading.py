@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.desk.scripts.errors import error_sentence
-from comfyrelay.desk.scripts.reading import TAIL_LETTERS, Progress, Reading, saved_files
+from comfyrelay.desk.scripts.reading import TAIL_CHARACTERS, Progress, Reading, saved_files
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ from comfyrelay.desk.scripts.reading import TAIL_LETTERS, Progress, Reading, sav
     ],
 )
 def test_progress(line: str, progress: Progress | None) -> None:
-    assert Reading().see(line) == progress
+    assert Reading().add(line) == progress
 
 
 def test_steps_count_within_the_item_that_was_named_before() -> None:
     reading = Reading()
     told = [
-        reading.see(line) for line in ("[1/2] a.png", "50%|# | 1/2 [", "[2/2] b.png", "50%|# | 1/2 [", "[2/2] saved")
+        reading.add(line) for line in ("[1/2] a.png", "50%|# | 1/2 [", "[2/2] b.png", "50%|# | 1/2 [", "[2/2] saved")
     ]
     assert [each.fraction if each else None for each in told] == [0.0, 0.25, 0.5, 0.75, None]
 
@@ -67,7 +67,7 @@ def test_steps_count_within_the_item_that_was_named_before() -> None:
 )
 def test_the_seed(line: str, seed: int | None) -> None:
     reading = Reading()
-    reading.see(line)
+    reading.add(line)
     assert reading.seed == seed
 
 
@@ -92,7 +92,7 @@ def test_saved_files(tmp_path: Path, line: str, name: str, is_absolute: bool) ->
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(b"x")
     reading = Reading()
-    reading.see(line.format(path=file if is_absolute else name))
+    reading.add(line.format(path=file if is_absolute else name))
     assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [file]
 
 
@@ -103,7 +103,7 @@ def test_only_files_that_are_there_and_new_count_and_each_once(tmp_path: Path) -
     os.utime(tmp_path / "old.png", (begun - 60, begun - 60))
     reading = Reading()
     for line in ("saved old.png", "saved new.mp4", "saved ./new.mp4", "saved gone.mp4", "saved notes.txt", "x.mp4\0"):
-        reading.see(line)
+        reading.add(line)
     assert saved_files(reading.candidates, folders=[tmp_path], since=begun) == [tmp_path / "new.mp4"]
 
 
@@ -113,7 +113,7 @@ def test_what_comfyui_had_made_before_counts_when_it_is_said_to_be_saved_and_not
         os.utime(tmp_path / name, (1, 1))
     reading = Reading()
     for line in ("input.png", "Saved: clip.mp4"):
-        reading.see(line)
+        reading.add(line)
     assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [tmp_path / "clip.mp4"]
 
 
@@ -235,9 +235,9 @@ def test_nothing_that_can_be_printed_takes_long_to_read(letter: str) -> None:
     reading = Reading()
     begun = time.process_time()
     for _ in range(20):
-        reading.see(letter * (16 * 1024 // len(letter)), end="")
+        reading.add(letter * (16 * 1024 // len(letter)), end="")
     error_sentence(reading.tail + '"node_errors": 1', 1)
     error_sentence("{" * 100 + letter * 200_000 + '"node_errors": 1', 1)
     saved_files(reading.candidates, folders=[Path("/nowhere")], since=0)
-    assert len(reading.tail) <= TAIL_LETTERS
+    assert len(reading.tail) <= TAIL_CHARACTERS
     assert time.process_time() - begun < 5

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.desk.scripts.script import Progress
+from comfyrelay.desk.scripts.runner import Progress
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.sim import Sim
-from tests.desk.scripts import Heard, is_alive, job, pids_in, settings_in, until
+from tests.desk.scripts import ScriptRun, is_alive, job, pids_in, settings_in, until
 
 # Each process of a family writes a file with its pid as the name; each is harder to end than the one before.
 FAMILY = """
@@ -52,7 +52,7 @@ async def test_a_script_that_succeeds(tmp_path: Path) -> None:
         Path("clip.mp4").write_text("x")
         print("Saved: clip.mp4")
     """
-    heard = Heard(settings_in(tmp_path, script), tmp_path / "log.txt")
+    heard = ScriptRun(settings_in(tmp_path, script), tmp_path / "log.txt")
     result = await heard.run()
     assert (result.exit_code, result.error, result.seed) == (0, None, 77)
     assert result.outputs == [tmp_path / "work" / "clip.mp4"]
@@ -65,7 +65,7 @@ async def test_a_script_that_succeeds(tmp_path: Path) -> None:
 
 
 async def test_a_script_that_fails(tmp_path: Path) -> None:
-    heard = Heard(settings_in(tmp_path, "raise SystemExit('Error: no cats in this folder')"), tmp_path / "log.txt")
+    heard = ScriptRun(settings_in(tmp_path, "raise SystemExit('Error: no cats in this folder')"), tmp_path / "log.txt")
     result = await heard.run()
     assert (result.exit_code, result.outputs, result.seed) == (1, [], None)
     assert result.error == "The script ended with exit code 1: no cats in this folder"
@@ -73,7 +73,7 @@ async def test_a_script_that_fails(tmp_path: Path) -> None:
 
 async def test_a_script_that_is_killed(tmp_path: Path) -> None:
     script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    result = await Heard(settings_in(tmp_path, script), tmp_path / "log.txt").run()
+    result = await ScriptRun(settings_in(tmp_path, script), tmp_path / "log.txt").run()
     assert result.exit_code == 137
     assert result.error == "The script was ended by SIGKILL. The machine may have run out of memory."
 
@@ -94,7 +94,7 @@ async def test_a_400_of_comfyui_becomes_a_sentence(tmp_path: Path, prints_the_an
             raise
     """
     async with Sim() as sim:
-        heard = Heard(settings_in(tmp_path, script), tmp_path / "log.txt", COMFYUI_BASE_URL=sim.url)
+        heard = ScriptRun(settings_in(tmp_path, script), tmp_path / "log.txt", COMFYUI_BASE_URL=sim.url)
         result = await heard.run()
     assert result.exit_code == 1
     expected = (
@@ -116,7 +116,7 @@ async def test_an_endless_script_is_canceled_gently(tmp_path: Path) -> None:
         while True:
             time.sleep(600)
     """
-    heard = Heard(settings_in(tmp_path, script, grace_seconds=600), tmp_path / "log.txt")
+    heard = ScriptRun(settings_in(tmp_path, script, grace_seconds=600), tmp_path / "log.txt")
     running = asyncio.create_task(heard.run())
     await heard.until("ready")
     running.cancel()
@@ -126,7 +126,7 @@ async def test_an_endless_script_is_canceled_gently(tmp_path: Path) -> None:
 
 
 async def test_a_cancel_ends_grandchildren_too_even_stubborn_ones(tmp_path: Path) -> None:
-    heard = Heard(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
+    heard = ScriptRun(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
     running = asyncio.create_task(heard.run())
     await heard.until("ready")
     pids = pids_in(tmp_path / "work" / "pids")
@@ -141,7 +141,7 @@ async def test_a_cancel_ends_grandchildren_too_even_stubborn_ones(tmp_path: Path
 
 
 async def test_what_a_script_leaves_behind_ends_with_it(tmp_path: Path) -> None:
-    heard = Heard(settings_in(tmp_path, f"{FAMILY}    sys.exit(4)\n", grace_seconds=0.3), tmp_path / "log.txt")
+    heard = ScriptRun(settings_in(tmp_path, f"{FAMILY}    sys.exit(4)\n", grace_seconds=0.3), tmp_path / "log.txt")
     result = await heard.run()
     assert result.exit_code == 4
     assert [is_alive(pid) for pid in pids_in(tmp_path / "work" / "pids")] == [False] * 4
@@ -150,11 +150,11 @@ async def test_what_a_script_leaves_behind_ends_with_it(tmp_path: Path) -> None:
 PARENT = """
 import asyncio, signal, sys
 from pathlib import Path
-from tests.desk.scripts import Heard, settings_in
+from tests.desk.scripts import ScriptRun, settings_in
 
 async def main(base):
     settings = settings_in(base, (base / "family.py").read_text(), grace_seconds=0.3)
-    await Heard(settings, base / "log.txt").run()
+    await ScriptRun(settings, base / "log.txt").run()
 
 # whoever runs the tests in the background has them ignore it
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -182,7 +182,7 @@ async def test_quotes_newlines_and_emoji_arrive_as_they_were_said(tmp_path: Path
     positive = "a \"cat\" 'n' dog; $(touch pwned) `ls` \\ %s {x}\n\n\tsecond line 🐈‍⬛ Ünïcode"
     script = "import json, sys; print(json.dumps(sys.argv[1:])); print(sys.argv[sys.argv.index('--positive') + 1])"
     settings = settings_in(tmp_path, script, environment={"LC_ALL": "C"})
-    heard = Heard(settings, tmp_path / "log.txt")
+    heard = ScriptRun(settings, tmp_path / "log.txt")
     result = await heard.run(job(positive=positive, negative="-ugly"))
     assert result.exit_code == 0
     assert json.loads(heard.lines[0]) == list(result.argv[2:])
@@ -192,7 +192,7 @@ async def test_quotes_newlines_and_emoji_arrive_as_they_were_said(tmp_path: Path
 
 
 async def test_nothing_is_started_for_a_job_that_cannot_be_accepted(tmp_path: Path) -> None:
-    heard = Heard(settings_in(tmp_path, "print('here')"), tmp_path / "log.txt")
+    heard = ScriptRun(settings_in(tmp_path, "print('here')"), tmp_path / "log.txt")
     with pytest.raises(InvalidInput):
         await heard.run(job(input_subdir="../.."))
     assert not heard.log_path.exists()
@@ -200,11 +200,11 @@ async def test_nothing_is_started_for_a_job_that_cannot_be_accepted(tmp_path: Pa
 
 async def test_a_program_that_is_not_there_is_a_matter_of_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="python"):
-        await Heard(settings_in(tmp_path, python=tmp_path / "gone"), tmp_path / "log.txt").run()
+        await ScriptRun(settings_in(tmp_path, python=tmp_path / "gone"), tmp_path / "log.txt").run()
     not_a_program = tmp_path / "python"
     not_a_program.write_bytes(b"\x7fELF, but no")
     not_a_program.chmod(0o755)
-    result = await Heard(settings_in(tmp_path, python=not_a_program), tmp_path / "log.txt").run()
+    result = await ScriptRun(settings_in(tmp_path, python=not_a_program), tmp_path / "log.txt").run()
     assert result.exit_code == 127
     assert result.error is not None
     assert "cannot be started" in result.error
@@ -216,7 +216,7 @@ async def test_a_script_sees_its_own_variables_and_none_of_our_secrets(
     monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://relay:secret@db/central")
     monkeypatch.setenv("KEPT", "1")
     script = "import json, os; print(json.dumps(dict(os.environ)))"
-    heard = Heard(settings_in(tmp_path, script, environment={"CONFIGURED": "2"}), tmp_path / "log.txt", DESK="3")
+    heard = ScriptRun(settings_in(tmp_path, script, environment={"CONFIGURED": "2"}), tmp_path / "log.txt", DESK="3")
     await heard.run()
     seen = json.loads(heard.lines[0])
     assert (seen["KEPT"], seen["CONFIGURED"], seen["DESK"]) == ("1", "2", "3")
@@ -234,7 +234,7 @@ async def test_a_script_waits_for_those_who_read(tmp_path: Path) -> None:
     """
     settings = settings_in(tmp_path, script)
     go_on, held = asyncio.Event(), asyncio.Event()
-    heard = Heard(settings, tmp_path / "log.txt")
+    heard = ScriptRun(settings, tmp_path / "log.txt")
 
     async def slow(line: str) -> None:
         heard.lines.append(line)
@@ -263,7 +263,7 @@ async def test_a_script_waits_for_those_who_read(tmp_path: Path) -> None:
 
 
 async def test_an_error_of_those_who_listen_ends_the_script(tmp_path: Path) -> None:
-    heard = Heard(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
+    heard = ScriptRun(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
 
     async def broken(_line: str) -> None:
         raise RuntimeError("the database is gone")
@@ -283,23 +283,23 @@ NOISY = r"""
         for _ in range(times):
             os.write(1, block)
 
-    say(b"".join(b"line %07d " % number + b"y" * 100 + b"\n" for number in range(1000)), 450)
-    say(b"z" * 100_000, 160)
-    say(b"\xff" * 100_000, 160)
-    say(b"  5%|#         | 5/100 [00:01<00:30, 3.21it/s]\r" * 1000, 450)
+    write(b"".join(b"line %07d " % number + b"y" * 100 + b"\n" for number in range(1000)), 450)
+    write(b"z" * 100_000, 160)
+    write(b"\xff" * 100_000, 160)
+    write(b"  5%|#         | 5/100 [00:01<00:30, 3.21it/s]\r" * 1000, 450)
     print("seed: 5")
     raise SystemExit("Error: enough")
 """
 MEASURED = """
 import asyncio, resource, sys
 from pathlib import Path
-from tests.desk.scripts import Heard, job, settings_in
+from tests.desk.scripts import ScriptRun, job, settings_in
 
 async def main(base):
     # the first run imports what is needed
-    await Heard(settings_in(base, "print()"), base / "log.txt").run()
+    await ScriptRun(settings_in(base, "print()"), base / "log.txt").run()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    heard = Heard(settings_in(base, (base / "noisy.py").read_text(), max_log_bytes=1_000_000), base / "log.txt")
+    heard = ScriptRun(settings_in(base, (base / "noisy.py").read_text(), max_log_bytes=1_000_000), base / "log.txt")
     count = letters = 0
 
     async def on_line(line):

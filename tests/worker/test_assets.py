@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.errors import TransferFailed
-from comfyrelay.worker.assets import AssetCache
+from comfyrelay.worker.files.assets import AssetCache
 
 
 def content(number: int, *, size: int = 10) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from comfyrelay.sim import Sim
-from comfyrelay.worker.capabilities import Capabilities
+from comfyrelay.worker.comfyui.capabilities import Capabilities
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.system import System
 from tests.worker.test_servers import loader, odd_comfyui, open_servers
@@ -14,13 +14,13 @@ async def test_a_server_that_comes_back_soon_after_a_look_is_looked_at_too() -> 
     """After each look there is a pause; what happens in it is not forgotten."""
     info: dict[str, Any] = {}
     async with odd_comfyui({}, info) as url, open_servers(url) as servers:
-        capabilities = Capabilities(servers, {}, shortest_look_seconds=0.2)
+        capabilities = Capabilities(servers, {}, min_refresh_seconds=0.2)
         keeping = asyncio.create_task(capabilities.keep())
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 for added in ("A", "B"):
                     info[added] = loader()
-                    capabilities.look_soon()
+                    capabilities.refresh_soon()
                     while capabilities.current.get("node_types") != [*info]:  # noqa: ASYNC110  (it tells nobody)
                         await asyncio.sleep(0.01)
         finally:

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 from comfyrelay.comfy import Attachment, ComfyClient, OutputFile, RunResult
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.sim import Sim
-from comfyrelay.worker.folders import ComfyFolders
-from comfyrelay.worker.inputs import job_folder
+from comfyrelay.worker.files.folders import ComfyFolders
+from comfyrelay.worker.files.inputs import job_folder
 from tests.comfy.graphs import PNG, invert_file
 from tests.worker.leases import make_lease
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from aiohttp import web
 
-from comfyrelay.worker.imds import Imds
+from comfyrelay.worker.host.imds import Imds
 from tests.worker.metadata import SPOT, Metadata
 
 NOWHERE = "http://127.0.0.1:1"

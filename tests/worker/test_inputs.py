@@ -11,10 +11,10 @@ from aiohttp import web
 
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import Fault, TransferFailed
-from comfyrelay.worker.assets import AssetCache
-from comfyrelay.worker.inputs import AT_ONCE, Inputs, asset_folder
+from comfyrelay.worker.files.assets import AssetCache
+from comfyrelay.worker.files.inputs import AT_ONCE, Inputs, asset_folder
+from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.transfers import Transfers
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.leases import Storage, answering, make_asset, make_lease, no_refresh, open_storage
 

@@ -10,10 +10,10 @@ import pytest
 from comfyrelay.comfy import ComfyClient
 from comfyrelay.errors import NodeFailed
 from comfyrelay.sim import Fail, Sim
-from comfyrelay.worker.folders import ComfyFolders
-from comfyrelay.worker.leftovers import Leftovers
-from comfyrelay.worker.recovering import MARK
-from comfyrelay.worker.servers import Servers
+from comfyrelay.worker.comfyui.leftovers import Leftovers
+from comfyrelay.worker.comfyui.recovering import MARK
+from comfyrelay.worker.comfyui.servers import Servers
+from comfyrelay.worker.files.folders import ComfyFolders
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 from tests.comfy.graphs import invert
@@ -66,14 +66,14 @@ async def failed_run(sim: Sim, **extra_data: str) -> str:
 
 async def until_forgotten(state: State) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while state.left_runs():  # noqa: ASYNC110  (files tell nobody)
+        while state.unfinished_runs():  # noqa: ASYNC110  (files tell nobody)
             await asyncio.sleep(0.01)
 
 
 async def test_the_files_of_our_runs_go(sim: Sim, state: State, leftovers: Leftovers) -> None:
     prompt_id = await failed_run(sim, **{MARK: "1-abc"})
     leftovers.add([("comfyui-1", prompt_id)])
-    assert state.left_runs() == [("comfyui-1", prompt_id)]
+    assert state.unfinished_runs() == [("comfyui-1", prompt_id)]
     await until_forgotten(state)
     assert previews(sim) == []
 
@@ -90,13 +90,13 @@ async def test_those_of_others_stay(sim: Sim, state: State, leftovers: Leftovers
 
 async def test_what_is_no_run_of_a_server_here_is_not_written_down(state: State, leftovers: Leftovers) -> None:
     leftovers.add([("comfy-cloud", "p1"), ("comfyui-1", "../../p2"), ("comfyui-1", "")])
-    assert state.left_runs() == []
+    assert state.unfinished_runs() == []
 
 
 async def test_a_server_that_is_gone_from_the_settings_is_not_waited_for(state: State, leftovers: Leftovers) -> None:
-    state.note_left("comfyui-2", "p1")
+    state.record_unfinished("comfyui-2", "p1")
     leftovers.recall()
-    assert state.left_runs() == []
+    assert state.unfinished_runs() == []
 
 
 async def test_a_server_that_is_away_is_waited_for_by_the_next_process(
@@ -106,4 +106,4 @@ async def test_a_server_that_is_away_is_waited_for_by_the_next_process(
     await sim.stop()
     leftovers.add([("comfyui-1", prompt_id)])
     await leftovers.close()
-    assert state.left_runs() == [("comfyui-1", prompt_id)]
+    assert state.unfinished_runs() == [("comfyui-1", prompt_id)]

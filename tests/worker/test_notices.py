@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from comfyrelay.worker.imds import Imds
-from comfyrelay.worker.notices import LATER_TRIES, Notice, Notices
+from comfyrelay.worker.host.imds import Imds
+from comfyrelay.worker.host.notices import LATER_TRIES, Notice, Notices
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.metadata import LIFECYCLE, REBALANCE, SPOT, Metadata
 
@@ -162,16 +162,16 @@ async def test_everybody_who_waits_hears_of_it() -> None:
     waiting = [asyncio.create_task(next_after(notices, None)) for _ in range(3)]
     await asyncio.sleep(0)
     first = notice(None)
-    notices.tell(first)
+    notices.add(first)
     assert await asyncio.gather(*waiting) == [first] * 3
     # who comes later hears of it at once, and who knows it waits on
     assert await next_after(notices, None) is first
     later = asyncio.create_task(next_after(notices, first))
-    notices.tell(notice(None))
+    notices.add(notice(None))
     await asyncio.sleep(0)
     assert not later.done()
     second = notice(5)
-    notices.tell(second)
+    notices.add(second)
     assert await later is second
 
 
@@ -213,7 +213,7 @@ LOOPS = {
 }
 PROGRAM = """
 import asyncio, json
-from comfyrelay.worker.notices import Notices
+from comfyrelay.worker.host.notices import Notices
 
 class Windows(asyncio.SelectorEventLoop):
     def add_signal_handler(self, *_):
@@ -221,7 +221,7 @@ class Windows(asyncio.SelectorEventLoop):
 
 async def main():
     notices = Notices(imds=None, shutdown_seconds=30, asg_seconds=110)
-    notices.hear_signals()
+    notices.handle_signals()
     print("ready", flush=True)
     notice = None
     while notice is None or not notice.at_once:
@@ -271,7 +271,7 @@ async def test_one_signal_leaves_some_time_and_a_second_none(
 async def test_once_closed_signals_do_what_they_did_before() -> None:
     before = signal.getsignal(signal.SIGTERM)
     notices = Notices(imds=None, shutdown_seconds=SHUTDOWN_SECONDS, asg_seconds=ASG_SECONDS)
-    notices.hear_signals()
+    notices.handle_signals()
     assert signal.getsignal(signal.SIGTERM) != before
     await notices.close()
     assert signal.getsignal(signal.SIGTERM) == before

@@ -12,7 +12,7 @@ import pytest
 from comfyrelay.comfy import ComfyClient, OutputFile, RunResult
 from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable
 from comfyrelay.sim import LostFile, Sim
-from comfyrelay.worker.outputs import Collected, collect, pick
+from comfyrelay.worker.files.outputs import Collected, collect, pick
 from tests.comfy.graphs import clip, invert, words
 from tests.worker.leases import hanging_up, make_lease, open_storage
 
@@ -145,7 +145,7 @@ async def test_a_server_that_restarts_before_the_file_was_read_has_it_afterwards
 
 
 async def test_a_connection_that_is_lost_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("comfyrelay.worker.outputs.PAUSES_SECONDS", (0.01, 0.02, 0.03))
+    monkeypatch.setattr("comfyrelay.worker.files.outputs.PAUSES_SECONDS", (0.01, 0.02, 0.03))
     async with open_storage() as server, ComfyClient(server.url("")) as comfy:
         server.files["view"] = b"made"
         server.answers = [hanging_up, hanging_up]

@@ -14,8 +14,8 @@ from aiohttp import ClientSession, web
 from moto.server import ThreadedMotoServer
 from structlog.testing import capture_logs
 
-from comfyrelay.worker.protection import Protection
-from comfyrelay.worker.scaling_group import ScalingGroup
+from comfyrelay.worker.host.protection import Protection
+from comfyrelay.worker.host.scaling_group import ScalingGroup
 from tests.harness import PATIENCE_SECONDS
 
 REGION = "eu-west-1"

@@ -12,8 +12,8 @@ from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import DeviceFault, OutOfMemory, ServerRefused
 from comfyrelay.sim import Fail, Sim
 from comfyrelay.sim import OutOfMemory as NoMemory
-from comfyrelay.worker.recovering import RecoveringClient
-from comfyrelay.worker.restarts import Restarts
+from comfyrelay.worker.comfyui.recovering import RecoveringClient
+from comfyrelay.worker.comfyui.restarts import Restarts
 from tests.comfy.graphs import invert
 from tests.harness import PATIENCE_SECONDS
 

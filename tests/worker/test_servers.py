@@ -14,8 +14,8 @@ from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.errors import ComfyError, NotInstalled
 from comfyrelay.pool import JobEvent
 from comfyrelay.sim import Fail, Sim, Stuck
-from comfyrelay.worker.capabilities import Capabilities, gather
-from comfyrelay.worker.servers import MOST_WARM, Ran, Servers
+from comfyrelay.worker.comfyui.capabilities import Capabilities, gather
+from comfyrelay.worker.comfyui.servers import MOST_WARM, Ran, Servers
 from comfyrelay.worker.settings import WorkerSettings
 from tests.comfy.graphs import invert, words
 from tests.harness import PATIENCE_SECONDS
@@ -72,7 +72,7 @@ class TestNoServerIsLeft:
 
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("comfyrelay.worker.servers.OFFLINE_SECONDS", 1.0)
+        monkeypatch.setattr("comfyrelay.worker.comfyui.servers.OFFLINE_SECONDS", 1.0)
 
     async def test_nor_beside_one_that_has_failed_it(self) -> None:
         async with Sim() as first, Sim() as second, open_servers(first.url, second.url, online=2) as servers:

@@ -57,7 +57,7 @@ def test_leases_are_found_again_with_their_runs_and_output(state: State) -> None
     lease.began_after_seconds = 1.5
     lease.about["argv"] = ["python", "mine.py"]
     state.note(lease, runs=[("http://gpu", "prompt-1")], output={"path": "x"})
-    (held,) = again(state).left_behind()
+    (held,) = again(state).held_leases()
     assert held.lease.to_json() == lease.to_json()
     assert (held.lease.began_after_seconds, held.lease.about) == (1.5, lease.about)
     assert list(held.runs) == [("http://gpu", "prompt-1")]
@@ -69,7 +69,7 @@ def test_nothing_is_left_of_a_lease_that_ended(state: State) -> None:
     state.note(lease)
     (state.folder_of(lease) / "output.png").write_bytes(b"x")
     state.forget(lease)
-    assert state.left_behind() == []
+    assert state.held_leases() == []
     assert list(state.work.iterdir()) == []
 
 
@@ -83,15 +83,15 @@ def test_files_of_leases_that_are_not_held_are_removed_at_the_start(state: State
 
 def test_a_broken_entry_does_not_keep_a_worker_from_starting(state: State) -> None:
     (state.folder / "held" / "7-abc.json").write_text("{")
-    assert state.left_behind() == []
+    assert state.held_leases() == []
     assert list((state.folder / "held").iterdir()) == []
 
 
 def test_runs_that_may_still_write_files_are_found_again_until_they_are_forgotten(state: State) -> None:
-    state.note_left("comfyui-1", "p1")
-    state.note_left("comfyui-2", "p2")
+    state.record_unfinished("comfyui-1", "p1")
+    state.record_unfinished("comfyui-2", "p2")
     (state.folder / "left" / "p3.json").write_text("{")
-    state.forget_left("p1")
-    state.forget_left("p1")
-    assert again(state).left_runs() == [("comfyui-2", "p2")]
+    state.forget_unfinished("p1")
+    state.forget_unfinished("p1")
+    assert again(state).unfinished_runs() == [("comfyui-2", "p2")]
     assert [each.name for each in (state.folder / "left").iterdir()] == ["p2.json"]

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.sim import Sim, Stuck
-from comfyrelay.worker.inputs import asset_folder
+from comfyrelay.worker.files.inputs import asset_folder
 from tests.api.studio import png
 from tests.comfy.graphs import MP4, invert_file
 from tests.harness import PATIENCE_SECONDS

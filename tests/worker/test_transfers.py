@@ -17,8 +17,8 @@ from aiohttp.test_utils import TestServer
 from comfyrelay.errors import Fault, LeaseLost, TransferFailed
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.s3 import S3Objects
+from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Urls
-from comfyrelay.worker.transfers import Transfers
 from tests.api.processes import free_port
 from tests.harness import PATIENCE_SECONDS
 from tests.storage.harness import BUCKET, Clock, serve_files

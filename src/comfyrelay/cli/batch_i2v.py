@@ -71,14 +71,14 @@ def batch_i2v(
     async def run() -> int:
         async with ComfyClient(server.partition(",")[0]) as comfy:
             # in a file or a pipe nothing replaces a line
-            briefly = printer.say_briefly if sys.stdout.isatty() else None
-            return await run_batch(comfy, order, say=printer.say, say_briefly=briefly)
+            briefly = printer.write_briefly if sys.stdout.isatty() else None
+            return await run_batch(comfy, order, write=printer.write, write_briefly=briefly)
 
     try:
         failed, signal_number = asyncio.run(_until_signal(run()))
     except ComfyRelayError as error:
         # to where everything else is said, so that the order is kept
-        printer.say(f"Error: {error}")
+        printer.write(f"Error: {error}")
         raise typer.Exit(CANNOT) from None
     finally:
         printer.finish()
@@ -114,11 +114,11 @@ class _Printer:
     def __init__(self) -> None:
         self._is_open = False
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         self.finish()
         print(text, flush=True)
 
-    def say_briefly(self, text: str) -> None:
+    def write_briefly(self, text: str) -> None:
         # \x1b[K: clear what is left of a longer line
         print(f"\r{text}\x1b[K", end="", flush=True)
         self._is_open = True

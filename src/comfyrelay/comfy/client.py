@@ -15,11 +15,11 @@ from comfyrelay.comfy.graphs.preflight import file_query, graph_problems, upload
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfy.runs.events import Finished, RunEvent
 from comfyrelay.comfy.runs.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
-from comfyrelay.comfy.runs.runs import Runs
 from comfyrelay.comfy.runs.streams import safely, stream_of
 from comfyrelay.comfy.runs.submit import NotTaken, knows, post_graph, refused_outputs
 from comfyrelay.comfy.runs.switchboard import Switchboard
 from comfyrelay.comfy.runs.timeouts import RunTimeouts, loading_factor
+from comfyrelay.comfy.runs.under_way import RunsUnderWay
 from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.uploads import Attachment, Uploaded, Uploader
 from comfyrelay.errors import (
@@ -94,9 +94,9 @@ class ComfyClient:
         # workflow hash → the connection on which it ran: a server that restarted has unloaded its models
         self._loaded: dict[str, int] = {}
         self._object_info: dict[str, Any] = {}
-        self._runs = Runs()
+        self._runs = RunsUnderWay()
         # runs that took too long and may not have stopped
-        self._left_behind: set[str] = set()
+        self._overdue_runs: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -106,6 +106,11 @@ class ComfyClient:
     def queue_remaining(self) -> int | None:
         """How many runs the server last said it holds, of whoever they are; `None` when it has not said."""
         return self._board.queue_remaining
+
+    @property
+    def connection(self) -> int:
+        """The number of the present connection; behind the next one may be another process."""
+        return self._board.socket.connection
 
     async def __aenter__(self) -> Self:
         return self
@@ -123,10 +128,10 @@ class ComfyClient:
         """Return when the server answers like ComfyUI and can be used; `ComfyError` says why not."""
         if "exec_info" not in await self._http.object("/prompt"):
             raise ServerRefused(f"{self.url} answers, but not like ComfyUI.")
-        if self._left_behind:
+        if self._overdue_runs:
             queue = await self._board.queue.now()
-            self._left_behind = {each for each in self._left_behind if position_in(queue, each) is not None}
-        if self._left_behind:
+            self._overdue_runs = {each for each in self._overdue_runs if position_in(queue, each) is not None}
+        if self._overdue_runs:
             raise ServerRefused("The server is still busy with a run that took too long.")
         await self._board.socket.ready(SOCKET_WAIT_SECONDS)
 
@@ -141,6 +146,15 @@ class ComfyClient:
     async def prompts(self) -> dict[str, Prompt]:
         """What runs or waits on the server, of whoever it is, by prompt id."""
         return prompts_in(await self._board.queue.now())
+
+    async def history(self, prompt_id: str) -> dict[str, Any] | None:
+        """What the server keeps of a run that is over."""
+        entry = (await self._http.object(f"/history/{prompt_id}")).get(prompt_id)
+        return entry if isinstance(entry, dict) else None
+
+    async def forget_run(self, prompt_id: str) -> None:
+        """Delete a run that is over from the server's history."""
+        await self._http.post("/history", {"delete": [prompt_id]})
 
     async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:
         """The definitions of all installed nodes. Kept, because a server takes long to make them."""
@@ -210,7 +224,7 @@ class ComfyClient:
         `wanted` are nodes, by id or title, whose outputs go first. `attachments` are uploaded before.
         """
         digest = workflow_hash(check_graph(graph))
-        is_loaded = self._loaded.get(digest) == self._board.socket.connection
+        is_loaded = self._loaded.get(digest) == self.connection
         order = _Order(
             wanted=[find_node(graph, node) for node in wanted],
             timeouts=timeouts or self._timeouts,
@@ -234,17 +248,17 @@ class ComfyClient:
 
     async def remove(self, prompt_id: str) -> None:
         """Take a pending run out of the queue; a running one is left alone."""
-        await self._http.tell("/queue", {"delete": [prompt_id]})
+        await self._http.post("/queue", {"delete": [prompt_id]})
 
     async def interrupt(self, prompt_id: str) -> None:
         """Interrupt this run if it is the one that is running; it stops at its next node or step."""
         # a server older than 0.3.57 does not read the id and stops whatever is running
         if position_in(await self._board.queue.now(), prompt_id) == -1:
-            await self._http.tell("/interrupt", {"prompt_id": prompt_id})
+            await self._http.post("/interrupt", {"prompt_id": prompt_id})
 
     async def free(self, *, unload_models: bool = True, free_memory: bool = True) -> None:
         """Unload models and empty the cache, once the present run is over."""
-        await self._http.tell("/free", {"unload_models": unload_models, "free_memory": free_memory})
+        await self._http.post("/free", {"unload_models": unload_models, "free_memory": free_memory})
 
     async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
         """The content of an output file, in pieces."""
@@ -312,7 +326,7 @@ class ComfyClient:
                 # whatever it is, nobody waits for this run any more
                 await self._stop(prompt_id, may_be_coming=not is_accepted)
                 if isinstance(error, RunTimedOut):
-                    self._left_behind.add(prompt_id)
+                    self._overdue_runs.add(prompt_id)
                 raise
             if watch.was_ignored:
                 # the server may have mixed up its connections
@@ -321,7 +335,7 @@ class ComfyClient:
             raise failure
         if self._forget_history:
             with suppress(ComfyError):
-                await self._http.tell("/history", {"delete": [prompt_id]})
+                await self.forget_run(prompt_id)
         return result_of(
             entry.get("outputs") or {},
             prompt_id=prompt_id,
@@ -337,15 +351,15 @@ class ComfyClient:
             return response.is_success
 
     def _note_loaded(self, digest: str) -> None:
-        self._loaded[digest] = self._board.socket.connection
+        self._loaded[digest] = self.connection
         if len(self._loaded) > MOST_LOADED:
             del self._loaded[next(iter(self._loaded))]
 
     async def _stop(self, prompt_id: str, *, may_be_coming: bool = False) -> None:
         """Cancel as well as can be: the server may be the reason why."""
-        await self._runs.surely(self._cancel_surely(prompt_id, may_be_coming=may_be_coming))
+        await self._runs.finish_stop(self._try_to_cancel(prompt_id, may_be_coming=may_be_coming))
 
-    async def _cancel_surely(self, prompt_id: str, *, may_be_coming: bool) -> None:
+    async def _try_to_cancel(self, prompt_id: str, *, may_be_coming: bool) -> None:
         with suppress(ComfyRelayError, TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await self.cancel(prompt_id)

@@ -33,8 +33,8 @@ from comfyrelay.server.main import listen, serving
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.settings import Settings
 from comfyrelay.worker.agent import Agent
+from comfyrelay.worker.comfyui.servers import WrapServer
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.servers import WrapServer
 from comfyrelay.worker.settings import WorkerSettings
 
 __all__ = ["Desk", "Ready", "answers"]

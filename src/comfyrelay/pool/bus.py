@@ -21,7 +21,7 @@ Callback = Callable[[Any], object]
 Selector = str | type[PoolEvent]
 
 # How long asynchronous callbacks may go on after the pool has closed.
-_LAST_WORDS_SECONDS = 5.0
+_CALLBACK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,14 +63,14 @@ class Bus:
             if isinstance(event, listener.classes):
                 self._call(listener.callback, event)
 
-    def excuse(self, task: asyncio.Task[Any]) -> None:
+    def do_not_wait_for(self, task: asyncio.Task[Any]) -> None:
         """Do not wait for this callback at the end: it is the one that waits for the end."""
         self._tasks.discard(task)
 
     async def close(self) -> None:
         """Let the asynchronous callbacks come to their end, and end the streams."""
         if tasks := set(self._tasks):
-            await asyncio.wait(tasks, timeout=_LAST_WORDS_SECONDS)
+            await asyncio.wait(tasks, timeout=_CALLBACK_SECONDS)
             for task in tasks:
                 task.cancel()
         self._closed = True

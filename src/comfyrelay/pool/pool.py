@@ -119,7 +119,7 @@ class WorkflowPool:
         """
         # a callback that closes the pool is not waited for by the pool
         if caller := asyncio.current_task():
-            self._bus.excuse(caller)
+            self._bus.do_not_wait_for(caller)
         await self._intake.close()
         if drain and self._closing is None:
             await self._registry.idle.wait()

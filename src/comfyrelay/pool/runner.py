@@ -22,12 +22,12 @@ from comfyrelay.errors import (
     ServerUnreachable,
 )
 from comfyrelay.pool.endings import Endings
+from comfyrelay.pool.event_translator import EventTranslator
 from comfyrelay.pool.events import ClientBlockedWorkflow, JobRetrying, PoolEvent
 from comfyrelay.pool.failover import FailoverStrategy
 from comfyrelay.pool.member import Member
 from comfyrelay.pool.queue import JobStatus, QueueAdapter
 from comfyrelay.pool.record import Record, Stop
-from comfyrelay.pool.relay import Relay
 from comfyrelay.pool.scheduler import Scheduler
 from comfyrelay.pool.stats import Tally
 
@@ -116,7 +116,7 @@ class Runner:
                 attachments=ticket.attachments,
                 timeouts=ticket.timeouts,
                 extra_data=ticket.extra_data,
-                on_event=Relay(record, graph, self._endings.emit).take,
+                on_event=EventTranslator(record, graph, self._endings.emit).translate,
             )
         except ComfyError as error:
             return error

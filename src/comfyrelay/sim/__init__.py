@@ -1,5 +1,6 @@
 """A stand-in for ComfyUI and Comfy Cloud: it answers as they do, runs real nodes on the CPU, and fails on request."""
 
+from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviour, read_misbehaviour
 from comfyrelay.sim.log import Log, Received
 from comfyrelay.sim.main import serve, slow_from_text
 from comfyrelay.sim.misbehaviour import (
@@ -21,17 +22,16 @@ from comfyrelay.sim.misbehaviour import (
     SlowHttp,
     Stuck,
 )
-from comfyrelay.sim.mischief import Handle, read_misbehaviour
 from comfyrelay.sim.server import Sim
 
 __all__ = [
+    "ActiveMisbehaviour",
     "DropSocket",
     "EmptyOutputs",
     "EndAs",
     "ErrorAfterQueueing",
     "ErrorBeforeQueueing",
     "Fail",
-    "Handle",
     "LateHistory",
     "Log",
     "LostFile",

@@ -11,14 +11,14 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviour, ActiveMisbehaviours
 from comfyrelay.sim.cloud.api import CloudFace
-from comfyrelay.sim.engine import Engine
 from comfyrelay.sim.folders import Folders
 from comfyrelay.sim.log import Log
 from comfyrelay.sim.misbehaviour import Misbehaviour
-from comfyrelay.sim.mischief import Handle, Mischief
 from comfyrelay.sim.options import Options
 from comfyrelay.sim.ports import Port
+from comfyrelay.sim.process import Process
 from comfyrelay.sim.routes.control import ControlRoutes, check_origin, misbehaving
 from comfyrelay.sim.routes.files import FileRoutes
 from comfyrelay.sim.routes.info import InfoRoutes
@@ -63,13 +63,13 @@ class Sim:
             api_key=api_key,
         )
         self.log = Log()
-        self._mischief = Mischief()
+        self._misbehaviours = ActiveMisbehaviours()
         for each in misbehaviour:
-            self._mischief.add(each)
+            self._misbehaviours.add(each)
         self._port = Port(host=host, number=port)
         self._file_port = Port(host=host, number=0)
         self._folders: Folders | None = None
-        self._engine: Engine | None = None
+        self._process: Process | None = None
         self._restarts: set[asyncio.Task[None]] = set()
 
     @property
@@ -90,51 +90,51 @@ class Sim:
     @property
     def clients(self) -> list[str]:
         """The client ids under which a WebSocket is registered."""
-        return self._engine.sockets.clients if self._engine else []
+        return self._process.sockets.clients if self._process else []
 
-    def misbehave(self, what: Kind) -> Handle[Kind]:
-        """Let something go wrong from now on. The handle counts how often it happened, and can end it."""
-        return self._mischief.add(what)
+    def misbehave(self, what: Kind) -> ActiveMisbehaviour[Kind]:
+        """Let something go wrong from now on. What is returned counts how often it happened, and can end it."""
+        return self._misbehaviours.add(what)
 
     def behave(self) -> None:
         """End all misbehaviour."""
-        self._mischief.clear()
+        self._misbehaviours.clear()
 
     async def start(self) -> None:
-        if self._engine is not None:
+        if self._process is not None:
             return
         if self._folders is None:
             base = self._options.folder or Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="comfyrelay-sim-"))
             self._folders = Folders(base)
         await asyncio.to_thread(self._folders.prepare)
-        engine = Engine(
+        process = Process(
             options=self._options,
             folders=self._folders,
-            mischief=self._mischief,
+            misbehaviours=self._misbehaviours,
             log=self.log,
             restart=self._begin_restart,
         )
         if self._options.cloud:
-            face = CloudFace(engine, store=self._file_port)
+            face = CloudFace(process, store=self._file_port)
             await self._file_port.open(face.store_app(), _logger)
             app = face.app()
         else:
-            app = native_app(engine)
+            app = native_app(process)
         try:
             await self._port.open(app, _logger)
         except OSError:
             await self._file_port.close()
             raise
-        engine.start()
-        self._engine = engine
+        process.start()
+        self._process = process
 
     async def stop(self) -> None:
         """Stop as a killed process does: connections are cut, and what was in memory is lost."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
+        process, self._process = self._process, None
+        if process is not None:
             await self._port.close()
             await self._file_port.close()
-            await engine.stop()
+            await process.stop()
 
     async def restart(self, *, down_seconds: float = 0.0) -> None:
         await self.stop()
@@ -147,7 +147,7 @@ class Sim:
             task.cancel()
         await asyncio.gather(*self._restarts, return_exceptions=True)
         await self.stop()
-        self._mischief.clear()
+        self._misbehaviours.clear()
         if self._folders is not None and self._options.folder is None:
             await asyncio.to_thread(shutil.rmtree, self._folders.base, ignore_errors=True)
 
@@ -171,13 +171,13 @@ class Sim:
         task.add_done_callback(self._restarts.discard)
 
 
-def native_app(engine: Engine) -> web.Application:
+def native_app(process: Process) -> web.Application:
     app = web.Application(
-        client_max_size=engine.options.max_upload_bytes, middlewares=[misbehaving(engine), check_origin]
+        client_max_size=process.options.max_upload_bytes, middlewares=[misbehaving(process), check_origin]
     )
-    for group in (PromptRoutes(engine), FileRoutes(engine), InfoRoutes(engine)):
+    for group in (PromptRoutes(process), FileRoutes(process), InfoRoutes(process)):
         for route in group.routes():
             twin = web.RouteDef(route.method, f"/api{route.path}", route.handler, route.kwargs)
             app.add_routes([route, twin])
-    app.add_routes([*JobRoutes(engine).routes(), *ControlRoutes(engine).routes()])
+    app.add_routes([*JobRoutes(process).routes(), *ControlRoutes(process).routes()])
     return app

@@ -86,11 +86,11 @@ class Sockets:
             if message.type is not WSMsgType.TEXT:
                 continue
             try:
-                told = json.loads(message.data)
+                body = json.loads(message.data)
             except ValueError:
                 continue
-            if is_first and isinstance(told, dict) and told.get("type") == "feature_flags":
-                socket.flags = told.get("data") or {}
+            if is_first and isinstance(body, dict) and body.get("type") == "feature_flags":
+                socket.flags = body.get("data") or {}
                 await socket.send(_text("feature_flags", self._features))
             is_first = False
 

@@ -7,29 +7,29 @@ from typing import Any
 import structlog
 
 from comfyrelay.errors import ComfyRelayError
-from comfyrelay.worker.assets import AssetCache
-from comfyrelay.worker.capabilities import Capabilities
 from comfyrelay.worker.capacity import Capacity, room_for
+from comfyrelay.worker.comfyui.capabilities import Capabilities
+from comfyrelay.worker.comfyui.leftovers import Leftovers
+from comfyrelay.worker.comfyui.servers import Servers, WrapServer
 from comfyrelay.worker.control import Control
-from comfyrelay.worker.draining import leave
+from comfyrelay.worker.draining import drain
 from comfyrelay.worker.estimate import Typical
-from comfyrelay.worker.folders import ComfyFolders
-from comfyrelay.worker.imds import Imds
-from comfyrelay.worker.inputs import Inputs, asset_folder
+from comfyrelay.worker.files.assets import AssetCache
+from comfyrelay.worker.files.folders import ComfyFolders
+from comfyrelay.worker.files.inputs import Inputs, asset_folder
+from comfyrelay.worker.files.transfers import Transfers
+from comfyrelay.worker.host.imds import Imds
+from comfyrelay.worker.host.machine import Machine, machine
+from comfyrelay.worker.host.notices import Notice, Notices
+from comfyrelay.worker.host.protection import Protection
+from comfyrelay.worker.host.scaling_group import ScalingGroup
 from comfyrelay.worker.job import OutputListener, Tools, Work
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.leftovers import Leftovers
-from comfyrelay.worker.machine import Machine, machine
 from comfyrelay.worker.metrics import Metrics
-from comfyrelay.worker.notices import Notice, Notices
 from comfyrelay.worker.poller import Poller
-from comfyrelay.worker.protection import Protection
 from comfyrelay.worker.registration import Registration
-from comfyrelay.worker.scaling_group import ScalingGroup
-from comfyrelay.worker.servers import Servers, WrapServer
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
-from comfyrelay.worker.transfers import Transfers
 
 __all__ = ["Agent"]
 
@@ -102,22 +102,22 @@ class Agent:
     def stop(self, *, seconds: float | None = None) -> None:
         """Leave, as if a signal had come."""
         time_left = self._settings.shutdown_seconds if seconds is None else seconds
-        self._notices.tell(Notice(reason="shutdown", seconds=time_left))
+        self._notices.add(Notice(reason="shutdown", seconds=time_left))
 
     async def run(self) -> None:
         if self._signals:
             # before all that takes time: EC2 may think for seconds about who we are
-            self._notices.hear_signals()
+            self._notices.handle_signals()
         try:
             this = await machine(self._settings, self._imds)
-            await self._be_there(this)
+            await self._run_on(this)
         finally:
             if self._imds is not None:
                 await self._imds.close()
             # last: until then a signal must not end the process in the middle of this
             await self._notices.close()
 
-    async def _be_there(self, this: Machine) -> None:
+    async def _run_on(self, this: Machine) -> None:
         state = State(self._settings.data_dir / this.folder_name)
         state.open()
         try:
@@ -138,27 +138,27 @@ class Agent:
             upload_patience_seconds=UPLOAD_PATIENCE_SECONDS,
             on_bytes=self._metrics.transferred,
         )
-        enlisting = Registration(self._settings, control, state)
-        working = asyncio.create_task(self._work(this, state, control, transfers, enlisting))
-        told = asyncio.create_task(self._notices.wait_newer(None))
+        registration = Registration(self._settings, control, state)
+        working = asyncio.create_task(self._work(this, state, control, transfers, registration))
+        notified = asyncio.create_task(self._notices.wait_newer(None))
         try:
-            await asyncio.wait({working, told}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({working, notified}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 # it ends by itself only when it cannot go on
                 working.result()
             else:
-                await self._leave(told.result(), working, control, enlisting)
+                await self._drain(notified.result(), working, control, registration)
         finally:
-            for task in (told, working, *self._works.values()):
+            for task in (notified, working, *self._works.values()):
                 task.cancel()
-            await asyncio.gather(told, working, *self._works.values(), return_exceptions=True)
+            await asyncio.gather(notified, working, *self._works.values(), return_exceptions=True)
             if self._leftovers is not None:
                 await self._leftovers.close()
             await transfers.close()
             await control.close()
 
     async def _work(
-        self, this: Machine, state: State, control: Control, transfers: Transfers, enlisting: Registration
+        self, this: Machine, state: State, control: Control, transfers: Transfers, registration: Registration
     ) -> None:
         await self._servers.open()
         await self._some_server()
@@ -169,24 +169,24 @@ class Agent:
             "instance_type": this.instance_type,
         }
 
-        async def enlist() -> None:
+        async def register() -> None:
             capabilities = self._capabilities.current
-            if await enlisting.enlist({**details, "capabilities": capabilities}):
+            if await registration.enlist({**details, "capabilities": capabilities}):
                 # megabytes, which the first poll need not bring again
-                self._capabilities.told(capabilities)
+                self._capabilities.mark_sent(capabilities)
 
         self._protect()
         tools = self._tools(control, state, transfers)
-        enlisting.recall()
-        await self._settle_left_behind(state, tools)
-        await enlist()
+        registration.recall()
+        await self._settle_after_kill(state, tools)
+        await register()
         self._poller = Poller(
             control,
             room=self._room,
             servers=self._servers,
             capabilities=self._capabilities,
             accept=lambda lease: self._accept(lease, tools),
-            enlist_again=enlist,
+            register_again=register,
             wait_seconds=self._settings.poll_wait_seconds,
         )
         keeping = asyncio.create_task(self._capabilities.keep())
@@ -196,28 +196,28 @@ class Agent:
             self._poller = None
             keeping.cancel()
 
-    async def _settle_left_behind(self, state: State, tools: Tools) -> None:
-        """What an earlier process held is told of before anything new begins."""
-        for held in state.left_behind():
+    async def _settle_after_kill(self, state: State, tools: Tools) -> None:
+        """What an earlier process held is settled before anything new begins."""
+        for held in state.held_leases():
             work = Work(held.lease, tools)
-            self._begin(work, work.settle_left_behind(held))
+            self._begin(work, work.settle_after_kill(held))
         while self._works:
             await asyncio.wait(self._works.values())
             # the callbacks of what has ended
             await asyncio.sleep(0)
 
-    async def _leave(
-        self, notice: Notice, working: asyncio.Task[None], control: Control, enlisting: Registration
+    async def _drain(
+        self, notice: Notice, working: asyncio.Task[None], control: Control, registration: Registration
     ) -> None:
         log.info("worker.draining", reason=notice.reason, seconds=notice.seconds, jobs=len(self._works))
         working.cancel()
         await asyncio.wait({working})
-        notice = await leave(notice, self._notices, self._works, typical=self._typical)
+        notice = await drain(notice, self._notices, self._works, typical=self._typical)
         if not control.token:
             return
         try:
             async with asyncio.timeout(SIGN_OFF_SECONDS):
-                await enlisting.leave(notice.reason)
+                await registration.leave(notice.reason)
             log.info("worker.left", reason=notice.reason)
         except (ComfyRelayError, TimeoutError) as error:
             # its leases expire by themselves; the token is kept, so that this name can be used again
@@ -305,7 +305,7 @@ class Agent:
         if slots:
             self._online.set()
         if slots > self._slots:
-            self._capabilities.look_soon()
+            self._capabilities.refresh_soon()
         self._slots = slots
         self._on_change()
 

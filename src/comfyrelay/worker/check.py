@@ -14,12 +14,12 @@ from comfyrelay.comfy.uploads import UPLOAD_FOLDER
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.extras import install_line, is_installed
 from comfyrelay.lock import FolderLock
-from comfyrelay.worker.capabilities import Capabilities
+from comfyrelay.worker.comfyui.capabilities import Capabilities
+from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.control import Control
-from comfyrelay.worker.imds import Imds
-from comfyrelay.worker.machine import Machine, machine
+from comfyrelay.worker.host.imds import Imds
+from comfyrelay.worker.host.machine import Machine, machine
 from comfyrelay.worker.registration import Registration, explain
-from comfyrelay.worker.servers import Servers
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 
@@ -151,12 +151,12 @@ async def _about_control(settings: WorkerSettings, this: Machine, servers: Serve
         capabilities = Capabilities(servers, settings.capabilities)
         await capabilities.refresh()
         # a folder of its own is not needed to ask
-        enlisting = Registration(settings, control, State(settings.data_dir / this.folder_name))
+        registration = Registration(settings, control, State(settings.data_dir / this.folder_name))
         details = {
             "max_concurrency": servers.at_once,
             "capabilities": capabilities.current,
         }
-        registered = await enlisting.try_out(details)
+        registered = await registration.try_out(details)
     except ComfyRelayError as error:
         yield Finding(verdict=Verdict.BROKEN, about=about, text=explain(error, settings, control))
         return

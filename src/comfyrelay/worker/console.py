@@ -179,8 +179,8 @@ def _line(event: EventDict, *, is_wide: bool) -> Text:
         *([(workflow, "")] if is_wide else []),
         *((each, "not dim") for each in _rest(event)),
     ]
-    for text, look in shown:
-        line.append(f" {text}" if text else "", style=look)
+    for text, style in shown:
+        line.append(f" {text}" if text else "", style=style)
     return line
 
 

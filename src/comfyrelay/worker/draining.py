@@ -1,4 +1,4 @@
-"""What becomes of the jobs of a worker that must leave: some are finished, the others are given back."""
+"""What becomes of the jobs of a worker that drains: some are finished, the others are given back."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -6,18 +6,18 @@ from collections.abc import Collection, Mapping
 import structlog
 
 from comfyrelay.worker.estimate import Typical, fits, seconds_left
+from comfyrelay.worker.host.notices import Notice, Notices
 from comfyrelay.worker.job import Work
 from comfyrelay.worker.lease import Phase, Stop
-from comfyrelay.worker.notices import Notice, Notices
 
-__all__ = ["leave", "may_finish"]
+__all__ = ["drain", "may_finish"]
 
 log = structlog.get_logger(__name__)
 
 # Kept of the notice for giving jobs back and signing off.
 MARGIN_SECONDS = 15.0
 # Progress counts nodes, and the last one may take longest: whether a job will make it is asked again and again.
-LOOK_AGAIN_SECONDS = 2.0
+RECHECK_SECONDS = 2.0
 # Giving back is a call or two; after this the leases are left to expire.
 GIVE_BACK_SECONDS = 8.0
 
@@ -38,37 +38,37 @@ def may_finish(work: Work, notice: Notice, typical: Typical) -> bool:
     return fits(left + storing, notice.seconds_left or 0.0, margin=_margin(notice))
 
 
-async def leave(
+async def drain(
     notice: Notice, notices: Notices, works: Mapping[Work, asyncio.Task[None]], *, typical: Typical
 ) -> Notice:
     """Finish or give back every job; returns the last notice there was. What takes too long is cut off."""
-    while left := {work: task for work, task in works.items() if not task.done()}:
-        for work in left:
+    while unfinished := {work: task for work, task in works.items() if not task.done()}:
+        for work in unfinished:
             if not may_finish(work, notice, typical):
                 _give_back(work, notice)
-        newer = await _until(notice, notices, list(left.values()))
+        newer = await _wait_for_change(notice, notices, list(unfinished.values()))
         if newer is None:
             break
         notice = newer
-    for work in left:
+    for work in unfinished:
         _give_back(work, notice)
-    if left:
-        await asyncio.wait(left.values(), timeout=GIVE_BACK_SECONDS)
-    for task in left.values():
+    if unfinished:
+        await asyncio.wait(unfinished.values(), timeout=GIVE_BACK_SECONDS)
+    for task in unfinished.values():
         task.cancel()
-    await asyncio.gather(*left.values(), return_exceptions=True)
+    await asyncio.gather(*unfinished.values(), return_exceptions=True)
     return notice
 
 
-async def _until(notice: Notice, notices: Notices, tasks: Collection[asyncio.Task[None]]) -> Notice | None:
-    """Wait until there is reason to look again: a job has ended, a newer notice has come, or jobs have got further.
+async def _wait_for_change(notice: Notice, notices: Notices, tasks: Collection[asyncio.Task[None]]) -> Notice | None:
+    """Wait until there is reason to check again: a job has ended, a newer notice has come, or jobs have got further.
     Returns the notice that counts then; `None` when the time is up."""
     seconds = notice.seconds_left
     if notice.at_once or (seconds is not None and seconds <= _margin(notice)):
         return None
     newer = asyncio.create_task(notices.wait_newer(notice))
     try:
-        timeout = None if seconds is None else min(seconds - _margin(notice), LOOK_AGAIN_SECONDS)
+        timeout = None if seconds is None else min(seconds - _margin(notice), RECHECK_SECONDS)
         done, _ = await asyncio.wait({newer, *tasks}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         return newer.result() if newer in done else notice
     finally:
@@ -76,8 +76,8 @@ async def _until(notice: Notice, notices: Notices, tasks: Collection[asyncio.Tas
 
 
 def _give_back(work: Work, notice: Notice) -> None:
-    work.leaving_reason = notice.reason
-    work.lease.must_stop(Stop.LEAVING)
+    work.drain_reason = notice.reason
+    work.lease.must_stop(Stop.DRAINING)
 
 
 def _margin(notice: Notice) -> float:

@@ -34,11 +34,11 @@ class Heartbeats:
         self._logs: list[str] = []
         self._news = asyncio.Event()
         # when the control plane last answered
-        self.heard_at = float("-inf")
+        self.answered_at = float("-inf")
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._tell())]
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._send_news())]
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -62,7 +62,7 @@ class Heartbeats:
     async def refresh(self) -> None:
         """Beat now, for fresh URLs. What fails here is found out by whoever needs them."""
         try:
-            self._heard(await self._control.heartbeat(self._lease, fresh_urls=True))
+            self._on_answer(await self._control.heartbeat(self._lease, fresh_urls=True))
         except Exception as error:
             self._failed(error)
 
@@ -82,14 +82,14 @@ class Heartbeats:
                 # soon again: the lease goes on expiring
                 least = min(self._wait_seconds, 2.0)
             else:
-                self._heard(stop)
+                self._on_answer(stop)
                 # a control plane that is being stopped does not let us wait, and one that said stop says so again
                 least = min(self._wait_seconds, 1.0)
             rest = least - (loop.time() - asked_at)
             if rest > 0:
                 await asyncio.sleep(rest * random.uniform(1.0, 1.2))
 
-    async def _tell(self) -> None:
+    async def _send_news(self) -> None:
         while not self._is_over():
             await self._news.wait()
             self._news.clear()
@@ -100,7 +100,7 @@ class Heartbeats:
         progress, self._progress = self._progress, None
         logs, self._logs = self._logs, []
         try:
-            self._heard(await self._control.heartbeat(self._lease, progress=progress, logs=logs))
+            self._on_answer(await self._control.heartbeat(self._lease, progress=progress, logs=logs))
         except ControlPlaneUnreachable:
             # to be told with the next; something newer may have come meanwhile
             if self._progress is None:
@@ -114,8 +114,8 @@ class Heartbeats:
     def _is_over(self) -> bool:
         return self._lease.stop is Stop.LOST
 
-    def _heard(self, stop: Stop | None) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
+    def _on_answer(self, stop: Stop | None) -> None:
+        self.answered_at = asyncio.get_running_loop().time()
         if stop is None:
             return
         if stop is Stop.RELEASE and self._lease.phase not in (Phase.FETCHING, Phase.WAITING):

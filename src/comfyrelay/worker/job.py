@@ -32,19 +32,19 @@ from comfyrelay.errors import (
     Unauthorized,
 )
 from comfyrelay.pool import JobAccepted, JobEvent, JobNoted, JobPrinted, JobProgress, JobStarted
+from comfyrelay.worker.comfyui.leftovers import Leftovers
+from comfyrelay.worker.comfyui.servers import Ran, Servers
 from comfyrelay.worker.control import Control, RunTold, patiently
 from comfyrelay.worker.estimate import Typical
-from comfyrelay.worker.folders import ComfyFolders
+from comfyrelay.worker.files.folders import ComfyFolders
+from comfyrelay.worker.files.inputs import Inputs
+from comfyrelay.worker.files.outputs import Collected, collect, collect_more, others
+from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.heartbeats import Heartbeats
-from comfyrelay.worker.inputs import Inputs
 from comfyrelay.worker.lease import Lease, Phase, Stop
-from comfyrelay.worker.leftovers import Leftovers
 from comfyrelay.worker.metrics import Metrics
-from comfyrelay.worker.outputs import Collected, collect, collect_more, others
-from comfyrelay.worker.servers import Ran, Servers
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import Held, State
-from comfyrelay.worker.transfers import Transfers
 
 __all__ = ["OutputListener", "Tools", "Work"]
 
@@ -56,7 +56,7 @@ LONGEST_RAW = 200_000
 LONGEST_RETRY_SECONDS = 86_400.0
 # A control plane that has answered no heartbeat for this long is away.
 AWAY_SECONDS = 90.0
-WORD_SECONDS = 60.0
+LOG_SECONDS = 60.0
 # The lease is no longer ours to speak about.
 _NOT_OURS = (LeaseLost, NotFound, Unauthorized, Forbidden)
 
@@ -96,15 +96,15 @@ class Work:
     def __init__(self, lease: Lease, tools: Tools) -> None:
         self.lease = lease
         # why it is given back, if it is because this worker leaves
-        self.leaving_reason = "shutdown"
+        self.drain_reason = "shutdown"
         self._tools = tools
         self._heartbeats = Heartbeats(tools.control, lease, interval_seconds=tools.settings.heartbeat_interval_seconds)
         self._ran = Ran()
         # runs that others look after now
-        self._left: set[tuple[str, str]] = set()
+        self._handed_over: set[tuple[str, str]] = set()
         # as it is written down, once there is one
         self._output: Mapping[str, Any] | None = None
-        self._is_left_behind = False
+        self._was_killed = False
         self._began_at: float | None = None
         self._ran_seconds: float | None = None
         self._outcome = "lost"
@@ -118,11 +118,11 @@ class Work:
 
     async def run(self) -> str:
         """Do everything; returns how it ended here: completed, failed, requeued or lost."""
-        return await self._settled(self._until_stopped(self._work()))
+        return await self._while_held(self._until_stopped(self._work()))
 
-    async def settle_left_behind(self, held: Held) -> str:
+    async def settle_after_kill(self, held: Held) -> str:
         """An earlier process of this worker was killed while it held this lease."""
-        self._is_left_behind = True
+        self._was_killed = True
         self._ran.runs.extend(held.runs)
         collected = _recalled(held.output)
         if collected is None:
@@ -130,9 +130,9 @@ class Work:
             found = await self._tools.servers.unfinished_runs(held)
             self._ran.runs.extend(each for each in found if each not in held.runs)
             await self._tools.servers.stop(self._ran.runs)
-        return await self._settled(self._until_stopped(self._settle_left_behind(collected)))
+        return await self._while_held(self._until_stopped(self._settle_after_kill(collected)))
 
-    async def _settled(self, work: Coroutine[Any, Any, None]) -> str:
+    async def _while_held(self, work: Coroutine[Any, Any, None]) -> str:
         """Do it while the lease is kept alive, and clean up however it ends."""
         self._heartbeats.start()
         is_cut_off = False
@@ -162,7 +162,7 @@ class Work:
         stopped = asyncio.create_task(self.lease.stopped.wait())
         try:
             await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not doing.done() and self.lease.phase is Phase.SETTLING and self.lease.stop is not Stop.LEAVING:
+            if not doing.done() and self.lease.phase is Phase.SETTLING and self.lease.stop is not Stop.DRAINING:
                 # the report is on its way, and the control plane decides whether it still counts
                 await asyncio.wait({doing})
         finally:
@@ -176,7 +176,7 @@ class Work:
         elif self.lease.stop is not None:
             await self._stopped(self.lease.stop)
 
-    async def _settle_left_behind(self, collected: Collected | None) -> None:
+    async def _settle_after_kill(self, collected: Collected | None) -> None:
         killed_jobs = self._tools.settings.killed_jobs
         if not self._tools.control.token:
             # nobody would believe us
@@ -228,13 +228,13 @@ class Work:
             if comfyui is None:
                 raise
             await comfyui.free()
-            self._wait_again()
+            self._wait_for_server()
             return await self._run(graph, attachments)
 
     async def _run(self, graph: Graph, attachments: Sequence[Attachment]) -> Collected:
         lease, tools = self.lease, self._tools
         result = await tools.servers.run(
-            lease, graph, attachments, ran=self._ran, on_event=self._on_event, on_move=self._wait_again
+            lease, graph, attachments, ran=self._ran, on_event=self._on_event, on_move=self._wait_for_server
         )
         self._note_run()
         self._move(Phase.STORING)
@@ -245,8 +245,8 @@ class Work:
         if tools.on_output is not None:
             more = await collect_more(self._ran.server, result, lease, place.parent)
             collected = replace(collected, more=more)
-        elif left := others(result, lease):
-            self._heartbeats.log(f"The run made {len(left)} more files, which are not kept: a job has one output.")
+        elif dropped := others(result, lease):
+            self._heartbeats.log(f"The run made {len(dropped)} more files, which are not kept: a job has one output.")
         self._output = collected.to_json()
         tools.state.note(lease, runs=self._ran.runs, output=self._output)
         # it is here now: the server's disk is free for the next
@@ -279,9 +279,9 @@ class Work:
             if tools.on_output is not None and (line := await tools.on_output(lease, collected)) is not None:
                 self._heartbeats.log(line)
             try:
-                await self._tell(
+                await self._settle(
                     lambda: tools.control.complete(
-                        lease, self._told, output=collected.as_output, provider_job_id=prompt_id
+                        lease, self._report, output=collected.as_output, provider_job_id=prompt_id
                     )
                 )
             except InvalidInput as error:
@@ -313,32 +313,32 @@ class Work:
         self._clean_server()
         if why is Stop.LOST:
             raise LeaseLost
-        if why is Stop.LEAVING and self._is_left_behind:
+        if why is Stop.DRAINING and self._was_killed:
             # as it is written down: the next process tells of it
             raise asyncio.CancelledError
         # should the control plane not hear of it now: it was stopped in order, so the next process must not call it
         # killed, and may still bring an output
-        output = self._output if why is Stop.LEAVING else None
+        output = self._output if why is Stop.DRAINING else None
         with suppress(OSError):
             self._tools.state.note(self.lease, runs=self._ran.runs if output else (), output=output)
-        reason = {Stop.RELEASE: "released", Stop.LEAVING: self.leaving_reason}.get(why, why.value)
+        reason = {Stop.RELEASE: "released", Stop.DRAINING: self.drain_reason}.get(why, why.value)
         await self._requeue(reason)
 
     async def _fail(self, error: str, fault: Fault, *, retry_after_seconds: float = 0.0) -> None:
         self._heartbeats.log(f"Failed: {user_sentence(error)}")
-        await self._tell(
+        await self._settle(
             lambda: self._tools.control.fail(
-                self.lease, self._told, error=error, fault=fault, retry_after_seconds=retry_after_seconds
+                self.lease, self._report, error=error, fault=fault, retry_after_seconds=retry_after_seconds
             )
         )
         self._end("failed", fault=fault.value, error=user_sentence(error))
 
     async def _requeue(self, reason: str) -> None:
-        await self._tell(lambda: self._tools.control.requeue(self.lease, self._told, reason=reason[:500]))
+        await self._settle(lambda: self._tools.control.requeue(self.lease, self._report, reason=reason[:500]))
         self._end("requeued", reason=reason)
 
-    async def _tell(self, verdict: Callable[[], Awaitable[None]]) -> None:
-        """Say how it ended, until that is heard.
+    async def _settle(self, verdict: Callable[[], Awaitable[None]]) -> None:
+        """Report how it ended, until that is answered.
 
         A control plane that is away is waited for, however long: it knows whether the lease still holds. One that hears
         the heartbeats and answers each report with an error would have the job held for ever, so after a while the
@@ -347,19 +347,19 @@ class Work:
         self._move(Phase.SETTLING)
         await self._heartbeats.flush()
         loop = asyncio.get_running_loop()
-        since, next_word = loop.time(), 0.0
+        since, next_log = loop.time(), 0.0
 
         def on_pause(error: ComfyRelayError, _seconds: float) -> None:
-            nonlocal since, next_word
+            nonlocal since, next_log
             now = loop.time()
             if self.lease.stop is Stop.LOST:
                 raise LeaseLost
-            if now - self._heartbeats.heard_at > AWAY_SECONDS:
+            if now - self._heartbeats.answered_at > AWAY_SECONDS:
                 since = now
-            if self._heartbeats.heard_at - since >= self._tools.settings.verdict_timeout_seconds:
+            if self._heartbeats.answered_at - since >= self._tools.settings.verdict_timeout_seconds:
                 raise LeaseLost("The control plane takes heartbeats, but not what became of the job.")
-            if now >= next_word:
-                next_word = now + WORD_SECONDS
+            if now >= next_log:
+                next_log = now + LOG_SECONDS
                 log.warning("worker.not_settled_yet", **self._names, why=error.detail)
 
         await patiently(verdict, on_pause=on_pause)
@@ -391,7 +391,7 @@ class Work:
         if isinstance(event, JobAccepted | JobStarted | JobNoted):
             self._note_runs()
 
-    def _wait_again(self) -> None:
+    def _wait_for_server(self) -> None:
         """It ran, and has to run once more when there is a server for it."""
         self._began_at = self._ran_seconds = self.lease.began_at = None
         self.lease.node_title = ""
@@ -418,7 +418,7 @@ class Work:
         log.info(f"worker.job_{outcome}", **self._names, seconds=round(self.running_seconds, 2), **more)
 
     @property
-    def _told(self) -> RunTold:
+    def _report(self) -> RunTold:
         lease = self.lease
         return RunTold(
             seed=_seed_of(lease.graph, lease.about),
@@ -444,8 +444,8 @@ class Work:
         result = self._ran.result
         self._tools.folders.remove(lease=self.lease, result=result, prompt_ids=self._ran.prompt_ids)
         unfinished = {run for run in self._ran.runs if result is None or run[1] != result.prompt_id}
-        self._tools.leftovers.add(unfinished - self._left)
-        self._left |= unfinished
+        self._tools.leftovers.add(unfinished - self._handed_over)
+        self._handed_over |= unfinished
 
 
 def _recalled(output: Mapping[str, Any] | None) -> Collected | None:
@@ -454,14 +454,14 @@ def _recalled(output: Mapping[str, Any] | None) -> Collected | None:
 
 
 def _sentence(error: ComfyRelayError) -> str:
-    told = " ".join(error.errors.values()) if isinstance(error, InvalidInput) else ""
-    return told or error.detail
+    reasons = " ".join(error.errors.values()) if isinstance(error, InvalidInput) else ""
+    return reasons or error.detail
 
 
 def _seed_of(graph: dict[str, Any], about: Mapping[str, Any]) -> int | None:
     """The seed that was told of the run; else the one that the graph names, where it names one."""
-    if isinstance(told := about.get("seed"), int):
-        return told
+    if isinstance(seed := about.get("seed"), int):
+        return seed
     for node in graph.values():
         for name in ("seed", "noise_seed"):
             value = node["inputs"].get(name)

@@ -29,8 +29,8 @@ class Stop(StrEnum):
     RELEASE = "release"
     # the lease is no longer ours: somebody else may be running it
     LOST = "lost"
-    # this worker is leaving
-    LEAVING = "leaving"
+    # this worker is draining
+    DRAINING = "draining"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,7 +26,7 @@ PROVIDERS: tuple[str, ...] = get_args(Provider)
 # From an upscale to a long video.
 BUCKETS = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0)
 # A worker that is too busy to say how it is gets no answer in its place.
-LOOK_SECONDS = 2.0
+READ_SECONDS = 2.0
 
 
 class _Cache(Protocol):
@@ -47,7 +47,7 @@ class _Servers(Protocol):
 
 @dataclass
 class _Figures:
-    """How a worker was when it was last looked at."""
+    """How a worker was when it was last read."""
 
     held: Counts[str] = field(default_factory=Counts)
     online: dict[str, int] = field(default_factory=dict)
@@ -103,13 +103,13 @@ class Metrics:
     ) -> None:
         """Read these, in the loop that runs now, whenever somebody asks."""
 
-        def look(figures: _Figures) -> None:
+        def read(figures: _Figures) -> None:
             figures.held = Counts(lease.phase.value for lease in held())
             figures.online = {provider: len(servers.online(provider)) for provider in PROVIDERS}
             figures.is_up = control.is_up
             figures.cache_hits, figures.cache_misses, figures.cache_bytes = cache.hits, cache.misses, cache.bytes
 
-        self._live.watch(look, held)
+        self._live.watch(read, held)
 
     def changed(self) -> None:
         """A job has come or gone, or to another phase."""
@@ -134,19 +134,19 @@ class Metrics:
 
 
 class _Live(Collector):
-    """What is read when it is asked for. Who asks is another thread: the looking is done in the worker's loop."""
+    """What is read when it is asked for. Who asks is another thread: it is read in the worker's loop."""
 
     def __init__(self) -> None:
         self._figures = _Figures()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._look: Callable[[_Figures], None] = lambda _figures: None
+        self._read: Callable[[_Figures], None] = lambda _figures: None
         self._held: Callable[[], Sequence[Lease]] = tuple
         self._running: Counts[str] = Counts()
         self._changed_at = 0.0
 
-    def watch(self, look: Callable[[_Figures], None], held: Callable[[], Sequence[Lease]]) -> None:
+    def watch(self, read: Callable[[_Figures], None], held: Callable[[], Sequence[Lease]]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._look, self._held = look, held
+        self._read, self._held = read, held
         self.changed()
 
     def changed(self) -> None:
@@ -157,7 +157,7 @@ class _Live(Collector):
         self._changed_at = now
 
     def collect(self) -> Iterator[Metric]:
-        figures = self._look_now()
+        figures = self._read_now()
         held = GaugeMetricFamily("comfyrelay_worker_held", "Jobs that are held, by phase.", labels=["phase"])
         for phase in Phase:
             held.add_metric([phase.value], figures.held[phase.value])
@@ -185,20 +185,20 @@ class _Live(Collector):
         """Nothing: to be registered must not mean to be asked."""
         return iter(())
 
-    def _look_now(self) -> _Figures:
+    def _read_now(self) -> _Figures:
         done: Future[None] = Future()
 
-        def look() -> None:
+        def read() -> None:
             try:
                 self.changed()
-                self._look(self._figures)
+                self._read(self._figures)
             finally:
                 done.set_result(None)
 
         if self._loop is not None:
             try:
-                self._loop.call_soon_threadsafe(look)
-                done.result(LOOK_SECONDS)
+                self._loop.call_soon_threadsafe(read)
+                done.result(READ_SECONDS)
             except (RuntimeError, TimeoutError):
                 # the loop is closed, or has no time: as it was before
                 pass

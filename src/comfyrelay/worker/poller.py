@@ -14,11 +14,11 @@ from comfyrelay.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from comfyrelay.worker.capabilities import Capabilities
 from comfyrelay.worker.capacity import Capacity
+from comfyrelay.worker.comfyui.capabilities import Capabilities
+from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.control import LONGEST_PAUSE_SECONDS, Control
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.servers import Servers
 
 __all__ = ["Poller"]
 
@@ -39,7 +39,7 @@ class Poller:
         servers: Servers,
         capabilities: Capabilities,
         accept: Callable[[Lease], None],
-        enlist_again: Callable[[], Awaitable[None]],
+        register_again: Callable[[], Awaitable[None]],
         wait_seconds: float,
     ) -> None:
         self._control = control
@@ -47,7 +47,7 @@ class Poller:
         self._servers = servers
         self._capabilities = capabilities
         self._accept = accept
-        self._enlist_again = enlist_again
+        self._register_again = register_again
         self._wait_seconds = wait_seconds
         self._changed = asyncio.Event()
         # kept until it is answered: an answer that was lost is given again
@@ -74,7 +74,7 @@ class Poller:
                 pause = await self._ask(room, pause)
             except Unauthorized:
                 log.warning("worker.token_refused")
-                await self._enlist_again()
+                await self._register_again()
             except Forbidden as error:
                 # revoked, which may be taken back
                 log.warning("worker.forbidden", why=error.detail)
@@ -131,7 +131,7 @@ class Poller:
                 await asyncio.wait({polling})
         lease = polling.result()
         if news is not None:
-            self._capabilities.told(news)
+            self._capabilities.mark_sent(news)
         self._request_id = str(uuid4())
         was_cut_off, self._was_cut_off = self._was_cut_off, False
         if lease is not None:

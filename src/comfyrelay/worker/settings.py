@@ -156,10 +156,10 @@ class WorkerSettings(ArgumentsOnly):
 
     @field_validator("capabilities")
     @classmethod
-    def _not_our_own(cls, said: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(OWN_CAPABILITIES & said.keys()):
+    def _not_our_own(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(OWN_CAPABILITIES & given.keys()):
             raise ValueError(f"a worker finds out by itself about {', '.join(taken)}; use other names")
-        return said
+        return given
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -39,14 +39,14 @@ class State:
         self.work = folder / "work"
         self.assets = folder / "assets"
         self._held = folder / "held"
-        self._left = folder / "left"
+        self._unfinished = folder / "left"
         self._token = folder / "token.json"
         self._lock = FolderLock(folder)
 
     def open(self) -> None:
         """Take the folder; `ConfigurationError` when another process has it."""
         try:
-            for each in (self.work, self.assets, self._held, self._left):
+            for each in (self.work, self.assets, self._held, self._unfinished):
                 each.mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)
         except OSError as error:
@@ -55,7 +55,7 @@ class State:
                 "COMFYRELAY_WORKER_DATA_DIR."
             ) from None
         self._lock.take(advice="Give each worker of this machine a WORKER_ID of its own.")
-        for folder in (self.folder, self._held, self._left):
+        for folder in (self.folder, self._held, self._unfinished):
             for part in folder.glob(f"{atomic.PART_PREFIX}*"):
                 part.unlink(missing_ok=True)
         for each in self.work.iterdir():
@@ -96,7 +96,7 @@ class State:
         self._entry(lease.name).unlink(missing_ok=True)
         shutil.rmtree(self.work / lease.name, ignore_errors=True)
 
-    def left_behind(self) -> list[Held]:
+    def held_leases(self) -> list[Held]:
         """The leases that an earlier process held."""
         found = []
         for path in sorted(self._held.glob("*.json")):
@@ -108,17 +108,17 @@ class State:
                 path.unlink(missing_ok=True)
         return found
 
-    def note_left(self, server: str, prompt_id: str) -> None:
+    def record_unfinished(self, server: str, prompt_id: str) -> None:
         """Write down that a run may still write files; its id is fit to be part of a file's name."""
-        _write(self._left / f"{prompt_id}.json", {"server": server})
+        _write(self._unfinished / f"{prompt_id}.json", {"server": server})
 
-    def forget_left(self, prompt_id: str) -> None:
-        (self._left / f"{prompt_id}.json").unlink(missing_ok=True)
+    def forget_unfinished(self, prompt_id: str) -> None:
+        (self._unfinished / f"{prompt_id}.json").unlink(missing_ok=True)
 
-    def left_runs(self) -> list[tuple[str, str]]:
+    def unfinished_runs(self) -> list[tuple[str, str]]:
         """Those runs, by server and prompt id."""
         found = []
-        for path in sorted(self._left.glob("*.json")):
+        for path in sorted(self._unfinished.glob("*.json")):
             try:
                 found.append((str(json.loads(path.read_text())["server"]), path.stem))
             except (OSError, ValueError, KeyError, TypeError):

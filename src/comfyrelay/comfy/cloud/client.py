@@ -22,10 +22,10 @@ from comfyrelay.comfy.runs.events import Finished, RunEvent
 from comfyrelay.comfy.runs.history import failure_in
 from comfyrelay.comfy.runs.patience import Patience
 from comfyrelay.comfy.runs.progress import RunProgress
-from comfyrelay.comfy.runs.runs import Runs
 from comfyrelay.comfy.runs.streams import safely, stream_of
 from comfyrelay.comfy.runs.submit import refused_outputs
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
+from comfyrelay.comfy.runs.under_way import RunsUnderWay
 from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.uploads import Attachment, Uploaded
 from comfyrelay.errors import (
@@ -73,7 +73,7 @@ class CloudClient:
         self._timeouts = timeouts or RunTimeouts()
         self._poll_seconds = poll_seconds
         self._object_info: dict[str, Any] = {}
-        self._runs = Runs()
+        self._runs = RunsUnderWay()
         self.slots = slots
 
     @property
@@ -170,7 +170,7 @@ class CloudClient:
         response = await self._http.send("POST", f"/api/jobs/{prompt_id}/cancel")
         if response.status_code in (404, 405):
             # the older way, for pending jobs; `/api/interrupt` would stop every job of the account
-            await self._http.tell("/api/queue", {"delete": [prompt_id]})
+            await self._http.post("/api/queue", {"delete": [prompt_id]})
         elif not response.is_success:
             raise self._http.refused(response)
 
@@ -318,9 +318,9 @@ class CloudClient:
 
     async def _stop(self, job_id: str) -> None:
         """Cancel as well as can be: the service may be the reason why."""
-        await self._runs.surely(self._cancel_surely(job_id))
+        await self._runs.finish_stop(self._try_to_cancel(job_id))
 
-    async def _cancel_surely(self, job_id: str) -> None:
+    async def _try_to_cancel(self, job_id: str) -> None:
         with suppress(ComfyError, TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 await self.cancel(job_id)

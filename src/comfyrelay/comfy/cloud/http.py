@@ -73,19 +73,19 @@ def is_busy(response: httpx.Response) -> bool:
 def cloud_error(response: httpx.Response) -> ComfyError:
     """The error that an answer of Comfy Cloud stands for."""
     status, kind, raw = response.status_code, error_type(response), response.text[:2000]
-    said = user_sentence(error_message(response) or raw)
+    reason = user_sentence(error_message(response) or raw)
     if status == 402 or kind in _PAYMENT:
-        why = _PAYMENT.get(kind or "", said)
+        why = _PAYMENT.get(kind or "", reason)
         return PaymentRequired(f"Comfy Cloud does not run this for this account: {why}.", raw=raw)
     if status == 401:
         return ServerRefused("Comfy Cloud does not accept this API key.", raw=raw)
     if status == 429:
         wait = retry_after(response)
-        return RateLimited(f"Comfy Cloud is too busy for this account: {said}", raw=raw, retry_after_seconds=wait)
+        return RateLimited(f"Comfy Cloud is too busy for this account: {reason}", raw=raw, retry_after_seconds=wait)
     if status in (400, 413, 422):
-        return GraphRefused(f"Comfy Cloud refused the request: {said}", raw=raw)
+        return GraphRefused(f"Comfy Cloud refused the request: {reason}", raw=raw)
     fault = Fault.JOB if status in (403, 404) else Fault.WORKER
-    return ServerRefused(f"Comfy Cloud answered with {status}: {said}", fault=fault, raw=raw)
+    return ServerRefused(f"Comfy Cloud answered with {status}: {reason}", fault=fault, raw=raw)
 
 
 def retry_after(response: httpx.Response) -> float | None:

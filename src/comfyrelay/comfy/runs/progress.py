@@ -19,7 +19,7 @@ class RunProgress:
         self.started = False
         self.succeeded = False
         self.over = False
-        self.heard = False
+        self.has_messages = False
         self.outputs: dict[str, Any] = {}
         self.cached: set[str] = set()
         self.failure: tuple[str, dict[str, Any]] | None = None
@@ -44,7 +44,7 @@ class RunProgress:
 
     def take(self, kind: str, data: dict[str, Any]) -> None:
         """Take a message about this run; kinds that custom nodes or newer servers add are ignored."""
-        self.heard = True
+        self.has_messages = True
         match kind:
             case "execution_start":
                 self.start()
@@ -68,7 +68,7 @@ class RunProgress:
                 self._failed(kind, data)
 
     def preview(self, image: bytes, mime_type: str, node_id: str | None) -> None:
-        self.heard = True
+        self.has_messages = True
         self._on_event(Preview(prompt_id=self.prompt_id, node_id=node_id, image=image, mime_type=mime_type))
 
     def _failed(self, kind: str, data: dict[str, Any]) -> None:

@@ -15,9 +15,9 @@ from comfyrelay.net import Http, NotConnected, object_in
 __all__ = ["NotTaken", "post_graph", "refused_outputs"]
 
 # A request that was cut off may still be on its way into the queue.
-_LOOK_AGAIN_SECONDS = (0.3, 0.7)
+_RETRY_DELAYS = (0.3, 0.7)
 # A server that does not answer is asked again, but not stormed.
-_ASK_AGAIN_SECONDS = 0.5
+_PAUSE_SECONDS = 0.5
 
 
 class NotTaken(ComfyError):
@@ -44,11 +44,11 @@ async def post_graph(
     except NotConnected:
         raise
     except ServerUnreachable as error:
-        return await _look(http, prompt_id, error, Patience(timeouts), again=_LOOK_AGAIN_SECONDS)
+        return await _find_or_raise(http, prompt_id, error, Patience(timeouts), delays=_RETRY_DELAYS)
     if response.status_code == 400 and (refusal := object_in(response)):
         raise explain_refusal(refusal, raw=response.text)
     if response.is_server_error:
-        return await _look(http, prompt_id, http.refused(response), Patience(timeouts))
+        return await _find_or_raise(http, prompt_id, http.refused(response), Patience(timeouts))
     if not response.is_success:
         raise http.refused(response)
     errors = object_in(response).get("node_errors")
@@ -76,10 +76,10 @@ async def knows(http: Http, prompt_id: str) -> bool:
     return bool(await http.object(f"/history/{prompt_id}"))
 
 
-async def _look(
-    http: Http, prompt_id: str, error: ComfyError, patience: Patience, *, again: tuple[float, ...] = ()
+async def _find_or_raise(
+    http: Http, prompt_id: str, error: ComfyError, patience: Patience, *, delays: tuple[float, ...] = ()
 ) -> dict[str, Any]:
-    for delay in (0.0, *again):
+    for delay in (0.0, *delays):
         await asyncio.sleep(delay)
         if await _patiently_knows(http, prompt_id, patience):
             return {}
@@ -92,4 +92,4 @@ async def _patiently_knows(http: Http, prompt_id: str, patience: Patience) -> bo
             return await knows(http, prompt_id)
         except (ServerUnreachable, ServerRefused) as error:
             patience.failed(error)
-            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+            await asyncio.sleep(_PAUSE_SECONDS)

@@ -80,7 +80,7 @@ class Switchboard:
         watch = self._watches.get(preview.prompt_id or self._running or "")
         if watch is not None:
             watch.progress.preview(preview.image, preview.mime_type, preview.node_id)
-            watch.heard()
+            watch.received()
 
     def _note_queue(self, data: dict[str, Any]) -> None:
         match data:
@@ -91,4 +91,4 @@ class Switchboard:
         self.queue_remaining = None
         self._on_lost()
         for watch in self._watches.values():
-            watch.look_now()
+            watch.check_now()

@@ -16,11 +16,11 @@ from comfyrelay.net import Http
 
 __all__ = ["Watch"]
 
-# Without word from the socket, looks become rarer from the first to the last.
-FIRST_LOOK_SECONDS = 0.25
-LAST_LOOK_SECONDS = 2.0
+# Without word from the socket, checks become rarer from the first to the last.
+FIRST_CHECK_SECONDS = 0.25
+LAST_CHECK_SECONDS = 2.0
 # The queue carries whole graphs, so it is read less often than the history of one run.
-QUEUE_LOOK_SECONDS = 5.0
+QUEUE_CHECK_SECONDS = 5.0
 # `execution_success` is sent before the history is written, `executing: null` after it.
 HISTORY_SOON_SECONDS = 0.05
 HISTORY_LATE_SECONDS = 2.0
@@ -50,41 +50,41 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         now = self._loop.time()
-        self._accepted_at = self._heard_at = now
+        self._accepted_at = self._last_message_at = now
         self._head_since: float | None = now
         self._started_at: float | None = None
-        self._look_at = now + FIRST_LOOK_SECONDS
-        self._pause = FIRST_LOOK_SECONDS
+        self._next_check_at = now + FIRST_CHECK_SECONDS
+        self._pause = FIRST_CHECK_SECONDS
         self._queue_at = now
         self._patience = Patience(timeouts)
         self._missing_since: float | None = None
 
     def take(self, kind: str, data: dict[str, Any]) -> None:
         self.progress.take(kind, data)
-        self.heard()
+        self.received()
 
-    def heard(self) -> None:
+    def received(self) -> None:
         """There was word from the socket."""
-        self._heard_at = self._loop.time()
+        self._last_message_at = self._loop.time()
         if not (self.progress.over or self.progress.succeeded):
-            self._look_at = self._heard_at + LAST_LOOK_SECONDS
+            self._next_check_at = self._last_message_at + LAST_CHECK_SECONDS
             return
         self._pause = HISTORY_SOON_SECONDS
-        self._look_at = self._heard_at if self.progress.over else self._heard_at + HISTORY_SOON_SECONDS
+        self._next_check_at = self._last_message_at + (0.0 if self.progress.over else HISTORY_SOON_SECONDS)
         self._changed.set()
 
-    def look_now(self) -> None:
+    def check_now(self) -> None:
         """The socket was lost: see what the server itself says."""
-        self._look_at = self._loop.time()
+        self._next_check_at = self._loop.time()
         self._changed.set()
 
     async def entry(self) -> dict[str, Any]:
         """Return the history entry of the run once it is over; raise when that can no longer come."""
         self._accepted_at = self._head_since = self._loop.time()
         while True:
-            if self._loop.time() >= self._look_at and (entry := await self._look()) is not None:
+            if self._loop.time() >= self._next_check_at and (entry := await self._check()) is not None:
                 return entry
-            until = self._look_at
+            until = self._next_check_at
             for end, seconds, what in self._limits():
                 if self._loop.time() >= end:
                     raise RunTimedOut(f"The run {what} ({seconds:g} s).")
@@ -97,30 +97,30 @@ class Watch:
                 await self._changed.wait()
         self._changed.clear()
 
-    async def _look(self) -> dict[str, Any] | None:
+    async def _check(self) -> dict[str, Any] | None:
         try:
-            entry = await self._ask()
+            entry = await self._read_state()
         except (ServerUnreachable, ServerRefused) as error:
             self._patience.failed(error)
             entry = None
         else:
             self._patience.answered()
-        self._plan_look()
+        self._schedule_check()
         return entry
 
-    async def _ask(self) -> dict[str, Any] | None:
+    async def _read_state(self) -> dict[str, Any] | None:
         if (entry := await self._history()) is not None:
             return entry
         now = self._loop.time()
         if now < self._queue_at and not self._ended:
             return None
-        self._queue_at = now + QUEUE_LOOK_SECONDS
+        self._queue_at = now + QUEUE_CHECK_SECONDS
         for read in (self._queue.recent, self._queue.now):
             position = position_in(await read(), self.progress.prompt_id)
             if position is not None:
                 self._in_queue(position)
                 return None
-        # it may have ended between the two looks; in neither, in this order, it is gone
+        # it may have ended between the two reads; in neither, in this order, it is gone
         return await self._history() or self._gone()
 
     async def _history(self) -> dict[str, Any] | None:
@@ -131,7 +131,7 @@ class Watch:
     @property
     def was_ignored(self) -> bool:
         """Whether the socket that should have told of this run is still there, and said nothing."""
-        return not self.progress.heard and self._socket.is_up and self._socket.connection == self._connection
+        return not self.progress.has_messages and self._socket.is_up and self._socket.connection == self._connection
 
     def _in_queue(self, position: int) -> None:
         if position < 0:
@@ -152,12 +152,12 @@ class Watch:
             if now - self._missing_since < HISTORY_LATE_SECONDS:
                 return None
             # somebody cleared the history, but the socket told how it ended
-            return self._told()
+            return self._entry_from_socket()
         if self._socket.is_up and self._socket.connection == self._connection:
             raise RunRemoved("The run was taken out of the server's queue or history by somebody else.")
         raise RunLost
 
-    def _told(self) -> dict[str, Any]:
+    def _entry_from_socket(self) -> dict[str, Any]:
         messages = [list(self.progress.failure)] if self.progress.failure else []
         return {"outputs": self.progress.outputs, "status": {"messages": messages}}
 
@@ -165,9 +165,9 @@ class Watch:
     def _ended(self) -> bool:
         return self.progress.succeeded or self.progress.failure is not None
 
-    def _plan_look(self) -> None:
-        self._look_at = self._loop.time() + self._pause
-        self._pause = min(self._pause * 1.5, LAST_LOOK_SECONDS)
+    def _schedule_check(self) -> None:
+        self._next_check_at = self._loop.time() + self._pause
+        self._pause = min(self._pause * 1.5, LAST_CHECK_SECONDS)
 
     def _limits(self) -> Iterator[tuple[float, float, str]]:
         """When the run's time is up, the limit in seconds, and what to say then."""
@@ -178,13 +178,13 @@ class Watch:
             return
         self._started_at = self._started_at or self._loop.time()
         yield from _limit(self._started_at, limits.run_seconds, "took too long")
-        if self._hears:
-            yield from _limit(self._heard_at, self._node_seconds, "showed no progress")
+        if self._is_silence_meaningful:
+            yield from _limit(self._last_message_at, self._node_seconds, "showed no progress")
 
     @property
-    def _hears(self) -> bool:
+    def _is_silence_meaningful(self) -> bool:
         """Whether silence means anything: only on a connection that has spoken of this run before."""
-        return self.progress.heard and self._socket.is_up and self._socket.connection == self._connection
+        return self.progress.has_messages and self._socket.is_up and self._socket.connection == self._connection
 
 
 def _limit(since: float | None, seconds: float | None, what: str) -> Iterator[tuple[float, float, str]]:

@@ -13,8 +13,8 @@ from comfyrelay.desk.batches.folders import readable_name
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 from comfyrelay.services.engine import Engine
+from comfyrelay.worker.files.outputs import Collected
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.outputs import Collected
 
 __all__ = ["Copies", "folder_name"]
 

@@ -49,7 +49,7 @@ _HOPELESS = (GraphRefused, NotInstalled, RunInterrupted, ServerRefused, ServerUn
 _MUCH = 0.1
 _LONG_SECONDS = 10.0
 
-Say = Callable[[str], None]
+Write = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,23 +70,23 @@ class Order:
     changes: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
 
-async def run_batch(comfy: ComfyClient, order: Order, *, say: Say, say_briefly: Say | None) -> int:
-    """Run everything; returns how many failed. `say_briefly` is for lines that the next one may replace; without it,
+async def run_batch(comfy: ComfyClient, order: Order, *, write: Write, write_briefly: Write | None) -> int:
+    """Run everything; returns how many failed. `write_briefly` is for lines that the next one may replace; without it,
     how far a run is is said now and then."""
     graph = _with_profile(load_graph(order.template), order.profile)
     for (node, name), value in order.changes.items():
         set_input(graph, node, name, value)
     template = _Template(graph, describe(graph, await comfy.object_info()))
-    items = _items(template, order, say)
+    items = _items(template, order, write)
     order.out.mkdir(parents=True, exist_ok=True)
     failed = 0
     for number, item in enumerate(items, 1):
-        run = _Run(comfy, template, order, f"[{number}/{len(items)}]", say=say, say_briefly=say_briefly)
+        run = _Run(comfy, template, order, f"[{number}/{len(items)}]", write=write, write_briefly=write_briefly)
         try:
             await run.go(item, number)
         except ComfyError as error:
             failed += 1
-            say(f"{run.place} Error: {error.detail}")
+            write(f"{run.place} Error: {error.detail}")
             if isinstance(error, _HOPELESS):
                 return failed + len(items) - number
     return failed
@@ -124,23 +124,30 @@ class _Run:
     """One item on its way."""
 
     def __init__(
-        self, comfy: ComfyClient, template: _Template, order: Order, place: str, *, say: Say, say_briefly: Say | None
+        self,
+        comfy: ComfyClient,
+        template: _Template,
+        order: Order,
+        place: str,
+        *,
+        write: Write,
+        write_briefly: Write | None,
     ) -> None:
         self._comfy = comfy
         self._template = template
         self._order = order
         self.place = place
-        self._say = say
-        self._say_briefly = say_briefly
-        self._told = ""
-        self._said, self._said_at = 0.0, time.monotonic()
+        self._write = write
+        self._write_briefly = write_briefly
+        self._last_text = ""
+        self._written, self._written_at = 0.0, time.monotonic()
 
     async def go(self, item: Item, number: int) -> None:
         seed = "" if item.seed is None else f" · seed: {item.seed}"
-        self._say(f"{self.place} {item.label}{seed}")
+        self._write(f"{self.place} {item.label}{seed}")
         graph = await self._graph(item)
         if not self._order.wait:
-            self._say(f"{self.place} queued: {await self._comfy.submit(graph)}")
+            self._write(f"{self.place} queued: {await self._comfy.submit(graph)}")
             return
         result = await self._comfy.run(
             graph,
@@ -155,8 +162,8 @@ class _Run:
         for file in kept:
             path = await asyncio.to_thread(_free_path, self._order.out, item, number, file)
             await self._comfy.download(file, path)
-            self._say(f"{self.place} saved: {path.absolute()}")
-        self._say(f"{self.place} 100%")
+            self._write(f"{self.place} saved: {path.absolute()}")
+        self._write(f"{self.place} 100%")
 
     async def _graph(self, item: Item) -> Graph:
         values = dict(item.payload)
@@ -171,15 +178,15 @@ class _Run:
             text = f"{event.progress:.0%}"
         else:
             return
-        if text != self._told and (self._say_briefly is not None or self._is_time(event.progress)):
-            self._told = text
-            (self._say_briefly or self._say)(f"{self.place} {text}")
+        if text != self._last_text and (self._write_briefly is not None or self._is_time(event.progress)):
+            self._last_text = text
+            (self._write_briefly or self._write)(f"{self.place} {text}")
 
     def _is_time(self, progress: float) -> bool:
         now = time.monotonic()
-        if progress < self._said + _MUCH and now < self._said_at + _LONG_SECONDS:
+        if progress < self._written + _MUCH and now < self._written_at + _LONG_SECONDS:
             return False
-        self._said, self._said_at = progress, now
+        self._written, self._written_at = progress, now
         return True
 
 
@@ -194,7 +201,7 @@ def _with_profile(graph: Graph, profile: str) -> Graph:
     return graph
 
 
-def _items(template: _Template, order: Order, say: Say) -> list[Item]:
+def _items(template: _Template, order: Order, write: Write) -> list[Item]:
     if template.input is None:
         raise InvalidInput("The template loads no image or video.")
     kind = template.input["type"]
@@ -204,7 +211,7 @@ def _items(template: _Template, order: Order, say: Say) -> list[Item]:
     roles = template.roles
     for role, text in (("prompt", order.positive), ("negative_prompt", order.negative)):
         if text and role not in roles:
-            say(f"Note: the template has no {role.replace('_', ' ')}; what was given is not used.")
+            write(f"Note: the template has no {role.replace('_', ' ')}; what was given is not used.")
     return expand(
         inputs=inputs,
         prompts=[order.positive] if "prompt" in roles else [],

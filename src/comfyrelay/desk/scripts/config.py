@@ -42,8 +42,8 @@ def script_settings(table: Mapping[str, Any], *, data_dir: Path, input_folder: P
     try:
         settings = ScriptSettings(**{**made, "input_folder": input_folder, **given})
     except ValidationError as error:
-        told = [f"[desk.script] {'.'.join(map(str, each['loc']))}: {each['msg']}." for each in error.errors()]
-        raise ConfigurationError("\n".join(told)) from None
+        problems = [f"[desk.script] {'.'.join(map(str, each['loc']))}: {each['msg']}." for each in error.errors()]
+        raise ConfigurationError("\n".join(problems)) from None
     for name, folder in made.items():
         if name not in given:
             folder.mkdir(parents=True, exist_ok=True)

@@ -34,29 +34,29 @@ _REFUSED = re.compile(r"connection refused|errno 111|winerror 10061|actively ref
 _PREFIX = re.compile(r"^[\W\d]*(?:fatal |critical )?(?:error|failed|failure|exception)\s*[:\]-]+\s*", re.I)
 
 
-def error_sentence(said: str, exit_code: int) -> str:
+def error_sentence(output: str, exit_code: int) -> str:
     """Reduce what a script printed before it ended with this code to one sentence; never empty."""
     if exit_code > 128 and (name := _signal_name(exit_code - 128)) is not None:
         advice = " The machine may have run out of memory." if name == "SIGKILL" else ""
         return f"The script was ended by {name}.{advice}"
-    return _from_comfy(said) or _from_line(said, exit_code)
+    return _from_comfy(output) or _from_line(output, exit_code)
 
 
-def _from_comfy(said: str) -> str | None:
+def _from_comfy(output: str) -> str | None:
     """What ComfyUI answered, where the script printed it: as JSON or as Python shows a dictionary."""
-    evidence = list(_EVIDENCE.finditer(said))
-    found = _object_around(said, evidence[-1].start(), evidence[-1][1]) if evidence else None
+    evidence = list(_EVIDENCE.finditer(output))
+    found = _object_around(output, evidence[-1].start(), evidence[-1][1]) if evidence else None
     if found is None:
         return None
     error = explain_refusal(found) if "node_errors" in found else explain_execution_error(found)
     return error.detail
 
 
-def _from_line(said: str, exit_code: int) -> str:
-    last = [line.rstrip() for line in said.splitlines() if line.strip()][-_LAST_LINES:]
+def _from_line(output: str, exit_code: int) -> str:
+    last = [line.rstrip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
     exception, line = _raised(last) or (None, next((each for each in reversed(last) if _COMPLAINT.search(each)), ""))
-    told = line.removeprefix(f"{exception}:") if exception else _PREFIX.sub("", line)
-    sentence = user_sentence(told) if line else FALLBACK
+    reason = line.removeprefix(f"{exception}:") if exception else _PREFIX.sub("", line)
+    sentence = user_sentence(reason) if line else FALLBACK
     if (status := _HTTP.search(line)) is not None:
         code = next(filter(None, status.groups()))
         return _NO_REASON if code == "400" else f"ComfyUI answered with HTTP {code}: {sentence}"
@@ -111,17 +111,17 @@ def _end_of(text: str, start: int) -> int:
     quote = ""
     position = start
     while position < min(len(text), start + _LONGEST_OBJECT):
-        letter = text[position]
+        character = text[position]
         if quote:
-            if letter == "\\":
+            if character == "\\":
                 position += 1
-            elif letter == quote:
+            elif character == quote:
                 quote = ""
-        elif letter in "\"'":
-            quote = letter
-        elif letter in "{[":
+        elif character in "\"'":
+            quote = character
+        elif character in "{[":
             depth += 1
-        elif letter in "}]":
+        elif character in "}]":
             depth -= 1
             if depth == 0:
                 return position + 1

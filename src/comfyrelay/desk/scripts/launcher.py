@@ -23,7 +23,7 @@ from pathlib import Path
 CANNOT_START = 127
 # A process that waits for a device, or belongs to another user, cannot be killed: do not wait for it for ever.
 FIRM_SECONDS = 10.0
-_LOOK_SECONDS = 0.05
+_CHECK_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PROC = Path("/proc")
@@ -33,10 +33,10 @@ def main(grace_seconds: float, command: list[str]) -> int:
     # a signal ends the select below, and wakes it if it came just before
     wakeup, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _plain_pipe()
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    told: list[int] = []
+    received_signals: list[int] = []
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda received, _frame: told.append(received))
+        signal.signal(number, lambda received, _frame: received_signals.append(received))
     prctl = _prctl()
     # orphans become our children, so that nobody can leave the family
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -52,7 +52,7 @@ def main(grace_seconds: float, command: list[str]) -> int:
         print(f"{command[0]} cannot be started: {error.strerror}.", flush=True)
         return CANNOT_START
     family = Family(script, wakeup)
-    while script.returncode is None and not told and not family.wait(sys.stdin.fileno()):
+    while script.returncode is None and not received_signals and not family.wait(sys.stdin.fileno()):
         family.reap()
     family.end(grace_seconds)
     code = script.returncode
@@ -84,20 +84,20 @@ class Family:
     def end(self, grace_seconds: float) -> None:
         # a stopped process hears nothing before it goes on
         self._until_empty(grace_seconds, once=(signal.SIGTERM, signal.SIGCONT))
-        self._until_empty(FIRM_SECONDS, again=signal.SIGKILL)
+        self._until_empty(FIRM_SECONDS, repeatedly=signal.SIGKILL)
 
     def _until_empty(
-        self, seconds: float, *, once: tuple[signal.Signals, ...] = (), again: signal.Signals | None = None
+        self, seconds: float, *, once: tuple[signal.Signals, ...] = (), repeatedly: signal.Signals | None = None
     ) -> None:
         end = time.monotonic() + seconds
         self.reap()
         for number in once:
             self._send(number)
         while self._is_alive() and time.monotonic() < end:
-            if again is not None:
+            if repeatedly is not None:
                 # new ones may have been started since the last look
-                self._send(again)
-            self.wait(seconds=_LOOK_SECONDS)
+                self._send(repeatedly)
+            self.wait(seconds=_CHECK_SECONDS)
             self.reap()
 
     def _is_alive(self) -> bool:

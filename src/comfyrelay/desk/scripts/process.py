@@ -73,7 +73,7 @@ class Child:
         Being cancelled does not hurry this: it takes a bounded time, and nothing may be left running.
         """
         self._lifeline.close()
-        ending = asyncio.ensure_future(self._last_words(keep))
+        ending = asyncio.ensure_future(self._drain_output(keep))
         while not ending.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([ending])
@@ -81,7 +81,7 @@ class Child:
         with suppress(TimeoutError, OSError):
             await ending
 
-    async def _last_words(self, keep: Callable[[bytes], object]) -> None:
+    async def _drain_output(self, keep: Callable[[bytes], object]) -> None:
         async with asyncio.timeout(self._grace_seconds + _FIRM_SECONDS):
             # read all of it, or it would block on its way out
             while piece := await self.read():

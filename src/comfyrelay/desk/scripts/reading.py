@@ -13,7 +13,7 @@ __all__ = ["Progress", "Reading", "new_media", "saved_files"]
 LARGEST_SEED = 2**64 - 1
 MOST_FILES = 10_000
 # What is said last tells why it failed.
-TAIL_LETTERS = 256 * 1024
+TAIL_CHARACTERS = 256 * 1024
 # Nobody writes "45 %" further to the right, and a regular expression takes its time.
 _LOOKED_AT = 2_000
 # The clock of a file system may be coarser than ours, or a little late.
@@ -66,13 +66,13 @@ class Reading:
         self.candidates: dict[tuple[str, ...], bool] = {}
         self._item: tuple[int, int] | None = None
         self._tail: deque[str] = deque()
-        self._tail_letters = 0
+        self._tail_characters = 0
 
     @property
     def tail(self) -> str:
         return "".join(self._tail)
 
-    def see(self, text: str, *, end: str = "\n") -> Progress | None:
+    def add(self, text: str, *, end: str = "\n") -> Progress | None:
         """Take note of a line; the progress, if it tells of any."""
         self._keep(text + end)
         text = text[:_LOOKED_AT]
@@ -107,9 +107,9 @@ class Reading:
 
     def _keep(self, text: str) -> None:
         self._tail.append(text)
-        self._tail_letters += len(text)
-        while self._tail_letters > TAIL_LETTERS:
-            self._tail_letters -= len(self._tail.popleft())
+        self._tail_characters += len(text)
+        while self._tail_characters > TAIL_CHARACTERS:
+            self._tail_characters -= len(self._tail.popleft())
 
 
 def saved_files(candidates: Mapping[tuple[str, ...], bool], *, folders: Sequence[Path], since: float) -> list[Path]:

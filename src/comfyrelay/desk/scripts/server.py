@@ -13,18 +13,18 @@ from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.runs.events import Noted, Printed, Queued, Started, Step
 from comfyrelay.comfy.runs.history import Prompt
-from comfyrelay.comfy.runs.runs import Runs
 from comfyrelay.comfy.runs.streams import safely
+from comfyrelay.comfy.runs.under_way import RunsUnderWay
 from comfyrelay.comfy.server import EventListener
 from comfyrelay.desk.scripts.command import shown
 from comfyrelay.desk.scripts.reading import new_media
-from comfyrelay.desk.scripts.script import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
+from comfyrelay.desk.scripts.runner import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
 from comfyrelay.desk.scripts.workflow import NODE_ID, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
 from comfyrelay.net import save
 from comfyrelay.text import storable
-from comfyrelay.worker.recovering import MARK
-from comfyrelay.worker.servers import JobServer
+from comfyrelay.worker.comfyui.recovering import MARK
+from comfyrelay.worker.comfyui.servers import JobServer
 from comfyrelay.worker.state import Held
 
 __all__ = ["ScriptServer"]
@@ -40,7 +40,7 @@ MOST_LOG_FILES = 1000
 PIECE_BYTES = 1024 * 1024
 # What was in ComfyUI's queue before the script began: none of it is the script's.
 BEFORE = "_queue_before"
-FEWEST_LETTERS = 8
+FEWEST_CHARACTERS = 8
 
 
 class ScriptServer:
@@ -51,7 +51,7 @@ class ScriptServer:
         self._settings = settings
         self._log_folder = log_folder
         self._runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": comfy.url})
-        self._runs = Runs()
+        self._runs = RunsUnderWay()
         self.check = comfy.check
         self.disconnected = comfy.disconnected
         self.upload = comfy.upload
@@ -110,11 +110,11 @@ class ScriptServer:
         argv = await asyncio.to_thread(self._runner.command, job)
         # first of all: whatever becomes of it, this is what was run
         on_event(Noted(prompt_id=run_id, about={"argv": argv, "log": str(log_path), BEFORE: sorted(before)}))
-        lines.say(f"$ {shown(argv)}")
-        lines.say(f"Everything that it prints is in {log_path}")
+        lines.write(f"$ {shown(argv)}")
+        lines.write(f"Everything that it prints is in {log_path}")
 
         async def on_line(line: str) -> None:
-            lines.heard(line)
+            lines.add(line)
 
         async def on_progress(progress: Progress) -> None:
             on_event(
@@ -131,7 +131,7 @@ class ScriptServer:
             on_event(Noted(prompt_id=run_id, about=_about(result, result.outputs, log_path)))
 
         begun = time.time()
-        watching = asyncio.create_task(self._note_prompts(before, on_event))
+        watching = asyncio.create_task(self._report_prompts(before, on_event))
         try:
             result = await self._runner.run(
                 job, on_line=on_line, on_progress=on_progress, on_stopped=on_stopped, log_path=log_path
@@ -143,7 +143,7 @@ class ScriptServer:
             return _judged(run_id, result, outputs, about, seconds=time.time() - begun)
         except BaseException:
             # nobody waits any more for what the script has left in ComfyUI's queue
-            await self._runs.surely(self._stop_prompts(before))
+            await self._runs.finish_stop(self._stop_prompts(before))
             raise
         finally:
             watching.cancel()
@@ -155,13 +155,13 @@ class ScriptServer:
         # it does not say what it saves, but we know where
         return await asyncio.to_thread(new_media, folder, since=begun)
 
-    async def _note_prompts(self, before: set[str], on_event: EventListener) -> None:
-        """Tell of what the script sends to ComfyUI, so that it can be stopped even if we are killed."""
-        told: set[str] = set()
+    async def _report_prompts(self, before: set[str], on_event: EventListener) -> None:
+        """Report what the script sends to ComfyUI, so that it can be stopped even if we are killed."""
+        known: set[str] = set()
         while True:
             with suppress(ComfyError):
-                for prompt_id in (await self._prompts_since(before)).keys() - told:
-                    told.add(prompt_id)
+                for prompt_id in (await self._prompts_since(before)).keys() - known:
+                    known.add(prompt_id)
                     on_event(Queued(prompt_id=prompt_id))
             await asyncio.sleep(WATCH_SECONDS)
 
@@ -194,7 +194,7 @@ def _has(prompt: Prompt, words: str) -> bool:
     """Whether they are one of its texts, or a part of one, which with very few letters says nothing."""
     inputs = [node.get("inputs") for node in prompt.graph.values() if isinstance(node, dict)]
     texts = [value.strip() for each in inputs if each for value in each.values() if isinstance(value, str)]
-    return words in texts or (len(words) >= FEWEST_LETTERS and any(words in text for text in texts))
+    return words in texts or (len(words) >= FEWEST_CHARACTERS and any(words in text for text in texts))
 
 
 def _about(result: ScriptResult, outputs: Sequence[Path], log_path: Path) -> dict[str, Any]:
@@ -231,30 +231,30 @@ def _judged(
 class _Lines:
     """What a script prints, as much of it as can be followed."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self.write = write
         self._since = float("-inf")
         self._in_second = 0
-        self._told = 0
-        self._left_out = 0
+        self._passed_on = 0
+        self._omitted = 0
 
-    def heard(self, line: str) -> None:
+    def add(self, line: str) -> None:
         now = time.monotonic()
         if now - self._since >= 1.0:
             self._since, self._in_second = now, 0
-        if self._in_second >= LINES_A_SECOND or self._told >= MOST_LINES:
-            self._left_out += 1
+        if self._in_second >= LINES_A_SECOND or self._passed_on >= MOST_LINES:
+            self._omitted += 1
             return
         self.end()
         self._in_second += 1
-        self._told += 1
-        self.say(line)
+        self._passed_on += 1
+        self.write(line)
 
     def end(self) -> None:
         """Say how many lines were left out since the last one that was not."""
-        if self._left_out:
-            self.say(f"[… {self._left_out:,} lines are in the log file only …]")
-            self._left_out = 0
+        if self._omitted:
+            self.write(f"[… {self._omitted:,} lines are in the log file only …]")
+            self._omitted = 0
 
 
 def _new_log(folder: Path, run_id: str) -> Path:

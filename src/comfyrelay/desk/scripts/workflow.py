@@ -79,14 +79,14 @@ def job_of(values: Mapping[str, Any]) -> ScriptJob:
 def properties_of(settings: ScriptSettings) -> list[dict[str, Any]]:
     found = templates(settings)[:MOST_CHOICES]
     template: dict[str, Any] = {"type": "choice", "choices": found, "default_value": found[0]} if found else {}
-    told: dict[str, dict[str, Any]] = {
+    details: dict[str, dict[str, Any]] = {
         "template": {"required": True, **template},
         "profile": {"type": "choice", "choices": settings.profiles, "default_value": settings.profile},
         "tries": {"type": "number", "minimum": 1, "maximum": MOST_TRIES},
         "randomize_seed": {"type": "boolean", "default_value": False},
     }
     return [
-        {"key": key, "type": "text", "placeholder": placeholder, "user_configurable": True, **told.get(key, {})}
+        {"key": key, "type": "text", "placeholder": placeholder, "user_configurable": True, **details.get(key, {})}
         for key, placeholder in _PLACEHOLDERS.items()
     ]
 

@@ -10,10 +10,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from comfyrelay.sim.cloud.jobs import CloudJob, CloudJobs, save_upload
-from comfyrelay.sim.engine import Engine
 from comfyrelay.sim.log import Received
 from comfyrelay.sim.misbehaviour import EndAs, ErrorAfterQueueing, ErrorBeforeQueueing, LostFile
 from comfyrelay.sim.ports import Port
+from comfyrelay.sim.process import Process
 from comfyrelay.sim.routes.control import ControlRoutes, misbehaving
 from comfyrelay.sim.routes.info import object_info, system_stats
 from comfyrelay.sim.routes.prompts import check, enqueue, plain_500
@@ -23,10 +23,10 @@ _LARGEST_UPLOAD = 50 * 1024**2
 
 
 class CloudFace:
-    def __init__(self, engine: Engine, *, store: Port) -> None:
-        self._engine = engine
+    def __init__(self, process: Process, *, store: Port) -> None:
+        self._process = process
         self._store = store
-        self._jobs = CloudJobs(engine)
+        self._jobs = CloudJobs(process)
         # token of a signed address → the file it leads to
         self._signed: dict[str, Path] = {}
 
@@ -34,9 +34,9 @@ class CloudFace:
         app = web.Application(
             # the rule for uploads gives a 400; the server's own limit must come later
             client_max_size=2 * _LARGEST_UPLOAD,
-            middlewares=[misbehaving(self._engine), key_check(self._engine.options.api_key)],
+            middlewares=[misbehaving(self._process), key_check(self._process.options.api_key)],
         )
-        app.add_routes([*self._routes(), *ControlRoutes(self._engine).routes()])
+        app.add_routes([*self._routes(), *ControlRoutes(self._process).routes()])
         return app
 
     def store_app(self) -> web.Application:
@@ -66,13 +66,13 @@ class CloudFace:
         if not isinstance(body.get("prompt"), dict):
             return _prompt_error(400, "no_prompt", "No prompt provided")
         graph = body["prompt"]
-        verdict = check(self._engine, graph, targets=body.get("partial_execution_targets"))
+        verdict = check(self._process, graph, targets=body.get("partial_execution_targets"))
         if verdict.error is not None:
             return web.json_response({"error": verdict.error, "node_errors": verdict.node_errors}, status=400)
-        if self._engine.mischief.take(ErrorBeforeQueueing, classes_of(graph)):
+        if self._process.misbehaviours.take(ErrorBeforeQueueing, classes_of(graph)):
             return plain_500()
         job = self._new_job(body, verdict.outputs)
-        if self._engine.mischief.take(ErrorAfterQueueing, classes_of(graph)):
+        if self._process.misbehaviours.take(ErrorAfterQueueing, classes_of(graph)):
             return plain_500()
         return web.json_response({"prompt_id": job.id, "number": 0, "node_errors": verdict.node_errors})
 
@@ -82,12 +82,12 @@ class CloudFace:
         extra_data = {**(body.get("extra_data") or {}), "client_id": body.get("client_id") or uuid.uuid4().hex}
         job = CloudJob(id=prompt_id, graph=body["prompt"], outputs_to_execute=outputs, extra_data=extra_data)
         self._jobs.add(job)
-        if end := self._engine.mischief.take(EndAs, classes_of(job.graph)):
+        if end := self._process.misbehaviours.take(EndAs, classes_of(job.graph)):
             job.fixed_state, job.error_message = end.what.state, end.what.message
-            self._engine.log.prompts_queued += 1
+            self._process.log.prompts_queued += 1
         else:
             enqueue(
-                self._engine,
+                self._process,
                 number=self._next_number(),
                 prompt_id=prompt_id,
                 graph=job.graph,
@@ -97,8 +97,8 @@ class CloudFace:
         return job
 
     def _next_number(self) -> int:
-        self._engine.queue.counter += 1
-        return self._engine.queue.counter
+        self._process.queue.counter += 1
+        return self._process.queue.counter
 
     async def job_status(self, request: web.Request) -> web.Response:
         return web.json_response(self._jobs.status(self._job(request)))
@@ -127,12 +127,12 @@ class CloudFace:
         return web.json_response({job_id: {**entry, "prompt": prompt}})
 
     async def get_queue(self, _request: web.Request) -> web.Response:
-        shown = self._engine.queue.shown()
+        shown = self._process.queue.shown()
         return web.json_response({group: [_cloud_item(item) for item in items] for group, items in shown.items()})
 
     async def post_queue(self, request: web.Request) -> web.Response:
         body = await request.json()
-        queue = self._engine.queue
+        queue = self._process.queue
         pending = [item[1] for item in queue.shown()["queue_pending"]]
         wanted = pending if body.get("clear") else [each for each in body.get("delete", ()) if each in pending]
         for job in filter(None, map(self._jobs.get, wanted)):
@@ -140,7 +140,7 @@ class CloudFace:
         return web.json_response({"deleted": wanted, "cleared": bool(body.get("clear"))})
 
     async def interrupt(self, _request: web.Request) -> web.Response:
-        self._engine.interrupt()
+        self._process.interrupt()
         return web.Response()
 
     async def upload_image(self, request: web.Request) -> web.Response:
@@ -151,13 +151,13 @@ class CloudFace:
         image.file.seek(0)
         if size > _LARGEST_UPLOAD:
             return _error(400, "FILE_TOO_LARGE", "The file is larger than 50 MB.")
-        name, is_new = await asyncio.to_thread(save_upload, self._engine.folders.input, image.filename, image.file)
-        self._engine.log.uploads_written += is_new
+        name, is_new = await asyncio.to_thread(save_upload, self._process.folders.input, image.filename, image.file)
+        self._process.log.uploads_written += is_new
         return web.json_response({"name": name, "subfolder": "", "type": "input"})
 
     async def view(self, request: web.Request) -> web.StreamResponse:
         path = self._jobs.file(request.query.get("filename", ""))
-        lost = self._engine.mischief.take(LostFile, such=lambda what: what.filename in (None, path and path.name))
+        lost = self._process.misbehaviours.take(LostFile, such=lambda what: what.filename in (None, path and path.name))
         if path is None or lost is not None:
             return _error(404, "NOT_FOUND", "There is no such file.")
         token = secrets.token_urlsafe(16)
@@ -166,16 +166,16 @@ class CloudFace:
 
     async def stored_file(self, request: web.Request) -> web.StreamResponse:
         if "X-API-Key" in request.headers or "Authorization" in request.headers:
-            self._engine.log.leaked_credentials.append(Received(request.method, request.path))
+            self._process.log.leaked_credentials.append(Received(request.method, request.path))
             return web.Response(status=400, text="Only one auth mechanism allowed")
         path = self._signed.get(request.match_info["token"])
         return web.Response(status=403) if path is None else web.FileResponse(path)
 
     async def object_info(self, _request: web.Request) -> web.Response:
-        return web.json_response(object_info(self._engine))
+        return web.json_response(object_info(self._process))
 
     async def system_stats(self, _request: web.Request) -> web.Response:
-        return web.json_response(system_stats(self._engine))
+        return web.json_response(system_stats(self._process))
 
     def _job(self, request: web.Request) -> CloudJob:
         job = self._jobs.get(request.match_info["job_id"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from comfyrelay.clock import utc_now
-from comfyrelay.sim.engine import Engine
+from comfyrelay.sim.process import Process
 from comfyrelay.sim.running.jobs import job_of_entry, with_details
 
 _FRIENDLY = {
@@ -29,14 +29,14 @@ class CloudJob:
     outputs_to_execute: list[str]
     extra_data: dict[str, Any]
     created_at: float = field(default_factory=time.time)
-    # set where the engine does not know: a job cancelled before it ran, or one that was made to end so
+    # set where the process does not know: a job cancelled before it ran, or one that was made to end so
     fixed_state: str | None = None
     error_message: str | None = None
 
 
 class CloudJobs:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._jobs: dict[str, CloudJob] = {}
         # content-addressed name → file
         self._files: dict[str, Path] = {}
@@ -48,7 +48,7 @@ class CloudJobs:
         return self._jobs.get(job_id)
 
     def file(self, name: str) -> Path | None:
-        path = self._files.get(name) or self._engine.folders.input / Path(name).name
+        path = self._files.get(name) or self._process.folders.input / Path(name).name
         return path if path.is_file() else None
 
     def keep_file(self, path: Path) -> str:
@@ -59,15 +59,15 @@ class CloudJobs:
 
     def cancel(self, job: CloudJob) -> bool:
         """Cancel a job in any state; False if it had ended."""
-        if self._engine.queue.delete(job.id):
+        if self._process.queue.delete(job.id):
             job.fixed_state = "cancelled"
             return True
-        return self.state(job) == "executing" and self._engine.interrupt(job.id)
+        return self.state(job) == "executing" and self._process.interrupt(job.id)
 
     def state(self, job: CloudJob) -> str:
         if job.fixed_state is not None:
             return job.fixed_state
-        queue = self._engine.queue
+        queue = self._process.queue
         entry = queue.history.get(job.id)
         if entry is not None:
             return _raw_state(entry)
@@ -104,7 +104,7 @@ class CloudJobs:
 
     def entry(self, job: CloudJob) -> dict[str, Any] | None:
         """The job's history with the cloud's names of its files."""
-        entry = self._engine.queue.history.get(job.id)
+        entry = self._process.queue.history.get(job.id)
         if entry is None:
             return None
         outputs = {node_id: self._stored(shown) for node_id, shown in entry["outputs"].items()}
@@ -116,13 +116,13 @@ class CloudJobs:
     def _stored_item(self, item: Any) -> Any:
         if not isinstance(item, dict) or "filename" not in item:
             return item
-        root = self._engine.folders.of(item["type"]) or self._engine.folders.output
+        root = self._process.folders.of(item["type"]) or self._process.folders.output
         path = root / item["subfolder"] / item["filename"]
         name = self.keep_file(path) if path.is_file() else item["filename"]
         return {**item, "filename": name, "subfolder": "", "display_name": item["filename"]}
 
     def _error_text(self, job: CloudJob) -> str | None:
-        entry = self._engine.queue.history.get(job.id)
+        entry = self._process.queue.history.get(job.id)
         messages = entry["status"]["messages"] if entry else []
         return next((str(data["exception_message"]) for kind, data in messages if kind == "execution_error"), None)
 

@@ -8,25 +8,25 @@ from aiohttp.typedefs import Handler, Middleware
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.net import is_loopback
-from comfyrelay.sim.engine import Engine
+from comfyrelay.sim.active_misbehaviours import read_misbehaviour
 from comfyrelay.sim.log import Received
 from comfyrelay.sim.misbehaviour import Refuse, SlowHttp
-from comfyrelay.sim.mischief import read_misbehaviour
+from comfyrelay.sim.process import Process
 
 _CONTROL = "/sim/"
 
 
-def misbehaving(engine: Engine) -> Middleware:
+def misbehaving(process: Process) -> Middleware:
     """A middleware that notes each request, and answers it late or not at all where that was asked for."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path.startswith(_CONTROL):
             return await handler(request)
-        engine.log.requests.append(Received(request.method, request.path))
-        if slow := engine.mischief.take(SlowHttp, such=lambda what: request.path.startswith(what.path)):
+        process.log.requests.append(Received(request.method, request.path))
+        if slow := process.misbehaviours.take(SlowHttp, such=lambda what: request.path.startswith(what.path)):
             await asyncio.sleep(slow.what.seconds)
-        if refuse := engine.mischief.take(Refuse, such=lambda what: request.path.startswith(what.path)):
+        if refuse := process.misbehaviours.take(Refuse, such=lambda what: request.path.startswith(what.path)):
             return refusal(refuse.what)
         return await handler(request)
 
@@ -51,21 +51,21 @@ def refusal(what: Refuse) -> web.Response:
 
 
 class ControlRoutes:
-    def __init__(self, engine: Engine) -> None:
-        self._mischief = engine.mischief
+    def __init__(self, process: Process) -> None:
+        self._misbehaviours = process.misbehaviours
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post("/sim/misbehave", self.misbehave), web.delete("/sim/misbehave", self.behave)]
 
     async def misbehave(self, request: web.Request) -> web.Response:
         try:
-            self._mischief.add(read_misbehaviour(await request.json()))
+            self._misbehaviours.add(read_misbehaviour(await request.json()))
         except InvalidInput as error:
             return web.json_response({"error": error.detail}, status=400)
         return web.Response(status=204)
 
     async def behave(self, _request: web.Request) -> web.Response:
-        self._mischief.clear()
+        self._misbehaviours.clear()
         return web.Response(status=204)
 
 

@@ -11,9 +11,9 @@ from aiohttp import web
 from PIL import Image
 
 from comfyrelay.media_types import guess_media_type
-from comfyrelay.sim.engine import Engine
 from comfyrelay.sim.folders import split_kind
 from comfyrelay.sim.misbehaviour import LostFile
+from comfyrelay.sim.process import Process
 
 # browsers would run these, so ComfyUI does not name their type
 _UNSAFE_TYPES = frozenset({"text/html", "text/html-sandboxed", "application/xhtml+xml", "text/javascript", "text/css"})
@@ -26,9 +26,9 @@ class _Refused(Exception):
 
 
 class FileRoutes:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._folders = engine.folders
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._folders = process.folders
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -62,7 +62,7 @@ class FileRoutes:
         path, is_new = (path, True) if post.get("overwrite") in ("true", "1") else _free_name(path, content)
         if is_new:
             save(content, path)
-            self._engine.log.uploads_written += 1
+            self._process.log.uploads_written += 1
         return web.json_response({"name": path.name, "subfolder": subfolder, "type": kind})
 
     def _save_mask(self, post: Any, content: bytes, path: Path) -> None:
@@ -86,7 +86,7 @@ class FileRoutes:
             path = self._find(query["filename"], query.get("type", "output"), query.get("subfolder"))
         except _Refused as refused:
             return web.Response(status=refused.status)
-        lost = self._engine.mischief.take(LostFile, such=lambda what: what.filename in (None, path.name))
+        lost = self._process.misbehaviours.take(LostFile, such=lambda what: what.filename in (None, path.name))
         if lost is not None or not path.is_file():
             return web.Response(status=404)
         named = {"Content-Disposition": f'filename="{path.name}"'}

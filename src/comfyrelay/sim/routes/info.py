@@ -5,15 +5,15 @@ from typing import Any
 
 from aiohttp import web
 
-from comfyrelay.sim.engine import Engine
 from comfyrelay.sim.nodes.catalogue import DEFINITIONS
+from comfyrelay.sim.process import Process
 
 _RAM = 64 * 1024**3
 
 
 class InfoRoutes:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -28,49 +28,49 @@ class InfoRoutes:
         ]
 
     async def system_stats(self, _request: web.Request) -> web.Response:
-        return web.json_response(system_stats(self._engine))
+        return web.json_response(system_stats(self._process))
 
     async def features(self, _request: web.Request) -> web.Response:
-        return web.json_response(self._engine.features)
+        return web.json_response(self._process.features)
 
     async def object_info(self, _request: web.Request) -> web.Response:
-        return web.json_response(object_info(self._engine))
+        return web.json_response(object_info(self._process))
 
     async def object_info_of(self, request: web.Request) -> web.Response:
         definition = DEFINITIONS.get(request.match_info["class_type"])
-        known = {definition.class_type: definition.info(self._engine.listings)} if definition else {}
+        known = {definition.class_type: definition.info(self._process.listings)} if definition else {}
         return web.json_response(known)
 
     async def models(self, _request: web.Request) -> web.Response:
-        return web.json_response(list(self._engine.options.models))
+        return web.json_response(list(self._process.options.models))
 
     async def models_in(self, request: web.Request) -> web.Response:
-        names = self._engine.options.models.get(request.match_info["folder"])
+        names = self._process.options.models.get(request.match_info["folder"])
         return web.Response(status=404) if names is None else web.json_response(list(names))
 
     async def embeddings(self, _request: web.Request) -> web.Response:
-        names = self._engine.options.models.get("embeddings", ())
+        names = self._process.options.models.get("embeddings", ())
         return web.json_response([name.rpartition(".")[0] or name for name in names])
 
     async def websocket(self, request: web.Request) -> web.WebSocketResponse:
-        engine = self._engine
-        socket = await engine.sockets.serve(request, status=engine.status, running=engine.running_node)
+        process = self._process
+        socket = await process.sockets.serve(request, status=process.status, running=process.running_node)
         return socket.response
 
 
-def object_info(engine: Engine) -> dict[str, Any]:
-    listings = engine.listings
+def object_info(process: Process) -> dict[str, Any]:
+    listings = process.listings
     return {class_type: definition.info(listings) for class_type, definition in DEFINITIONS.items()}
 
 
-def system_stats(engine: Engine) -> dict[str, Any]:
-    vram = engine.options.vram_bytes
+def system_stats(process: Process) -> dict[str, Any]:
+    vram = process.options.vram_bytes
     return {
         "system": {
             "os": sys.platform,
             "ram_total": _RAM,
             "ram_free": _RAM // 2,
-            "comfyui_version": engine.options.version,
+            "comfyui_version": process.options.version,
             "required_frontend_version": None,
             "installed_templates_version": None,
             "required_templates_version": None,

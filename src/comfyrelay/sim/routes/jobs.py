@@ -4,15 +4,15 @@ from typing import Any
 
 from aiohttp import web
 
-from comfyrelay.sim.engine import Engine
+from comfyrelay.sim.process import Process
 from comfyrelay.sim.running.jobs import job_of_entry, job_of_item, with_details
 
 _STATUSES = ("pending", "in_progress", "completed", "failed")
 
 
 class JobRoutes:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/api/jobs", self.list_jobs), web.get("/api/jobs/{job_id}", self.get_job)]
@@ -24,7 +24,7 @@ class JobRoutes:
             return web.json_response({"error": str(error)}, status=400)
 
     async def get_job(self, request: web.Request) -> web.Response:
-        job = find_job(self._engine, request.match_info["job_id"])
+        job = find_job(self._process, request.match_info["job_id"])
         return web.json_response({"error": "Job not found"}, status=404) if job is None else web.json_response(job)
 
     def _page(self, query: dict[str, str]) -> dict[str, Any]:
@@ -42,21 +42,21 @@ class JobRoutes:
         return {"jobs": page, "pagination": pagination}
 
     def _all(self) -> list[dict[str, Any]]:
-        queue = self._engine.queue.shown()
+        queue = self._process.queue.shown()
         return [
             *(job_of_item(item, "in_progress") for item in queue["queue_running"]),
             *(job_of_item(item, "pending") for item in queue["queue_pending"]),
-            *(job_of_entry(entry) for entry in self._engine.queue.history.values()),
+            *(job_of_entry(entry) for entry in self._process.queue.history.values()),
         ]
 
 
-def find_job(engine: Engine, job_id: str) -> dict[str, Any] | None:
-    queue = engine.queue.shown()
+def find_job(process: Process, job_id: str) -> dict[str, Any] | None:
+    queue = process.queue.shown()
     for group, status in (("queue_running", "in_progress"), ("queue_pending", "pending")):
         for item in queue[group]:
             if item[1] == job_id:
                 return with_details(job_of_item(item, status), item, None)
-    entry = engine.queue.history.get(job_id)
+    entry = process.queue.history.get(job_id)
     return None if entry is None else with_details(job_of_entry(entry), entry["prompt"], entry)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
-from comfyrelay.sim.engine import Engine
 from comfyrelay.sim.misbehaviour import ErrorAfterQueueing, ErrorBeforeQueueing, MissingModel
 from comfyrelay.sim.nodes.definitions import Listing
+from comfyrelay.sim.process import Process
 from comfyrelay.sim.running.executor import classes_of
 from comfyrelay.sim.running.validation import Verdict, problem, validate
 
@@ -17,8 +17,8 @@ _SECRETS = ("auth_token_comfy_org", "api_key_comfy_org")
 
 
 class PromptRoutes:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -41,64 +41,64 @@ class PromptRoutes:
             return web.json_response({"error": error, "node_errors": {}}, status=400)
         graph = body["prompt"]
         prompt_id = str(body.get("prompt_id", uuid.uuid4()))
-        verdict = check(self._engine, graph, targets=body.get("partial_execution_targets"))
+        verdict = check(self._process, graph, targets=body.get("partial_execution_targets"))
         if verdict.error is not None:
             return web.json_response({"error": verdict.error, "node_errors": verdict.node_errors}, status=400)
-        if self._engine.mischief.take(ErrorBeforeQueueing, classes_of(graph)):
+        if self._process.misbehaviours.take(ErrorBeforeQueueing, classes_of(graph)):
             return plain_500()
         extra_data = body.get("extra_data", {})
         if "client_id" in body:
             extra_data["client_id"] = body["client_id"]
         enqueue(
-            self._engine,
+            self._process,
             number=number,
             prompt_id=prompt_id,
             graph=graph,
             extra_data=extra_data,
             outputs=verdict.outputs,
         )
-        if self._engine.mischief.take(ErrorAfterQueueing, classes_of(graph)):
+        if self._process.misbehaviours.take(ErrorAfterQueueing, classes_of(graph)):
             return plain_500()
         return web.json_response({"prompt_id": prompt_id, "number": number, "node_errors": verdict.node_errors})
 
     def _number(self, body: dict[str, Any]) -> float:
         if "number" in body:
             return float(body["number"])
-        number = self._engine.queue.counter
-        self._engine.queue.counter += 1
+        number = self._process.queue.counter
+        self._process.queue.counter += 1
         # not `get`: a list has none, and ComfyUI answers a list like an object without a prompt
         return -number if "front" in body and body["front"] else number  # noqa: RUF019
 
     async def get_prompt(self, _request: web.Request) -> web.Response:
-        return web.json_response(self._engine.status)
+        return web.json_response(self._process.status)
 
     async def get_queue(self, _request: web.Request) -> web.Response:
-        return web.json_response(self._engine.queue.shown())
+        return web.json_response(self._process.queue.shown())
 
     async def post_queue(self, request: web.Request) -> web.Response:
         body = await request.json()
         if body.get("clear"):
-            self._engine.queue.clear()
+            self._process.queue.clear()
         for prompt_id in body.get("delete", ()):
-            self._engine.queue.delete(prompt_id)
+            self._process.queue.delete(prompt_id)
         return web.Response()
 
     async def get_history(self, request: web.Request) -> web.Response:
         max_items = int(request.query["max_items"]) if "max_items" in request.query else None
         offset = int(request.query.get("offset", -1))
-        return web.json_response(self._engine.queue.past(max_items=max_items, offset=offset))
+        return web.json_response(self._process.queue.past(max_items=max_items, offset=offset))
 
     async def get_history_entry(self, request: web.Request) -> web.Response:
         prompt_id = request.match_info["prompt_id"]
-        entry = self._engine.queue.history.get(prompt_id)
+        entry = self._process.queue.history.get(prompt_id)
         return web.json_response({} if entry is None else {prompt_id: entry})
 
     async def post_history(self, request: web.Request) -> web.Response:
         body = await request.json()
         if body.get("clear"):
-            self._engine.queue.history.clear()
+            self._process.queue.history.clear()
         for prompt_id in body.get("delete", ()):
-            self._engine.queue.history.pop(prompt_id, None)
+            self._process.queue.history.pop(prompt_id, None)
         return web.Response()
 
     async def post_interrupt(self, request: web.Request) -> web.Response:
@@ -106,21 +106,21 @@ class PromptRoutes:
             body = await request.json()
         except ValueError:
             body = {}
-        self._engine.interrupt(body.get("prompt_id") or None)
+        self._process.interrupt(body.get("prompt_id") or None)
         return web.Response()
 
     async def post_free(self, request: web.Request) -> web.Response:
         body = await request.json()
         if body.get("free_memory"):
-            self._engine.free()
+            self._process.free()
         return web.Response()
 
 
-def check(engine: Engine, graph: Any, *, targets: list[str] | None) -> Verdict:
+def check(process: Process, graph: Any, *, targets: list[str] | None) -> Verdict:
     """Validate a graph, without the models that are missing on request."""
-    surroundings = engine.surroundings
+    surroundings = process.surroundings
     named = _texts(graph)
-    missing = engine.mischief.take(MissingModel, _classes_if_any(graph), such=lambda what: what.model in named)
+    missing = process.misbehaviours.take(MissingModel, _classes_if_any(graph), such=lambda what: what.model in named)
     if missing is not None:
         models = [each for each in surroundings.listings[Listing.CHECKPOINTS] if each != missing.what.model]
         surroundings = replace(surroundings, listings={**surroundings.listings, Listing.CHECKPOINTS: models})
@@ -128,12 +128,12 @@ def check(engine: Engine, graph: Any, *, targets: list[str] | None) -> Verdict:
 
 
 def enqueue(
-    engine: Engine, *, number: float, prompt_id: str, graph: Any, extra_data: dict[str, Any], outputs: list[str]
+    process: Process, *, number: float, prompt_id: str, graph: Any, extra_data: dict[str, Any], outputs: list[str]
 ) -> None:
     secrets = {name: extra_data.pop(name) for name in _SECRETS if name in extra_data}
     extra_data["create_time"] = int(time.time() * 1000)
-    engine.log.prompts_queued += 1
-    engine.queue.put((number, prompt_id, graph, extra_data, outputs, secrets))
+    process.log.prompts_queued += 1
+    process.queue.put((number, prompt_id, graph, extra_data, outputs, secrets))
 
 
 def plain_500() -> web.Response:

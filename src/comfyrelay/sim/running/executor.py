@@ -10,17 +10,17 @@ from typing import Any
 from PIL import Image
 
 from comfyrelay.comfy.graphs.graph import Graph, is_link
+from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviours
 from comfyrelay.sim.folders import Folders
 from comfyrelay.sim.misbehaviour import EmptyOutputs, Fail, LateHistory, OutOfMemory, Slow, Stuck
-from comfyrelay.sim.mischief import Mischief
 from comfyrelay.sim.nodes.calls import known_values, run_node
 from comfyrelay.sim.nodes.catalogue import DEFINITIONS
 from comfyrelay.sim.nodes.results import Run
 from comfyrelay.sim.running.cache import Cache, Kept, signatures_of
 from comfyrelay.sim.running.errors import STAGED_TRACEBACK, Interrupted, StagedError, type_name
+from comfyrelay.sim.running.messages import PromptMessages
 from comfyrelay.sim.running.ordering import RunOrder
 from comfyrelay.sim.running.queue import Item
-from comfyrelay.sim.running.telling import Telling
 from comfyrelay.sim.sockets import Sockets
 
 
@@ -31,7 +31,7 @@ class Workshop:
     folders: Folders
     cache: Cache
     sockets: Sockets
-    mischief: Mischief
+    misbehaviours: ActiveMisbehaviours
     # called with a node's class when the node starts
     on_node: Callable[[str], Awaitable[None]]
 
@@ -41,7 +41,9 @@ class PromptRun:
         _, self.prompt_id, self._graph, extra_data, self._outputs, _ = item
         self._workshop = workshop
         self._extra_data = extra_data
-        self.telling = Telling(workshop.sockets, prompt_id=self.prompt_id, client_id=extra_data.get("client_id"))
+        self.messages = PromptMessages(
+            workshop.sockets, prompt_id=self.prompt_id, client_id=extra_data.get("client_id")
+        )
         self.current: str | None = None
         self._is_interrupted = False
         self._executed: list[str] = []
@@ -55,15 +57,15 @@ class PromptRun:
 
     async def run(self) -> dict[str, Any]:
         """Run the prompt to its end, good or bad, and return its entry in the history."""
-        self.telling.start()
+        self.messages.start()
         signatures = await asyncio.to_thread(signatures_of, self._graph, self._workshop.folders)
         self._workshop.cache.begin(signatures)
         cached = [node_id for node_id in self._graph if self._workshop.cache.get(node_id)]
-        self.telling.cached(cached)
+        self.messages.cached(cached)
         is_success = await self._run_nodes(cached)
         self.current = None
         if is_success:
-            self.telling.success()
+            self.messages.success()
             await self._wait_with_history()
         return self._entry(is_success)
 
@@ -77,26 +79,26 @@ class PromptRun:
             try:
                 await self._run_node(node_id)
             except Interrupted:
-                self.telling.interrupted({**self._failed_at(node_id), "executed": list(self._executed)})
+                self.messages.interrupted({**self._failed_at(node_id), "executed": list(self._executed)})
                 return False
             except Exception as error:
-                self.telling.error({**self._failed_at(node_id), **self._described(error)})
+                self.messages.error({**self._failed_at(node_id), **self._described(error)})
                 return False
         return True
 
     def _use_kept(self, node_id: str, kept: Kept) -> None:
         # ComfyUI 0.7.0 forgets the output of a cached node when nobody listens
-        if self.telling.client_id is not None:
-            self.telling.executed(node_id, kept.shown["output"] if kept.shown else None)
+        if self.messages.client_id is not None:
+            self.messages.executed(node_id, kept.shown["output"] if kept.shown else None)
             if kept.shown:
                 self._shown[node_id] = kept.shown
-        self.telling.finished(node_id)
+        self.messages.finished(node_id)
 
     async def _run_node(self, node_id: str) -> None:
         class_type = self._graph[node_id]["class_type"]
         self.current = node_id
         self._current_inputs = self._inputs(node_id)
-        self.telling.executing(node_id)
+        self.messages.executing(node_id)
         self._stop_if_interrupted()
         await self._misbehave(node_id, class_type)
         run = Run(
@@ -110,22 +112,22 @@ class PromptRun:
         if result.shown is not None:
             meta = {"node_id": node_id, "display_node": node_id, "parent_node": None, "real_node_id": node_id}
             shown = self._shown[node_id] = {"output": dict(result.shown), "meta": meta}
-            self.telling.executed(node_id, shown["output"])
+            self.messages.executed(node_id, shown["output"])
         self._workshop.cache.put(node_id, Kept(outputs=result.outputs, shown=shown))
         self._executed.append(node_id)
-        self.telling.finished(node_id)
+        self.messages.finished(node_id)
 
     async def _misbehave(self, node_id: str, class_type: str) -> None:
         await self._workshop.on_node(class_type)
-        mischief = self._workshop.mischief
-        if stuck := mischief.take(Stuck, [class_type]):
+        misbehaviours = self._workshop.misbehaviours
+        if stuck := misbehaviours.take(Stuck, [class_type]):
             await stuck.wait_until_ended()
-        if slow := mischief.take(Slow, [class_type]):
+        if slow := misbehaviours.take(Slow, [class_type]):
             await self._be_slow(node_id, slow.what)
-        if mischief.take(OutOfMemory, [class_type]):
+        if misbehaviours.take(OutOfMemory, [class_type]):
             message = "Allocation on device \nThis error means you ran out of memory on your GPU."
             raise StagedError(exception_type="torch.OutOfMemoryError", message=message)
-        if fail := mischief.take(Fail, [class_type]):
+        if fail := misbehaviours.take(Fail, [class_type]):
             raise StagedError(exception_type=fail.what.exception_type, message=fail.what.message)
 
     async def _be_slow(self, node_id: str, slow: Slow) -> None:
@@ -134,10 +136,10 @@ class PromptRun:
         for step in range(1, slow.steps + 1):
             await asyncio.sleep(slow.seconds / slow.steps)
             self._stop_if_interrupted()
-            self.telling.progress(node_id, step, slow.steps, _preview(step / slow.steps) if slow.previews else None)
+            self.messages.progress(node_id, step, slow.steps, _preview(step / slow.steps) if slow.previews else None)
 
     async def _wait_with_history(self) -> None:
-        if late := self._workshop.mischief.take(LateHistory, self.classes):
+        if late := self._workshop.misbehaviours.take(LateHistory, self.classes):
             await asyncio.sleep(late.what.seconds)
 
     @property
@@ -177,14 +179,14 @@ class PromptRun:
         }
 
     def _entry(self, is_success: bool) -> dict[str, Any]:
-        is_emptied = is_success and self._workshop.mischief.take(EmptyOutputs, self.classes) is not None
+        is_emptied = is_success and self._workshop.misbehaviours.take(EmptyOutputs, self.classes) is not None
         shown = {} if is_emptied else self._shown
         return {
             "outputs": {node_id: each["output"] for node_id, each in shown.items()},
             "status": {
                 "status_str": "success" if is_success else "error",
                 "completed": is_success,
-                "messages": self.telling.kept,
+                "messages": self.messages.kept,
             },
             "meta": {node_id: each["meta"] for node_id, each in shown.items()},
         }

@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import Fault, TransferFailed
-from comfyrelay.worker.assets import AssetCache
+from comfyrelay.worker.files.assets import AssetCache
+from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Asset, Lease
-from comfyrelay.worker.transfers import Transfers
 
 __all__ = ["Inputs", "asset_folder", "job_folder"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from comfyrelay.sim.sockets import Sockets
 
 
-class Telling:
+class PromptMessages:
     """One prompt's messages. Without a client most are not sent; those about progress then go to everybody."""
 
     def __init__(self, sockets: Sockets, *, prompt_id: str, client_id: str | None) -> None:
@@ -34,7 +34,7 @@ class Telling:
 
     def executing(self, node_id: str) -> None:
         self._progress[node_id] = self._state(node_id, 0.0, 1.0, "running")
-        self._tell_progress()
+        self._send_progress()
         self._to_owner("executing", {"node": node_id, "display_node": node_id, "prompt_id": self._prompt_id})
 
     def executed(self, node_id: str, output: Any) -> None:
@@ -44,11 +44,11 @@ class Telling:
     def finished(self, node_id: str) -> None:
         before = self._progress.get(node_id, {"max": 1})
         self._progress[node_id] = self._state(node_id, before["max"], before["max"], "finished")
-        self._tell_progress()
+        self._send_progress()
 
     def progress(self, node_id: str, value: int, maximum: int, preview: bytes | None) -> None:
         self._progress[node_id] = self._state(node_id, value, maximum, "running")
-        self._tell_progress()
+        self._send_progress()
         fields = {"value": value, "max": maximum, "prompt_id": self._prompt_id, "node": node_id}
         self._sockets.post("progress", fields, self.client_id)
         if preview is not None:
@@ -69,7 +69,7 @@ class Telling:
         if self.client_id is not None:
             self._sockets.post(kind, data, self.client_id)
 
-    def _tell_progress(self) -> None:
+    def _send_progress(self) -> None:
         fields = {"prompt_id": self._prompt_id, "nodes": dict(self._progress)}
         self._sockets.post("progress_state", fields, self.client_id)
 

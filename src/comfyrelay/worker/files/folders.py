@@ -9,7 +9,7 @@ import structlog
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.uploads import UPLOAD_FOLDER, safe_name
-from comfyrelay.worker.inputs import job_folder
+from comfyrelay.worker.files.inputs import job_folder
 from comfyrelay.worker.lease import Lease
 
 __all__ = ["ComfyFolders"]

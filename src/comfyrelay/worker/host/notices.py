@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.worker.imds import Imds
+from comfyrelay.worker.host.imds import Imds
 
 __all__ = ["Notice", "Notices"]
 
@@ -64,9 +64,9 @@ class Notices:
         self._shutdown_seconds = shutdown_seconds
         self._asg_seconds = asg_seconds
         self._changed = asyncio.Event()
-        self._was_told = False
-        # what EC2 said, by reason: it goes on saying it
-        self._said: dict[str, str] = {}
+        self._was_signaled = False
+        # what EC2 reported, by reason: it goes on reporting it
+        self._reported: dict[str, str] = {}
         self._watching: asyncio.Task[None] | None = None
         self._undo: list[Callable[[], object]] = []
         self.current: Notice | None = None
@@ -79,16 +79,16 @@ class Notices:
     @property
     def is_ended_by_group(self) -> bool:
         """Whether the Auto Scaling group ends this instance, also where something else was more urgent."""
-        return self._said.get(ENDED_BY_GROUP) in ENDING
+        return self._reported.get(ENDED_BY_GROUP) in ENDING
 
-    def hear_signals(self) -> None:
+    def handle_signals(self) -> None:
         for number in SIGNALS:
-            self._hear(number)
+            self._handle_signal(number)
 
     def watch(self) -> None:
         """Look for notices of EC2 from now on, where there is somebody to ask."""
         if self._imds is not None:
-            self._watching = asyncio.create_task(self._look_again_and_again(self._imds))
+            self._watching = asyncio.create_task(self._poll(self._imds))
 
     async def close(self) -> None:
         while self._undo:
@@ -97,7 +97,7 @@ class Notices:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
 
-    def tell(self, notice: Notice) -> None:
+    def add(self, notice: Notice) -> None:
         """Whoever waits hears of it if it is more urgent than what they know."""
         if notice.is_more_urgent(self.current):
             self.current = notice
@@ -110,43 +110,43 @@ class Notices:
             await self._changed.wait()
         return self.current
 
-    def _hear(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         try:
-            loop.add_signal_handler(number, self._signalled)
+            loop.add_signal_handler(number, self._on_signal)
         except NotImplementedError:
             # not on Windows; there a handler runs between two steps of the loop, and must wake it
-            before = signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._signalled))
+            before = signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._on_signal))
             self._undo.append(lambda: signal.signal(number, before))
         else:
             self._undo.append(lambda: loop.remove_signal_handler(number))
 
-    def _signalled(self) -> None:
-        at_once, self._was_told = self._was_told, True
-        self.tell(Notice(reason="shutdown", seconds=0.0 if at_once else self._shutdown_seconds, at_once=at_once))
+    def _on_signal(self) -> None:
+        at_once, self._was_signaled = self._was_signaled, True
+        self.add(Notice(reason="shutdown", seconds=0.0 if at_once else self._shutdown_seconds, at_once=at_once))
 
-    async def _look_again_and_again(self, imds: Imds) -> None:
+    async def _poll(self, imds: Imds) -> None:
         tries = iter(LATER_TRIES)
         while True:
-            await self._look(imds)
+            await self._poll_once(imds)
             intervals = 1 if imds.is_there else next(tries, None)
             if intervals is None:
                 log.debug("worker.no_metadata")
                 return
             await asyncio.sleep(self._interval_seconds * intervals)
 
-    async def _look(self, imds: Imds) -> None:
+    async def _poll_once(self, imds: Imds) -> None:
         for reason, path, read in (
             ("spot_interruption", "spot/instance-action", _read_spot),
             (ENDED_BY_GROUP, "autoscaling/target-lifecycle-state", self._read_state),
             ("spot_rebalance", "events/recommendations/rebalance", _read_rebalance),
         ):
             found = await imds.get(path)
-            if found is None or found[0] == self._said.get(reason):
+            if found is None or found[0] == self._reported.get(reason):
                 continue
-            self._said[reason] = found[0]
+            self._reported[reason] = found[0]
             if (notice := read(reason, *found)) is not None:
-                self.tell(notice)
+                self.add(notice)
 
     def _read_state(self, reason: str, text: str, _now: datetime | None) -> Notice | None:
         return Notice(reason=reason, seconds=self._asg_seconds) if text in ENDING else None
@@ -154,11 +154,11 @@ class Notices:
 
 def _read_spot(reason: str, text: str, now: datetime | None) -> Notice | None:
     """Both times are EC2's own where possible: the clock here may be wrong."""
-    said = _object_in(text)
-    if "action" not in said:
+    action = _object_in(text)
+    if "action" not in action:
         return None
     try:
-        ends_at = datetime.fromisoformat(str(said.get("time")))
+        ends_at = datetime.fromisoformat(str(action.get("time")))
         seconds = (ends_at - (now or utc_now())).total_seconds()
     except (ValueError, TypeError):
         log.warning("worker.odd_spot_notice", said=text[:200])

@@ -4,7 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from comfyrelay.worker.imds import Imds
+from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.settings import WorkerSettings
 
 __all__ = ["Machine", "machine"]

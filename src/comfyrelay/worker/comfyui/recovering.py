@@ -50,7 +50,7 @@ class RecoveringClient(ComfyClient):
             # it went away, and what comes back is new; connections alone do not tell where there is no socket
             self._sick_on = None if self._sick_on is None else -1
             raise
-        if self._sick_on is not None and self._sick_on == self._board.socket.connection:
+        if self._sick_on is not None and self._sick_on == self.connection:
             raise ServerRefused("The GPU is in a bad state until ComfyUI is restarted.")
         self._sick_on = None
 
@@ -61,11 +61,11 @@ class RecoveringClient(ComfyClient):
 
     async def forget(self, prompt_id: str) -> tuple[OutputFile, ...]:
         """Delete a run of ours that is over from the server's history; returns the files that it made."""
-        entry = (await self._http.object(f"/history/{prompt_id}")).get(prompt_id)
-        if not isinstance(entry, dict) or MARK not in prompt_of(entry).extra_data:
+        entry = await self.history(prompt_id)
+        if entry is None or MARK not in prompt_of(entry).extra_data:
             # it never began, or is a script's: what that makes is its user's
             return ()
-        await self._http.tell("/history", {"delete": [prompt_id]})
+        await self.forget_run(prompt_id)
         return result_of(entry.get("outputs") or {}, prompt_id=prompt_id).files
 
     async def run(self, graph: Graph, **options: Any) -> RunResult:
@@ -77,5 +77,5 @@ class RecoveringClient(ComfyClient):
             raise
         except DeviceFault:
             log.warning("worker.comfyui_sick", server=self.url)
-            self._sick_on = self._board.socket.connection
+            self._sick_on = self.connection
             raise

@@ -28,10 +28,10 @@ from comfyrelay.pool.events import (
 )
 from comfyrelay.pool.record import Record
 
-__all__ = ["Relay"]
+__all__ = ["EventTranslator"]
 
 
-class Relay:
+class EventTranslator:
     """Translates for one attempt; of a stopped one only what is to be kept of it is passed on."""
 
     def __init__(self, record: Record, graph: Graph, emit: Callable[[Record, JobEvent], None]) -> None:
@@ -39,37 +39,37 @@ class Relay:
         self._graph = graph
         self._emit = emit
 
-    def take(self, event: RunEvent) -> None:
+    def translate(self, event: RunEvent) -> None:
         if self._record.stop is not None and not isinstance(event, Noted):
             return
         match event:
             case Queued():
-                self._tell(JobAccepted, event, position=event.position)
+                self._emit_as(JobAccepted, event, position=event.position)
             case Started():
-                self._tell(JobStarted, event)
+                self._emit_as(JobStarted, event)
             case NodeStarted():
-                self._tell_progress(event, class_type=event.class_type)
+                self._emit_progress(event, class_type=event.class_type)
             case Step():
                 # nodes that a node makes while it runs are not in the graph
                 class_type = self._graph.get(event.node_id, {}).get("class_type", "")
-                self._tell_progress(event, class_type=class_type, value=event.value, maximum=event.maximum)
+                self._emit_progress(event, class_type=class_type, value=event.value, maximum=event.maximum)
             case Preview():
-                self._tell(JobPreview, event, node_id=event.node_id, image=event.image, mime_type=event.mime_type)
+                self._emit_as(JobPreview, event, node_id=event.node_id, image=event.image, mime_type=event.mime_type)
             case Output():
-                self._tell(JobOutput, event, node_id=event.node_id, files=event.files, texts=event.texts)
+                self._emit_as(JobOutput, event, node_id=event.node_id, files=event.files, texts=event.texts)
             case Printed():
-                self._tell(JobPrinted, event, line=event.line)
+                self._emit_as(JobPrinted, event, line=event.line)
             case Noted():
-                self._tell(JobNoted, event, about=event.about)
+                self._emit_as(JobNoted, event, about=event.about)
             case Finished():
-                # told once it is settled
+                # the pool emits its own once it is settled
                 return
             case _:
                 assert_never(event)
 
-    def _tell_progress(self, event: NodeStarted | Step, **more: Any) -> None:
+    def _emit_progress(self, event: NodeStarted | Step, **more: Any) -> None:
         self._record.progress = event.progress
-        self._tell(JobProgress, event, node_id=event.node_id, progress=event.progress, **more)
+        self._emit_as(JobProgress, event, node_id=event.node_id, progress=event.progress, **more)
 
-    def _tell(self, kind: type[JobEvent], event: RunEvent, **more: Any) -> None:
+    def _emit_as(self, kind: type[JobEvent], event: RunEvent, **more: Any) -> None:
         self._emit(self._record, self._record.event(kind, prompt_id=event.prompt_id, **more))

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviours
 from comfyrelay.sim.folders import Folders
 from comfyrelay.sim.log import Log
 from comfyrelay.sim.misbehaviour import DropSocket, Restart, SilentSocket
-from comfyrelay.sim.mischief import Mischief
 from comfyrelay.sim.nodes.definitions import Listing, Listings
 from comfyrelay.sim.options import Options
 from comfyrelay.sim.running.cache import Cache
@@ -20,19 +20,19 @@ _IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", "
 _VIDEOS = frozenset({".mp4", ".webm", ".mov", ".mkv", ".avi"})
 
 
-class Engine:
+class Process:
     def __init__(
         self,
         *,
         options: Options,
         folders: Folders,
-        mischief: Mischief,
+        misbehaviours: ActiveMisbehaviours,
         log: Log,
         restart: Callable[[float], Awaitable[None]],
     ) -> None:
         self.options = options
         self.folders = folders
-        self.mischief = mischief
+        self.misbehaviours = misbehaviours
         self.log = log
         self.features = {
             "supports_preview_metadata": True,
@@ -41,7 +41,7 @@ class Engine:
         }
         self.sockets = Sockets(features=self.features)
         self.cache = Cache()
-        self.queue = PromptQueue(on_change=self._tell_status)
+        self.queue = PromptQueue(on_change=self._send_status)
         self.run: PromptRun | None = None
         self._restart = restart
         self._must_free = False
@@ -75,9 +75,9 @@ class Engine:
     @property
     def running_node(self) -> tuple[str, str] | None:
         """The client that owns the prompt that runs, and its node."""
-        if self.run is None or self.run.current is None or self.run.telling.client_id is None:
+        if self.run is None or self.run.current is None or self.run.messages.client_id is None:
             return None
-        return self.run.telling.client_id, self.run.current
+        return self.run.messages.client_id, self.run.current
 
     def interrupt(self, prompt_id: str | None = None) -> bool:
         """Interrupt what runs; with an id, only if it is that prompt."""
@@ -98,7 +98,7 @@ class Engine:
             self.cache.clear()
             self._must_free = False
 
-    def _tell_status(self) -> None:
+    def _send_status(self) -> None:
         self.sockets.post("status", {"status": self.status}, None)
 
     async def _work(self) -> None:
@@ -106,7 +106,7 @@ class Engine:
             folders=self.folders,
             cache=self.cache,
             sockets=self.sockets,
-            mischief=self.mischief,
+            misbehaviours=self.misbehaviours,
             on_node=self._on_node,
         )
         while True:
@@ -114,17 +114,17 @@ class Engine:
             self.run = PromptRun(item, workshop)
             entry = await self.run.run()
             self.queue.finish(entry)
-            self.run.telling.end()
+            self.run.messages.end()
             self.run = None
             self._free_if_asked()
 
     async def _on_node(self, class_type: str) -> None:
         """Let happen what was asked to happen to the whole server when such a node starts."""
-        if self.mischief.take(DropSocket, [class_type]):
+        if self.misbehaviours.take(DropSocket, [class_type]):
             self.sockets.drop()
-        if self.mischief.take(SilentSocket, [class_type]):
+        if self.misbehaviours.take(SilentSocket, [class_type]):
             self.sockets.silence()
-        if restart := self.mischief.take(Restart, [class_type]):
+        if restart := self.misbehaviours.take(Restart, [class_type]):
             await self._restart(restart.what.down_seconds)
             # the kill cancels this task; nothing more may happen before it does
             await asyncio.Event().wait()

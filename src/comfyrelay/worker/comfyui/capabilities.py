@@ -10,16 +10,16 @@ import structlog
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.graphs.preflight import installed_models
 from comfyrelay.errors import ComfyError
-from comfyrelay.worker.servers import Servers
+from comfyrelay.worker.comfyui.servers import Servers
 
 __all__ = ["Capabilities", "differ", "gather"]
 
 log = structlog.get_logger(__name__)
 
 # Models are added while ComfyUI runs.
-LOOK_SECONDS = 300.0
+REFRESH_SECONDS = 300.0
 # It is megabytes, from a server that has better things to do.
-SHORTEST_LOOK_SECONDS = 60.0
+MIN_REFRESH_SECONDS = 60.0
 # Free memory moves all the time; less than this is not worth telling.
 MEMORY_STEP = 0.1
 
@@ -28,13 +28,13 @@ class Capabilities:
     """What this worker is, and what of that the control plane knows."""
 
     def __init__(
-        self, servers: Servers, more: Mapping[str, Any], *, shortest_look_seconds: float = SHORTEST_LOOK_SECONDS
+        self, servers: Servers, more: Mapping[str, Any], *, min_refresh_seconds: float = MIN_REFRESH_SECONDS
     ) -> None:
         self._servers = servers
         self._more = more
-        self._shortest_look_seconds = shortest_look_seconds
+        self._min_refresh_seconds = min_refresh_seconds
         self._is_due = asyncio.Event()
-        self._told: Mapping[str, Any] | None = None
+        self._sent: Mapping[str, Any] | None = None
         self.current: dict[str, Any] = dict(more)
 
     async def refresh(self) -> None:
@@ -42,7 +42,7 @@ class Capabilities:
         self._is_due.clear()
         self.current = await gather(self._servers, self._more)
 
-    def look_soon(self) -> None:
+    def refresh_soon(self) -> None:
         """A server came back, perhaps with other nodes and models."""
         self._is_due.set()
 
@@ -50,21 +50,21 @@ class Capabilities:
         """Look again when it is due, and now and then, until cancelled."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(REFRESH_SECONDS):
                     await self._is_due.wait()
             try:
                 await self.refresh()
             except Exception:
                 log.exception("worker.capabilities_failed")
-            await asyncio.sleep(self._shortest_look_seconds)
+            await asyncio.sleep(self._min_refresh_seconds)
 
     @property
     def news(self) -> dict[str, Any] | None:
         """What to tell with the next poll; `None` when nothing has changed."""
-        return self.current if differ(self._told, self.current) else None
+        return self.current if differ(self._sent, self.current) else None
 
-    def told(self, capabilities: Mapping[str, Any]) -> None:
-        self._told = capabilities
+    def mark_sent(self, capabilities: Mapping[str, Any]) -> None:
+        self._sent = capabilities
 
 
 async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,16 +30,15 @@ from comfyrelay.pool import (
     SmartFailover,
     WorkflowPool,
 )
+from comfyrelay.worker.comfyui.recovering import MARK, RecoveringClient
+from comfyrelay.worker.comfyui.restarts import Restarts
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.recovering import MARK, RecoveringClient
-from comfyrelay.worker.restarts import Restarts
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import Held
 
 __all__ = ["JobServer", "Ran", "Servers", "WrapServer"]
 
 log = structlog.get_logger(__name__)
-
 
 # A job that waits for servers which are all gone is given back after this.
 OFFLINE_SECONDS = 10.0

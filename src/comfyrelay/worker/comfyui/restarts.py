@@ -10,7 +10,7 @@ import structlog
 
 from comfyrelay.errors import ComfyError
 from comfyrelay.settings import ENV_PREFIX
-from comfyrelay.worker.recovering import RecoveringClient
+from comfyrelay.worker.comfyui.recovering import RecoveringClient
 from comfyrelay.worker.settings import SECRET_NAMES
 
 __all__ = ["Restarts"]

@@ -14,7 +14,7 @@ from comfyrelay.sim.misbehaviour import Misbehaviour
 Kind = TypeVar("Kind", bound=Misbehaviour)
 
 
-class Handle(Generic[Kind]):
+class ActiveMisbehaviour(Generic[Kind]):
     """One misbehaviour in force. `happened` counts how often it took place; `end` stops it."""
 
     def __init__(self, what: Kind) -> None:
@@ -34,31 +34,31 @@ class Handle(Generic[Kind]):
         await self._ended.wait()
 
 
-class Mischief:
+class ActiveMisbehaviours:
     def __init__(self) -> None:
-        self._handles: list[Handle[Any]] = []
+        self._active: list[ActiveMisbehaviour[Any]] = []
 
-    def add(self, what: Kind) -> Handle[Kind]:
-        handle = Handle(what)
-        self._handles.append(handle)
-        return handle
+    def add(self, what: Kind) -> ActiveMisbehaviour[Kind]:
+        active = ActiveMisbehaviour(what)
+        self._active.append(active)
+        return active
 
     def clear(self) -> None:
-        for handle in self._handles:
-            handle.end()
-        self._handles.clear()
+        for active in self._active:
+            active.end()
+        self._active.clear()
 
     def take(
         self, kind: type[Kind], classes: Collection[str] = (), *, such: Callable[[Kind], bool] = lambda _: True
-    ) -> Handle[Kind] | None:
+    ) -> ActiveMisbehaviour[Kind] | None:
         """The first one in force of that kind that fits the node classes at hand; it counts as happened."""
-        for handle in self._handles:
-            what = handle.what
-            if not isinstance(what, kind) or not handle.is_active or not such(what):
+        for active in self._active:
+            what = active.what
+            if not isinstance(what, kind) or not active.is_active or not such(what):
                 continue
             if what.class_type is None or what.class_type in classes:
-                handle.happened += 1
-                return handle
+                active.happened += 1
+                return active
         return None
 
 

@@ -7,10 +7,10 @@ from typing import Any
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.errors import RunInterrupted
 
-__all__ = ["Runs"]
+__all__ = ["RunsUnderWay"]
 
 
-class Runs:
+class RunsUnderWay:
     def __init__(self) -> None:
         self._runs: set[asyncio.Task[RunResult]] = set()
         self._stops: set[asyncio.Task[None]] = set()
@@ -37,7 +37,7 @@ class Runs:
                 raise RunInterrupted("The client was closed.") from None
             raise
 
-    async def surely(self, stop: Coroutine[Any, Any, None]) -> None:
+    async def finish_stop(self, stop: Coroutine[Any, Any, None]) -> None:
         """Wait for what stops a run. It goes on when the caller is cancelled again."""
         task = asyncio.create_task(stop)
         self._stops.add(task)

@@ -9,9 +9,9 @@ import structlog
 
 from comfyrelay.comfy.outputs import OutputFile
 from comfyrelay.errors import ComfyError
-from comfyrelay.worker.folders import ComfyFolders
-from comfyrelay.worker.recovering import RecoveringClient
-from comfyrelay.worker.servers import Servers
+from comfyrelay.worker.comfyui.recovering import RecoveringClient
+from comfyrelay.worker.comfyui.servers import Servers
+from comfyrelay.worker.files.folders import ComfyFolders
 from comfyrelay.worker.state import State
 
 __all__ = ["Leftovers"]
@@ -37,12 +37,12 @@ class Leftovers:
 
     def recall(self) -> None:
         """Take up what an earlier process has left."""
-        left = self._state.left_runs()
-        self.add(left)
-        for _, prompt_id in left:
+        unfinished = self._state.unfinished_runs()
+        self.add(unfinished)
+        for _, prompt_id in unfinished:
             if prompt_id not in self._tasks:
                 # its server is no longer this worker's
-                self._state.forget_left(prompt_id)
+                self._state.forget_unfinished(prompt_id)
 
     def add(self, runs: Iterable[tuple[str, str]]) -> None:
         """Remove the files of these runs, by server and prompt id, as soon as each of them is over."""
@@ -52,7 +52,7 @@ class Leftovers:
                 # nothing of Comfy Cloud's is on our disks, and an id that is not ours is no name for a file
                 continue
             try:
-                self._state.note_left(client_id, prompt_id)
+                self._state.record_unfinished(client_id, prompt_id)
             except OSError as error:
                 log.warning("worker.not_written_down", prompt_id=prompt_id, why=str(error))
             self._tasks[prompt_id] = asyncio.create_task(self._sweep(server, prompt_id))
@@ -67,15 +67,15 @@ class Leftovers:
 
     async def _sweep(self, server: RecoveringClient, prompt_id: str) -> None:
         pause = FIRST_PAUSE_SECONDS
-        while (files := await _left_by(server, prompt_id)) is None:
+        while (files := await _files_of(server, prompt_id)) is None:
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         self._folders.remove_made([prompt_id], files)
-        self._state.forget_left(prompt_id)
+        self._state.forget_unfinished(prompt_id)
         del self._tasks[prompt_id]
 
 
-async def _left_by(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:
+async def _files_of(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:
     """What a run has made, as far as only the server knows; `None` while it is not over, or the server is away."""
     with suppress(ComfyError):
         if prompt_id not in await server.prompts():

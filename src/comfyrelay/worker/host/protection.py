@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from comfyrelay.worker.scaling_group import ScalingGroup
+from comfyrelay.worker.host.scaling_group import ScalingGroup
 
 __all__ = ["Protection"]
 
@@ -66,9 +66,9 @@ class Protection:
             if wanted is None or wanted == self._is_on:
                 if self._is_closing:
                     return
-                await self._hears_within(None)
+                await self._changes_within(None)
                 continue
-            if self._is_on and not self._is_closing and await self._hears_within(self._off_after_seconds):
+            if self._is_on and not self._is_closing and await self._changes_within(self._off_after_seconds):
                 continue
             try:
                 await asyncio.to_thread(self._group.protect, wanted)
@@ -81,13 +81,13 @@ class Protection:
                     log.warning("worker.protection_failed", protected=wanted, error=f"{type(error).__name__}: {error}")
                 if self._is_closing:
                     return
-                await self._hears_within(pause_seconds)
+                await self._changes_within(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
             else:
                 self._is_on, complained_of = wanted, None
                 log.debug("worker.protection_set", protected=wanted)
 
-    async def _hears_within(self, seconds: float | None) -> bool:
+    async def _changes_within(self, seconds: float | None) -> bool:
         """Whether something else is wanted by then; does not wait any longer than until it is."""
         try:
             await asyncio.wait_for(self._news.wait(), seconds)

@@ -71,18 +71,16 @@ class ScriptRunner:
         with BoundedLog(log_path, max_bytes=self._settings.max_log_bytes) as log:
             log.write(f"$ {shown(argv)}")
             log.flush()
-            listening = _Listening(log, on_line, on_progress)
+            output = _Output(log, on_line, on_progress)
             try:
-                await self._watch(argv, listening)
+                await self._watch(argv, output)
             except asyncio.CancelledError:
-                on_stopped(self._result(argv, listening, begun, is_stopped=True))
+                on_stopped(self._result(argv, output, begun, is_stopped=True))
                 raise
-        return await asyncio.to_thread(self._result, argv, listening, begun)
+        return await asyncio.to_thread(self._result, argv, output, begun)
 
-    def _result(
-        self, argv: list[str], listening: "_Listening", begun: float, *, is_stopped: bool = False
-    ) -> ScriptResult:
-        reading, exit_code = listening.reading, listening.exit_code
+    def _result(self, argv: list[str], output: "_Output", begun: float, *, is_stopped: bool = False) -> ScriptResult:
+        reading, exit_code = output.reading, output.exit_code
         return ScriptResult(
             exit_code=exit_code,
             argv=tuple(argv),
@@ -91,7 +89,7 @@ class ScriptRunner:
             seed=reading.seed,
         )
 
-    async def _watch(self, argv: list[str], listening: "_Listening") -> None:
+    async def _watch(self, argv: list[str], output: "_Output") -> None:
         child = await Child.start(
             argv,
             folder=self._settings.working_folder,
@@ -100,14 +98,14 @@ class ScriptRunner:
         )
         try:
             while piece := await child.read():
-                await listening.hear(piece)
-            await listening.hear(b"", is_last=True)
+                await output.take(piece)
+            await output.take(b"", is_last=True)
             await child.ended()
         except BaseException:
-            await child.end(listening.only_log)
+            await child.end(output.log_only)
             raise
         finally:
-            listening.exit_code = child.exit_code
+            output.exit_code = child.exit_code
 
     def _variables(self) -> dict[str, str]:
         # our own may hold passwords of databases and secrets of the fleet
@@ -118,8 +116,8 @@ class ScriptRunner:
         return [each for each in (self._settings.output_folder, self._settings.working_folder) if each is not None]
 
 
-class _Listening:
-    """Takes a script's output apart, into the log and to those who want to hear of it."""
+class _Output:
+    """Takes a script's output apart, into the log and to its listeners."""
 
     def __init__(self, log: BoundedLog, on_line: OnLine, on_progress: OnProgress) -> None:
         self.reading = Reading()
@@ -128,9 +126,9 @@ class _Listening:
         self._log = log
         self._on_line = on_line
         self._on_progress = on_progress
-        self._told: Progress | None = None
+        self._last_progress: Progress | None = None
 
-    async def hear(self, piece: bytes, *, is_last: bool = False) -> None:
+    async def take(self, piece: bytes, *, is_last: bool = False) -> None:
         newest = None
         for line, progress in self._kept(self._lines.feed(piece, is_last=is_last)):
             newest = progress or newest
@@ -139,19 +137,19 @@ class _Listening:
         self._log.flush()
         # a progress bar that stands still has no end of line yet
         newest = self.reading.progress(self._lines.unfinished) or newest
-        if newest is not None and newest != self._told:
-            self._told = newest
+        if newest is not None and newest != self._last_progress:
+            self._last_progress = newest
             await self._on_progress(newest)
 
-    def only_log(self, piece: bytes) -> None:
-        """What is said after nobody wants to hear it any more."""
+    def log_only(self, piece: bytes) -> None:
+        """What comes after nobody listens any more."""
         for _ in self._kept(self._lines.feed(piece)):
             pass
 
     def _kept(self, lines: Iterable[Line]) -> Iterable[tuple[Line | None, Progress | None]]:
         for line in lines:
             end = "" if line.goes_on else "\n"
-            progress = self.reading.see(line.text, end=end)
+            progress = self.reading.add(line.text, end=end)
             # of a progress bar, only how it ends
             if line.is_overwritten and progress is not None:
                 yield None, progress

@@ -1,0 +1,1 @@
+"""Where a worker's jobs run: its ComfyUI servers and Comfy Cloud, and their care."""
