@@ -29,7 +29,7 @@ _SIM = _MEDIA | {"aiohttp"}
 # By extra, what it brings, as it is imported.
 MODULES: Mapping[str, frozenset[str]] = {
     "aws": frozenset({"boto3"}),
-    "desk": _SERVER | _SIM | _MEDIA | {"apprise"},
+    "desk": _SERVER | _SIM | {"apprise"},
     "media": _MEDIA,
     "s3": frozenset({"boto3"}),
     "server": _SERVER,

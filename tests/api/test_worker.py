@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from comfyrelay.services.queue.handover import Handover
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import workers
 from comfyrelay.store.database import Boundary
-from tests.api.harness import FLEET_SECRET, Api, Caller, data_of, problem_of
-from tests.harness import GRAPH, PROMPT
+from tests.api.harness import FLEET_SECRET, Api, Caller, data_of, open_api, problem_of
+from tests.harness import GRAPH, PROMPT, SqliteBackend
 
 SECRET = {"X-Fleet-Secret": FLEET_SECRET}
 
@@ -470,6 +471,19 @@ class TestSettling:
         await upload(api, job, content)
         response = await worker.call("POST", "/api/worker/complete", {**lease_of(job), "output": told})
         assert reason in problem_of(response, 422)["errors"]["output"]
+
+    async def test_where_nothing_can_look_into_media_a_warning_lets_the_output_pass(
+        self, sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("comfyrelay.extras.find_spec", lambda _name: None)
+        async with open_api(sqlite_backend, tmp_path, output_validation="warn") as api:
+            await submitted(api)
+            worker = await api.worker()
+            job = await poll(worker)
+            assert job is not None
+            await upload(api, job)
+            answer = await worker.post("/api/worker/complete", {**lease_of(job), **output()})
+            assert answer == {"status": "completed"}
 
     async def test_a_plain_fail_is_final_and_refunds(self, api: Api) -> None:
         made = await submitted(api)

@@ -232,13 +232,13 @@ async def test_jobs_moved_to_the_top_keep_the_order_in_which_they_were_named(sit
 async def test_presets_are_added_listed_and_removed(site: Site, tmp_path: Path) -> None:
     (tmp_path / "medium.json").write_text('{"steps": 20, "profile": "medium"}')
     added = await site.command("presets", "add", "medium", "--file", str(tmp_path / "medium.json"), "--set", "steps=25")
-    assert (added.code, added.out) == (0, "Kept medium with 2 values.\n")
+    assert (added.code, added.out) == (0, "Saved preset medium with 2 values.\n")
     await site.command("presets", "add", "look-dev", "--set", "prompt=a cat", "--set", "fast=true")
     [newest, oldest] = json.loads((await site.command("presets", "--json")).out)
     assert (newest["name"], newest["values"]) == ("look-dev", {"prompt": "a cat", "fast": True})
     assert oldest["values"] == {"steps": 25, "profile": "medium"}
     assert "steps=25" in (await site.command("presets")).out
-    assert (await site.command("presets", "remove", "medium")).out == "Removed medium.\n"
+    assert (await site.command("presets", "remove", "medium")).out == "Removed preset medium.\n"
     gone = await site.command("presets", "remove", "medium")
     assert (gone.code, gone.err) == (2, "Error: There is no preset 'medium'.\n")
 

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from comfyrelay.errors import InvalidInput, NotFound, StorageUnavailable
+from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound, StorageUnavailable
 from comfyrelay.storage import containers
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.media import MediaInfo, ProbeLimits, media_kind, probe
@@ -43,6 +43,15 @@ def objects(root: Path) -> Watched:
 async def look(store: ObjectStore, data: bytes, mime_type: str, limits: ProbeLimits | None = None) -> MediaInfo:
     await store.put("output", data)
     return await probe(store, "output", mime_type=mime_type, limits=limits)
+
+
+async def test_without_its_libraries_media_is_not_looked_into_and_the_line_that_installs_them_is_named(
+    objects: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("comfyrelay.extras.find_spec", lambda _name: None)
+    assert await look(objects, b"PK", "application/zip") == MediaInfo(kind="file")
+    with pytest.raises(ConfigurationError, match=r"pip install 'comfyrelay\[media\]'"):
+        await look(objects, samples.image("PNG"), "image/png")
 
 
 async def test_media_in_every_store(store: ObjectStore) -> None:

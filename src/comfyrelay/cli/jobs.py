@@ -58,7 +58,7 @@ def jobs(
         str | None, typer.Option(help="Only those with this in their label, that of their batch, error or id.")
     ] = None,
     batch: Annotated[str | None, typer.Option(help="Only those of this batch.")] = None,
-    limit: Annotated[int, typer.Option(help="So many at most.", min=1)] = 20,
+    limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -190,14 +190,14 @@ def retry(
 ) -> None:
     """Run failed or canceled jobs again, as new ones; of a batch, the items that failed."""
 
-    async def again(client: Client, it: Found) -> Done[Any]:
+    async def retry_it(client: Client, it: Found) -> Done[Any]:
         if not whole:
             return await client.retry(it.kind, it.id, new_seeds=new_seed)
         if it.kind == "job":
             raise InvalidInput("--all is for batches.")
         return await client.again(it.id, new_seeds=new_seed)
 
-    _each(job, url, again, as_json=as_json)
+    _each(job, url, retry_it, as_json=as_json)
 
 
 @jobs_app.command(rich_help_panel=JOBS)
@@ -260,12 +260,12 @@ def presets_add(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Keep values under a name."""
+    """Save values as a preset."""
     values = {**(_values_in(file) if file else {}), **dict(_value(each) for each in set_ or ())}
     if not values:
         raise InvalidInput("A preset needs values: give them with --set or --file.")
     made = connected(url, lambda client: client.create_preset(name, values))
-    _print(made, f"Kept {name} with {len(values)} values.", as_json=as_json)
+    _print(made, f"Saved preset {name} with {len(values)} values.", as_json=as_json)
 
 
 @presets_app.command("remove")
@@ -274,7 +274,7 @@ def presets_remove(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Forget a preset."""
+    """Remove a preset."""
 
     async def work(client: Client) -> str:
         preset = await client.preset(name)
@@ -282,7 +282,7 @@ def presets_remove(
         return str(preset["id"])
 
     id_ = connected(url, work)
-    _print({"id": id_, "name": name}, f"Removed {name}.", as_json=as_json)
+    _print({"id": id_, "name": name}, f"Removed preset {name}.", as_json=as_json)
 
 
 @notify_app.command("test")

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from comfyrelay.cli.jobs import APPRISE, Json, Url, connected
-from comfyrelay.cli.values import Target, find_target, is_graph, send_files, told_as_typed
+from comfyrelay.cli.values import Target, errors_as_typed, find_target, is_graph, send_files
 from comfyrelay.desk.batches.expand import SeedMode
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
 from comfyrelay.extras import require
@@ -74,7 +74,7 @@ def run(
             payload = {**of_preset, **target.values, **files}
             if not as_json:
                 await _show_command(client, target, payload)
-            with told_as_typed(target, has_input=bool(works_on)):
+            with errors_as_typed(target, has_input=bool(works_on)):
                 job = await client.submit(
                     **target.named,
                     input_payload=payload,
@@ -92,8 +92,8 @@ def run(
         out.print(str(each), highlight=False, markup=False, soft_wrap=True)
     if job["status"] != "completed":
         reason = f": {job['error']}" if job["status"] == "failed" and job["error"] else "."
-        told = f"The job {'was canceled' if job['status'] == 'canceled' else job['status']}{reason}"
-        err.print(told, highlight=False, markup=False, soft_wrap=True)
+        outcome = f"The job {'was canceled' if job['status'] == 'canceled' else job['status']}{reason}"
+        err.print(outcome, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(FAILED)
 
 
@@ -180,7 +180,7 @@ def batch_add(
         named = {"effect_slug": what} if "effect_id" in target.named else target.named
         works_on, others = await send_files(client, target, files)
         given = {**wish, **named, "values": {**target.values, **others}, "input_file_ids": works_on}
-        with told_as_typed(target, has_input=bool(works_on or input_subdir)):
+        with errors_as_typed(target, has_input=bool(works_on or input_subdir)):
             return await client.add_batch_told({key: value for key, value in given.items() if value is not None})
 
     added = connected(url, work)
@@ -285,11 +285,11 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
     began: str | None = None
     with Progress(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("waiting", total=1.0)
-        telling = asyncio.create_task(_tell_why_it_waits(client, job_id, is_quiet=is_quiet))
+        waiting = asyncio.create_task(_print_why_it_waits(client, job_id, is_quiet=is_quiet))
         try:
             async for event in client.events(job_id):
                 if event.type == "progress":
-                    telling.cancel()
+                    waiting.cancel()
                     began = began or render.now().isoformat()
                     text = render.how_far({"progress": event.data, "started_at": began}, render.now()) or "running"
                     bar.update(task, completed=event.data.get("value", 0.0), description=text)
@@ -300,17 +300,17 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
                 err.print(f"It could not be canceled: {error}", highlight=False)
             raise
         finally:
-            telling.cancel()
+            waiting.cancel()
 
 
-async def _tell_why_it_waits(client: Client, job_id: str, *, is_quiet: bool) -> None:
+async def _print_why_it_waits(client: Client, job_id: str, *, is_quiet: bool) -> None:
     """Once for each reason, so that nobody looks at a bar that does not move and wonders."""
-    told = None
+    printed = None
     while not is_quiet:
         await asyncio.sleep(WAITING_SECONDS)
         # whoever follows the events says what is wrong
         with suppress(ComfyRelayError):
             waiting = (await client.job(job_id))["waiting"]
-            if waiting is not None and waiting["reason"] != told:
-                told = waiting["reason"]
+            if waiting is not None and waiting["reason"] != printed:
+                printed = waiting["reason"]
                 err.print(waiting["text"], highlight=False, markup=False, soft_wrap=True)

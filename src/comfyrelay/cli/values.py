@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from comfyrelay.client import Client, Workflow
     from comfyrelay.comfy.graphs.graph import Graph
 
-__all__ = ["Target", "find_target", "is_graph", "send_files", "told_as_typed"]
+__all__ = ["Target", "errors_as_typed", "find_target", "is_graph", "send_files"]
 
 _ASSETS = frozenset({"image", "video", "audio"})
 # Of a file that was sent before.
@@ -78,19 +78,19 @@ async def send_files(client: Client, target: Target, inputs: Sequence[Path]) -> 
 
 
 @contextmanager
-def told_as_typed(target: Target, *, has_input: bool) -> Iterator[None]:
+def errors_as_typed(target: Target, *, has_input: bool) -> Iterator[None]:
     """The API names properties and asks for ids of files; whoever types a command has inputs, and the files."""
     try:
         yield
     except InvalidInput as error:
         keys = {each["key"] for each in target.properties}
-        told = [_told(target, key, text, keys, has_input=has_input) for key, text in error.errors.items()]
-        if None in told or not told:
+        texts = [_as_typed(target, key, text, keys, has_input=has_input) for key, text in error.errors.items()]
+        if None in texts or not texts:
             raise
-        raise InvalidInput(" ".join(filter(None, dict.fromkeys(told))), errors=error.errors) from None
+        raise InvalidInput(" ".join(filter(None, dict.fromkeys(texts))), errors=error.errors) from None
 
 
-def _told(target: Target, key: str, text: str, keys: Iterable[str], *, has_input: bool) -> str | None:
+def _as_typed(target: Target, key: str, text: str, keys: Iterable[str], *, has_input: bool) -> str | None:
     """A sentence about an input; nothing where it is about something else."""
     item = _ITEM.fullmatch(key)
     key = item[2] if item else key

@@ -56,8 +56,8 @@ def worker(
 def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
     """Say what is reachable, what is missing, and what this worker would be assigned; exit code 1 if it cannot work."""
     from comfyrelay.cli.findings import print_findings
-    from comfyrelay.worker.check import check as look
+    from comfyrelay.worker.check import check as check_worker
     from comfyrelay.worker.settings import load_worker_settings
 
-    if not print_findings(look(load_worker_settings()), out, as_json=as_json):
+    if not print_findings(check_worker(load_worker_settings()), out, as_json=as_json):
         raise typer.Exit(1)

@@ -69,15 +69,15 @@ class LocalObjects:
         file = await asyncio.to_thread(self._folder.open, path)
         try:
             file.seek(start)
-            left = length
-            while left is None or left > 0:
-                size = PIECE_BYTES if left is None else min(PIECE_BYTES, left)
+            remaining = length
+            while remaining is None or remaining > 0:
+                size = PIECE_BYTES if remaining is None else min(PIECE_BYTES, remaining)
                 with disk(path):
                     piece = await in_thread(partial(file.read, size))
                 if not piece:
                     return
                 yield piece
-                left = None if left is None else left - len(piece)
+                remaining = None if remaining is None else remaining - len(piece)
         finally:
             file.close()
 
