@@ -1,12 +1,25 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.domain.routing import Ask, Candidate, Entitlement, Routing, WarmPolicy, route
+from comfyrelay.domain.routing import (
+    Ask,
+    Candidate,
+    Entitlement,
+    IdleWorker,
+    Prefetched,
+    Routing,
+    WarmPolicy,
+    outbid,
+    route,
+    slots_by_entitlement,
+    to_recall,
+)
 from tests.harness import START as NOW
 from tests.harness import queued_dispatch
 
@@ -139,3 +152,58 @@ def test_whatever_is_asked_each_candidate_is_given_once_and_nobody_gets_too_much
     left = [each.dispatch.priority for each in queue if each.id not in given_out]
     if left:
         assert all(each.dispatch.priority >= max(left) for each in routing.grants)
+
+
+class TestPicking:
+    def test_a_group_is_picked_for_together(self) -> None:
+        asks = [ask(0, free=2, limit=2), ask(1), replace(ask(2), entitlement=THEIRS)]
+        assert slots_by_entitlement(asks, lookahead=32) == {MINE: 3, THEIRS: 1}
+
+    def test_a_warm_worker_looks_further_ahead_once_for_its_group(self) -> None:
+        assert slots_by_entitlement([ask(0, warm="a"), ask(1, warm="b")], lookahead=32) == {MINE: 34}
+
+
+class TestOutbid:
+    def test_whoever_was_shown_what_another_group_got_asks_for_the_remainder(self) -> None:
+        other = replace(ask(1, limit=2, free=2), entitlement=THEIRS)
+        rows = candidates("ab")
+        shown = {MINE: rows[:1], THEIRS: rows}
+        routing = route([ask(0), other], shown, policy=POLICY, now=NOW)
+        assert outbid([ask(0), other], shown, routing.grants) == [replace(other, limit=1, free_slots=1)]
+
+    def test_whoever_got_what_it_was_shown_does_not_ask_once_more(self) -> None:
+        asks = [ask(0, limit=3, free=3)]
+        routing = routed(asks, candidates("a"))
+        assert outbid(asks, {MINE: candidates("a")}, routing.grants) == []
+
+
+class TestRecall:
+    def held(self, id_: int = 1, **values: str) -> Prefetched:
+        chosen = {"provider": "self_hosted", "workflow_hash": "h", "worker_id": "busy", "stage": "production"} | values
+        return Prefetched(id=id_, workflow_id=1, **chosen)
+
+    def idle(self, worker_id: str = "idle", **values: Any) -> IdleWorker:
+        worker = IdleWorker(worker_id=worker_id, providers=["self_hosted"], kinds={("production", 1)})
+        return replace(worker, **values)
+
+    def test_an_idle_worker_gets_what_a_busy_one_only_holds(self) -> None:
+        assert to_recall([self.held()], [self.idle()]) == [1]
+
+    def test_each_idle_worker_is_thought_of_once_and_the_first_in_line_goes_first(self) -> None:
+        held = [self.held(1), self.held(2), self.held(3)]
+        assert to_recall(held, [self.idle("one"), self.idle("two"), self.idle("two")]) == [1, 2]
+
+    def test_one_that_nobody_can_run_does_not_keep_the_next_from_being_recalled(self) -> None:
+        assert to_recall([self.held(1, provider="cloud"), self.held(2)], [self.idle()]) == [2]
+
+    @pytest.mark.parametrize(
+        "unable",
+        [
+            {"worker_id": "busy"},
+            {"providers": ["cloud"]},
+            {"kinds": {("production", 2), ("staging", 1)}},
+            {"blocked_hashes": {"h"}},
+        ],
+    )
+    def test_it_stays_where_it_is_unless_the_idle_worker_could_run_it(self, unable: dict[str, Any]) -> None:
+        assert to_recall([self.held()], [self.idle(**unable)]) == []

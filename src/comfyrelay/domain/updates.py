@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from comfyrelay.domain.lifecycle import Move
-from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus
+from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus, JobEventType, JobStatus
 
 _TIMES = ("at", "started_at")
 
@@ -100,4 +100,23 @@ def update_of(
         about=about,
         provider_job_id=provider_job_id,
         output=output,
+    )
+
+
+def start_of(leased: Dispatch) -> JobUpdate:
+    """The update that a lease leaves behind as it begins."""
+    assert leased.leased_at is not None
+    return JobUpdate(
+        tenant_id=leased.tenant_id,
+        job_id=leased.tenant_job_id,
+        version=leased.version,
+        event_type=JobEventType.STARTED,
+        status=JobStatus.PROCESSING,
+        at=leased.leased_at,
+        epoch=leased.epoch,
+        attempts=leased.attempts,
+        priority=leased.priority,
+        attempt=leased.attempts,
+        worker_id=leased.worker_id,
+        started_at=leased.leased_at,
     )

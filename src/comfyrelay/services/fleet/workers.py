@@ -10,7 +10,7 @@ from comfyrelay.domain.states import RegistrationSource, Stage
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.queue.decisions import Decided, Decisions
+from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import audit, catalogue, dispatches, workers
 from comfyrelay.store.database import Tx
@@ -137,9 +137,8 @@ class Workers:
 
     async def release(self, worker_id: str, *, reason: str) -> int:
         """Requeue every lease the worker holds, without penalty; returns how many there were."""
-        decided = await self._databases.central.run(Step.RELEASE, lambda tx: self._release(tx, worker_id, reason))
-        await self._decisions.announce(decided)
-        return len(decided.moves)
+        which = dispatches.leased_by(worker_id)
+        return len((await self._decisions.decide(Step.RELEASE, which, _requeue(reason), by="release")).moves)
 
     async def deregister(self, worker_id: str, *, reason: str = "shutdown") -> int:
         """Take the worker out of the registry; any lease it still holds is requeued."""
@@ -149,7 +148,8 @@ class Workers:
                 raise NotFound(f"There is no worker {worker_id!r}.")
             # First out of the registry, so that no lease can begin after its leases were found.
             await workers.remove(tx, worker_id)
-            decided = await self._release(tx, worker_id, reason)
+            which = dispatches.leased_by(worker_id)
+            decided = await self._decisions.decide_in(tx, which, _requeue(reason), by="release")
             entry = AuditEntry(worker_id=worker_id, event="deregister", data={"reason": reason})
             await audit.record(tx, [entry])
             return decided
@@ -177,14 +177,6 @@ class Workers:
             raise Forbidden(f"The fleet {slug!r} is full: it has {most} workers.")
         return fleet
 
-    async def _release(self, tx: Tx, worker_id: str, reason: str) -> Decided:
-        return await self._decisions.decide_in(
-            tx,
-            dispatches.leased_by(worker_id),
-            lambda dispatch, now: lifecycle.requeue(dispatch, reason=reason, now=now),
-            by="release",
-        )
-
     async def _change(self, worker_id: str, event: str, *, by: str | None, **values: Any) -> Worker:
         async def work(tx: Tx) -> Worker:
             worker = await workers.change(tx, worker_id, **values)
@@ -195,6 +187,10 @@ class Workers:
             return worker
 
         return await self._databases.central.run(Step.WORKER, work)
+
+
+def _requeue(reason: str) -> Judge:
+    return lambda dispatch, now: lifecycle.requeue(dispatch, reason=reason, now=now)
 
 
 def _nothing_to_run(fleet_slug: str) -> InvalidInput:

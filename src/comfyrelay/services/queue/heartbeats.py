@@ -42,10 +42,10 @@ class Heartbeats:
     def __init__(self, databases: Databases, *, ttl: timedelta) -> None:
         self._databases = databases
         self._ttl = ttl
-        self._coalescer: GroupCommit[Heartbeat, HeartbeatAnswer] = GroupCommit(self.beat_many)
+        self._group: GroupCommit[Heartbeat, HeartbeatAnswer] = GroupCommit(self.beat_many)
 
     async def beat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
-        return await self._coalescer.call(heartbeat)
+        return await self._group.call(heartbeat)
 
     async def beat_many(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatAnswer | Exception]:
         """Extend many leases in one statement. Of two heartbeats of one lease, the later one's progress counts."""

@@ -11,8 +11,7 @@ from comfyrelay.domain.ids import new_lease_token
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.records.fleet import AuditEntry
 from comfyrelay.domain.routing import Ask, Entitlement, Grant, WarmPolicy, outbid, route, slots_by_entitlement
-from comfyrelay.domain.states import JobEventType, JobStatus
-from comfyrelay.domain.updates import JobUpdate
+from comfyrelay.domain.updates import JobUpdate, start_of
 from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, Unauthorized
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
@@ -129,7 +128,7 @@ class Leasing:
             if routing.grants:
                 await self._grant(tx, requests, routing.grants, leased, now)
             asks = outbid(asks, candidates, routing.grants)
-        leased.entries = await _announce(tx, leased.granted)
+        leased.entries = await _post_starts(tx, leased.granted)
         return leased
 
     async def _answer_repeats(self, tx: Tx, requests: Sequence[LeaseRequest], leased: _Leased) -> set[int]:
@@ -197,29 +196,11 @@ class Leasing:
         leased.granted.extend(taken)
 
 
-async def _announce(tx: Tx, taken: Sequence[Dispatch]) -> list[OutboxEntry]:
+async def _post_starts(tx: Tx, taken: Sequence[Dispatch]) -> list[OutboxEntry]:
     by_pool: dict[str, list[JobUpdate]] = defaultdict(list)
     for each in taken:
-        by_pool[each.db_pool].append(_started(each))
+        by_pool[each.db_pool].append(start_of(each))
     return await outbox.post(tx, by_pool)
-
-
-def _started(dispatch: Dispatch) -> JobUpdate:
-    assert dispatch.leased_at is not None
-    return JobUpdate(
-        tenant_id=dispatch.tenant_id,
-        job_id=dispatch.tenant_job_id,
-        version=dispatch.version,
-        event_type=JobEventType.STARTED,
-        status=JobStatus.PROCESSING,
-        at=dispatch.leased_at,
-        epoch=dispatch.epoch,
-        attempts=dispatch.attempts,
-        priority=dispatch.priority,
-        attempt=dispatch.attempts,
-        worker_id=dispatch.worker_id,
-        started_at=dispatch.leased_at,
-    )
 
 
 async def _end_expired_blocks(tx: Tx, facts: Mapping[str, WorkerFacts], *, now: datetime) -> None:

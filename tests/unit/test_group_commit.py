@@ -1,0 +1,72 @@
+"""Calls that come together are committed together, and each has its own answer."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from comfyrelay.errors import LeaseLost
+from comfyrelay.services.group_commit import GroupCommit, Patience
+
+LONG = 60.0
+
+
+class Handler:
+    """Keeps the batches; each waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.gate = asyncio.Semaphore(0)
+
+    async def __call__(self, numbers: Sequence[int]) -> Sequence[int | Exception]:
+        self.batches.append(list(numbers))
+        await self.gate.acquire()
+        return [LeaseLost() if each < 0 else 10 * each for each in numbers]
+
+    def let_go(self, batches: int) -> None:
+        for _ in range(batches):
+            self.gate.release()
+
+
+async def test_calls_that_come_during_a_batch_share_the_next() -> None:
+    handler = Handler()
+    group = GroupCommit(handler)
+    first = group.add(1)
+    await asyncio.sleep(0)
+    others = [group.add(2), group.add(3)]
+    handler.let_go(2)
+    assert [await first, *[await each for each in others]] == [10, 20, 30]
+    assert handler.batches == [[1], [2, 3]]
+
+
+async def test_each_has_its_own_answer() -> None:
+    handler = Handler()
+    group = GroupCommit(handler)
+    good, bad = group.add(1), group.add(-1)
+    handler.let_go(1)
+    assert await good == 10
+    with pytest.raises(LeaseLost):
+        await bad
+
+
+async def test_a_batch_is_full_when_the_sizes_come_to_the_most() -> None:
+    handler = Handler()
+    group = GroupCommit(handler, at_once=5, size_of=lambda number: number)
+    calls = [group.add(each) for each in (4, 4, 9, 1)]
+    handler.let_go(3)
+    await asyncio.gather(*calls)
+    assert handler.batches == [[4, 4], [9], [1]]
+
+
+async def test_what_nobody_waits_for_gathers_until_somebody_does() -> None:
+    handler, patience = Handler(), Patience()
+    handler.let_go(1)
+    group = GroupCommit(handler, pause=lambda: patience.put_off(10 * LONG))
+    calls = [group.add(1)]
+    await asyncio.sleep(0)
+    calls.append(group.add(2))
+    assert handler.batches == []
+    async with asyncio.timeout(LONG):
+        with patience.waiting():
+            await asyncio.gather(*calls)
+    assert handler.batches == [[1, 2]]
