@@ -198,7 +198,7 @@ class TestWaiting:
         await desk.worker()
         found = await desk.get(f"/dispatches/{id_}/waiting")
         assert (found["reason"], found["position"], found["workers"]) == ("starting", 1, 1)
-        assert found["text"] == "Next in line; a worker is free."
+        assert found["text"] == "Next in the queue; a worker is free."
         await desk.lease()
         assert (await desk.get(f"/dispatches/{id_}/waiting"))["reason"] == "not_waiting"
         problem_of(await desk.call("GET", "/dispatches/999/waiting"), 404)

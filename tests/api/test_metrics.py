@@ -150,10 +150,10 @@ async def test_outboxes_webhooks_and_databases(api: Api) -> None:
     assert at(found, "outbox_oldest_seconds", pool="main", direction="to_queue") == 0
     assert at(found, "outbox_oldest_seconds", pool="main", direction="to_pool") == 0
     assert at(found, "webhooks_undelivered", pool="main") == 0
-    # from tomorrow, so that the relay leaves it alone
+    # from tomorrow, so that the recovery leaves it alone
     for database, columns, values in (
         (pool, "job_ids, created_at", "'[]', relay_now(86400)"),
-        (central, "db_pool, messages, created_at", "'main', '[]', relay_now(86400)"),
+        (central, "db_pool, updates, created_at", "'main', '[]', relay_now(86400)"),
     ):
         await execute(database, f"INSERT INTO outbox ({columns}) VALUES ({values})")
     await api.stop_loops()

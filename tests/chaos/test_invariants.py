@@ -54,7 +54,7 @@ CREDIT = TransactionFact(id=1, tenant_id="t", type="PAYMENT_CREDIT", amount=100)
 RESERVE = TransactionFact(id=2, tenant_id="t", type="JOB_RESERVE", amount=-10, job_id="j")
 CONSUME = TransactionFact(id=3, tenant_id="t", type="JOB_CONSUME", amount=0, job_id="j")
 REFUND = TransactionFact(id=3, tenant_id="t", type="JOB_REFUND", amount=10, job_id="j")
-LETTER = JobUpdate(
+UPDATE = JobUpdate(
     tenant_id="t",
     job_id="j",
     version=1,
@@ -150,7 +150,7 @@ BAD: Sequence[tuple[Rule, Facts]] = [
     (invariants.every_move_is_one_event, running(events=[("j", 1)])),
     (invariants.every_move_is_one_event, running(events=[("j", 1), ("j", 2), ("j", 3)])),
     (invariants.every_move_is_one_event, running(jobs=[replace(JOB, event_seq=3)])),
-    (invariants.nothing_is_under_way, running(entries=[LETTER])),
+    (invariants.nothing_is_under_way, running(entries=[UPDATE])),
     (invariants.nothing_is_under_way, running(submitted=["j"])),
     (invariants.every_job_agrees_with_its_dispatch, running(dispatches=[])),
     (invariants.every_job_agrees_with_its_dispatch, completed(jobs=[JOB])),
@@ -220,7 +220,7 @@ def test_a_sound_life_breaks_no_rule() -> None:
 
 def test_what_is_under_way_may_differ() -> None:
     behind = running(
-        jobs=[replace(JOB, status="queued", dispatch_version=0, event_seq=1)], events=[("j", 1)], entries=[LETTER]
+        jobs=[replace(JOB, status="queued", dispatch_version=0, event_seq=1)], events=[("j", 1)], entries=[UPDATE]
     )
     assert broken(behind, ALWAYS) == []
     unqueued = running(

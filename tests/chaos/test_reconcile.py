@@ -91,7 +91,7 @@ async def update_of_a_cancel_request_is_lost(world: World) -> Seeded:
     return Seeded(desk=desk, about=job.id, ends=["canceled"], balance=1000)
 
 
-async def first_of_two_letters_is_lost(world: World) -> Seeded:
+async def first_of_two_updates_is_lost(world: World) -> Seeded:
     """The second can never be applied, however often it is delivered."""
     desk = await world.desk()
     job = await desk.submit()
@@ -264,7 +264,7 @@ SEEDS: Mapping[Kind, Sequence[Seed]] = {
         update_of_a_lease_is_lost,
         update_of_a_completion_is_lost,
         update_of_a_cancel_request_is_lost,
-        first_of_two_letters_is_lost,
+        first_of_two_updates_is_lost,
     ],
     Kind.DISPATCH_BEHIND: [dispatch_is_older_than_its_job, dispatch_ended_otherwise_than_its_job],
     Kind.MISSING_RESERVE: [

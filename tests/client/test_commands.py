@@ -85,7 +85,7 @@ async def test_a_job_is_shown_with_its_error_or_its_output(site: Site) -> None:
 
 async def test_a_waiting_job_says_what_it_waits_for(site: Site) -> None:
     job = await site.submit()
-    assert "Next in line; a worker is free." in (await site.command("show", job["id"])).out
+    assert "Next in the queue; a worker is free." in (await site.command("show", job["id"])).out
 
 
 async def test_a_batch_is_shown_with_its_counts_and_what_failed(site: Site) -> None:
@@ -295,7 +295,7 @@ async def test_top_shows_queue_progress_and_outcomes_once(site: Site) -> None:
 
 async def test_top_says_why_nothing_runs(site: Site) -> None:
     await site.submit()
-    assert "Next in line; a worker is free." in (await site.command("top", "--once")).out
+    assert "Next in the queue; a worker is free." in (await site.command("top", "--once")).out
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")

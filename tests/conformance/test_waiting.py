@@ -29,14 +29,14 @@ async def test_a_job_that_a_free_worker_will_take_next_is_starting(world: World)
     desk = await world.desk()
     waiting = await why(world, await desk.submit())
     assert (waiting.reason, waiting.position, waiting.workers) == (Reason.STARTING, 1, 1)
-    assert waiting.text == "Next in line; a worker is free."
+    assert waiting.text == "Next in the queue; a worker is free."
 
 
 async def test_a_job_whose_workflow_no_worker_has_waits_for_one(world: World) -> None:
     effect, user = await world.effect(), await world.user()
     waiting = await why(world, await world.submit(user, effect))
     assert waiting.reason is Reason.NO_WORKER
-    assert waiting.text == "No worker that is online has this workflow."
+    assert waiting.text == "No online worker has this workflow."
 
 
 async def test_a_worker_of_another_stage_does_not_count(world: World) -> None:
@@ -81,7 +81,7 @@ async def test_a_job_on_which_every_worker_failed_waits_until_the_first_may_try_
     assert (waiting.reason, waiting.workers) == (Reason.BLOCKED, 1)
     assert waiting.until == world.clock.now + timedelta(seconds=60)
     assert waiting.expected_start_seconds == 60
-    assert waiting.text == "Every worker with this workflow failed on it lately; the next try is after 12:01:00 UTC."
+    assert waiting.text == "Every worker with this workflow failed on it recently; the next try is after 12:01:00 UTC."
     await world.advance(60)
     assert (await why(world, job)).reason is Reason.STARTING
 

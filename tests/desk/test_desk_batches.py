@@ -193,7 +193,7 @@ async def test_an_input_folder_elsewhere_is_refused(desk: OpenDesk, subdir: str,
 
 async def test_a_folder_without_media_says_so(desk: OpenDesk) -> None:
     (desk.desk.input_folder / "empty").mkdir()
-    with pytest.raises(ComfyRelayError, match="no images, videos or sounds"):
+    with pytest.raises(ComfyRelayError, match="no images, videos or audio files"):
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "empty"})
 
 

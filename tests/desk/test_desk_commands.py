@@ -185,7 +185,7 @@ async def test_what_is_wrong_with_a_file_is_said_with_the_name_that_was_typed(de
         (("run", two, "--input", red, "--set", f"1.image={blue}"), "--input and --set 1.image are the same input"),
         (("run", "invert-image", "--set", "image=x.png"), "image: There is no file 'x.png' here."),
         (("run", "invert-image", "--input", str(folder)), "`comfyrelay batch add` runs it on each file of a folder."),
-        (("batch", "add", "invert-image", "--input", str(folder)), "There are no images, videos or sounds in"),
+        (("batch", "add", "invert-image", "--input", str(folder)), "There are no images, videos or audio files in"),
     ):
         code, out, err = await command(desk.ready.url, *words)
         assert (code, out) == (2, "")

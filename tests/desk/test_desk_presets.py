@@ -48,7 +48,7 @@ def test_what_is_named_in_full_beats_what_is_only_meant() -> None:
 def test_what_cannot_take_the_value_is_not_meant(prop: Property) -> None:
     applied = apply_preset({"steps": 8}, [prop])
     assert (applied.values, applied.ignored) == ({}, ["steps"])
-    assert applied.remark == "Not in this workflow, and ignored: steps."
+    assert applied.remark == "Not used by this workflow: steps."
 
 
 # The desk
@@ -65,7 +65,7 @@ async def test_a_new_desk_has_three_presets_and_a_second_start_leaves_them_alone
 async def test_a_batch_takes_what_its_workflow_has_and_says_what_was_ignored(desk: OpenDesk) -> None:
     wish = {"effect_slug": "image-to-clip", "input_subdir": "examples", "preset": "look-dev"}
     added = await desk.client.add_batch_told(wish)
-    assert added.message == "Submitted. Not in this workflow, and ignored: steps, length, megapixels, profile."
+    assert added.message == "Submitted. Not used by this workflow: steps, length, megapixels, profile."
     [job] = [each async for each in desk.client.jobs(batch_id=added.data["id"])]
     assert (await desk.ended(job["id"]))["status"] == "completed"
     about = await desk.client.about(job["id"])
@@ -83,7 +83,7 @@ def test_run_takes_a_preset_and_a_value_of_its_own_beats_it(tmp_path: Path, monk
         command = ["run", "image-to-clip", "--input", str(picture), "--preset", "look-dev", "--out", str(tmp_path)]
         ran = runner.invoke(app, [*command, *more, "--json"])
         assert ran.exit_code == 0, ran.output
-        assert "ignored: steps, length, megapixels, profile" in ran.stderr
+        assert "Not used by this workflow: steps, length, megapixels, profile" in ran.stderr
     assert len(list(tmp_path.glob("*.mp4"))) == 2
     sizes = sorted(each.stat().st_size for each in tmp_path.glob("*.mp4"))
     assert sizes[0] < sizes[1]

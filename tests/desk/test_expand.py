@@ -79,7 +79,7 @@ class TestProduct:
         assert list(refusal(**values, roles={}).errors) == [field]
 
     def test_there_must_be_a_try(self) -> None:
-        assert refusal(tries=0).detail == "There must be one try at least."
+        assert refusal(tries=0).detail == "There must be at least one try."
 
     def test_more_than_a_batch_takes_is_refused_before_it_is_made(self) -> None:
         many = ["x"] * 10_000

@@ -18,7 +18,7 @@ from comfyrelay.server.main import listen
 from tests.api.receiver import receiving
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-NOTIFICATION = Notification(occasion=Occasion.COMPLETED, title="cat is done", body="Its output is there.")
+NOTIFICATION = Notification(occasion=Occasion.COMPLETED, title="cat is done", body="Its output is ready.")
 SECRETS = {
     "json://ada:hunter22@127.0.0.1:1/hooks/s3cr3tpath?+X-Key=headersecret": ["hunter22", "s3cr3tpath", "headersecret"],
     "jsons://127.0.0.1:1/p%40ss%2Fword/": ["p@ss/word", "p%40ss%2Fword"],
@@ -104,7 +104,7 @@ async def test_a_webhook_hears_title_and_body() -> None:
     assert failures == []
     [(_, body)] = receiver.heard
     assert '"title": "cat is done"' in body
-    assert '"message": "Its output is there."' in body
+    assert '"message": "Its output is ready."' in body
 
 
 async def test_only_the_occasions_that_were_asked_for_are_told_always() -> None:

@@ -156,8 +156,8 @@ class House(OpenDesk):
 
 async def run_it(form: Locator) -> None:
     """Of a form for a script that is filled in: what is run was seen before."""
-    await form.get_by_role("button", name="Show the command").click()
-    await form.get_by_role("button", name="Run it").click()
+    await form.get_by_role("button", name="Show command").click()
+    await form.get_by_role("button", name="Run job").click()
 
 
 @asynccontextmanager

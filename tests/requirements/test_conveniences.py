@@ -20,7 +20,7 @@ async def test_saved_presets_are_put_in_with_one_click(desk: House, page: Lookin
     """There is one for a quick look, one in between and one for the final film."""
     await page.page.get_by_role("button", name="Add a job").click()
     form = page.page.get_by_role("dialog")
-    await form.get_by_label("What to run").select_option(label=f"Script: {SCRIPT.name}")
+    await form.get_by_label("Workflow or effect").select_option(label=f"Script: {SCRIPT.name}")
     await form.get_by_label("Positive").fill("a cat")
     await form.get_by_label("Input subdir").fill("cats")
     await form.get_by_role("button", name=name, exact=True).click()

@@ -20,7 +20,7 @@ async def test_a_job_is_created_on_the_page_with_its_own_parameters(desk: House,
     """A form takes folder, prompt, negative prompt, profile, template, tries and seed, for this job alone."""
     await page.page.get_by_role("button", name="Add a job").click()
     form = page.page.get_by_role("dialog")
-    await form.get_by_label("What to run").select_option(label=f"Script: {SCRIPT.name}")
+    await form.get_by_label("Workflow or effect").select_option(label=f"Script: {SCRIPT.name}")
     await form.get_by_label("Positive").fill('a "cat" 🐈')
     await form.get_by_label("Negative").fill("blurry")
     await form.get_by_label("Input subdir").fill("dogs")
@@ -185,13 +185,15 @@ async def test_a_paused_job_is_resumed(desk: House) -> None:
     assert (await desk.ended(held))["status"] == "completed"
 
 
-@pytest.mark.parametrize("button", ["Pause after this one", "After what runs now"], ids=["of a batch", "of everything"])
+@pytest.mark.parametrize(
+    "button", ["Pause after the current job", "After the current job"], ids=["of a batch", "of everything"]
+)
 async def test_a_pause_lets_the_present_item_finish(desk: House, page: Looking, button: str) -> None:
     """Pausing stops what comes after the item that runs, and loses nothing of it."""
     desk.sim.misbehave(HELD)
     batch_id, [first, *_] = await desk.graphs(3)
     await desk.until_running(first)
-    if button == "Pause after this one":
+    if button == "Pause after the current job":
         await page.page.goto(f"/#batch/{batch_id}")
     else:
         await page.page.get_by_text("Pause all").click()

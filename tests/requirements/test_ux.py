@@ -20,7 +20,7 @@ async def test_the_form_is_filled_in_with_what_is_usual(desk: House, page: Looki
     """A job needs one prompt and one folder; everything else has a value already that may be left alone."""
     await page.page.get_by_role("button", name="Add a job").click()
     form = page.page.get_by_role("dialog")
-    await form.get_by_label("What to run").select_option(label=f"Script: {SCRIPT.name}")
+    await form.get_by_label("Workflow or effect").select_option(label=f"Script: {SCRIPT.name}")
     await expect(form.get_by_label("Template").locator("option:checked")).to_have_text("clip.json")
     await expect(form.get_by_label("Profile").locator("option:checked")).to_have_text("look-dev")
     await form.get_by_label("Positive").fill("a cat")
@@ -118,7 +118,7 @@ async def test_the_command_of_a_script_is_on_the_page_before_it_runs(desk: House
     """Whoever adds a job sees the arguments as they will be, and what is wrong with them before it is added."""
     await page.page.get_by_role("button", name="Add a job").click()
     form = page.page.get_by_role("dialog")
-    await form.get_by_label("What to run").select_option(label=f"Script: {SCRIPT.name}")
+    await form.get_by_label("Workflow or effect").select_option(label=f"Script: {SCRIPT.name}")
     await form.get_by_label("Positive").fill("it's a cat")
     await form.get_by_label("Input subdir").fill("../elsewhere")
     command = form.locator(".command")

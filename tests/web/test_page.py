@@ -18,7 +18,7 @@ async def test_the_first_job_is_one_click_away_and_ends_with_a_picture(looking: 
     page = looking.page
     await expect(page.locator("#stand-in")).to_contain_text("--comfyui-url")
     await expect(page.locator("#machine-text")).to_have_text("Ready · stand-in")
-    await page.get_by_role("button", name="Invert an image (sample picture)").click()
+    await page.get_by_role("button", name="Invert an image (sample image)").click()
     await looking.status_is("succeeded")
     picture = looking.pane.locator(".output img")
     await expect(picture).to_be_visible()
@@ -35,9 +35,9 @@ async def test_the_first_job_is_one_click_away_and_ends_with_a_picture(looking: 
 async def test_a_job_is_added_by_form_and_its_clip_is_shown(looking: Looking) -> None:
     page = looking.page
     await page.get_by_role("button", name="Add a job").click()
-    await page.get_by_label("What to run").select_option(label="Make a short clip of an image")
+    await page.get_by_label("Workflow or effect").select_option(label="Make a short clip of an image")
     await page.get_by_role("button", name="Add job").click()
-    await expect(page.locator(".field[data-key=image] .field-error")).to_have_text("This is needed.")
+    await expect(page.locator(".field[data-key=image] .field-error")).to_have_text("This is required.")
     await page.locator(".field[data-key=image] input").set_input_files(
         {"name": "cat.png", "mimeType": "image/png", "buffer": PICTURE[2]}
     )
@@ -89,7 +89,7 @@ async def test_a_failed_job_says_why_and_is_retried(looking: Looking) -> None:
     await expect(looking.pane.locator(".error")).to_contain_text("The sides differ.")
     raw = looking.pane.locator("pre.raw")
     await expect(raw).to_be_hidden()
-    await looking.pane.get_by_text("What was said exactly").click()
+    await looking.pane.get_by_text("Show full error").click()
     await expect(raw).to_contain_text("execution.py")
     await expect(looking.pane.locator(".attempts li")).to_have_count(1)
     await looking.pane.get_by_role("button", name="Retry", exact=True).click()
@@ -102,7 +102,7 @@ async def test_a_dropped_graph_becomes_a_form(looking: Looking) -> None:
     page = looking.page
     await looking.drop(GRAPH)
     dialog = page.get_by_role("dialog")
-    await expect(dialog.get_by_label("What to run").locator("option:checked")).to_have_text("portrait")
+    await expect(dialog.get_by_label("Workflow or effect").locator("option:checked")).to_have_text("portrait")
     await expect(dialog.get_by_label("Prompt", exact=True)).to_have_value("a lake")
     await expect(dialog.get_by_label("Negative prompt")).to_have_value("blurry")
     # a seed has more digits than JavaScript's numbers
@@ -141,7 +141,7 @@ async def test_a_graph_as_the_editor_saves_it_is_explained(looking: Looking) -> 
 
 async def test_a_file_that_is_no_json_is_explained(looking: Looking) -> None:
     await looking.drop(("w.json", "application/json", b"{"))
-    await expect(looking.page.get_by_role("alert")).to_contain_text("w.json is not JSON")
+    await expect(looking.page.get_by_role("alert")).to_contain_text("w.json is not a JSON file")
 
 
 async def test_a_dropped_picture_is_put_into_the_form(looking: Looking) -> None:
@@ -155,7 +155,7 @@ async def test_a_dropped_picture_is_put_into_the_form(looking: Looking) -> None:
 async def test_several_files_make_one_batch_in_one_row(looking: Looking) -> None:
     await looking.drop(PICTURE, ("dog.png", "image/png", PICTURE[2]), ("owl.png", "image/png", PICTURE[2]))
     dialog = looking.page.get_by_role("dialog")
-    await expect(dialog.locator("#adding-sum")).to_have_text("One batch: 3 files = 3 jobs")
+    await expect(dialog.locator("#adding-sum")).to_have_text("Batch: 3 files = 3 jobs")
     await dialog.get_by_role("button", name="Add 3 jobs").click()
     await expect(looking.rows).to_have_count(1)
     await expect(looking.rows.locator(".words")).to_have_text("3 of 3")
@@ -176,7 +176,7 @@ async def test_prompts_by_line_and_tries_multiply(looking: Looking) -> None:
     await dialog.get_by_label("Prompt", exact=True).fill("a lake\n\n  a hill \n")
     await dialog.get_by_label("One prompt per line").check()
     await dialog.get_by_label("Tries").fill("2")
-    await expect(dialog.locator("#adding-sum")).to_have_text("One batch: 2 prompts × 2 tries = 4 jobs")
+    await expect(dialog.locator("#adding-sum")).to_have_text("Batch: 2 prompts × 2 tries = 4 jobs")
     await dialog.get_by_role("button", name="Add 4 jobs").click()
     items = looking.pane.locator(".items .item a")
     await expect(items).to_have_text(["a lake", "a lake · try 2", "a hill", "a hill · try 2"])
@@ -186,8 +186,8 @@ async def test_a_preset_keeps_values_and_puts_them_in_with_one_click(looking: Lo
     await looking.drop(GRAPH)
     dialog = looking.page.get_by_role("dialog")
     await dialog.get_by_label("Prompt", exact=True).fill("by night")
-    await dialog.get_by_role("button", name="Keep these values").click()
-    await dialog.get_by_label("Name of the preset").fill("my look")
+    await dialog.get_by_role("button", name="Save preset").click()
+    await dialog.get_by_label("Preset name").fill("my look")
     await looking.page.keyboard.press("Enter")
     await expect(dialog.get_by_role("button", name="my look", exact=True)).to_be_visible()
     await dialog.get_by_label("Prompt", exact=True).fill("something else")
@@ -218,8 +218,8 @@ async def test_the_queue_is_in_the_order_in_which_it_runs_and_can_be_changed(loo
     await looking.misbehave("Slow", **SLOW)
     await looking.submit("running", "fetched", "first", "second", "third")
     await expect(looking.rows.locator(".name")).to_have_text(["running", "fetched", "first", "second", "third"])
-    await expect(looking.rows.nth(1)).to_contain_text("next in line")
-    await expect(looking.rows.nth(4)).to_contain_text("place 4 in line")
+    await expect(looking.rows.nth(1)).to_contain_text("next in queue")
+    await expect(looking.rows.nth(4)).to_contain_text("position 4 in queue")
     await looking.rows.get_by_role("link", name="third").click()
     await expect(looking.pane).to_contain_text("Position 3")
     await looking.pane.get_by_role("button", name="Run next").click()
@@ -233,7 +233,7 @@ async def test_all_are_paused_and_resumed(looking: Looking) -> None:
     await looking.submit("running", "fetched", "waiting")
     await expect(looking.rows).to_have_count(3)
     await looking.page.get_by_text("Pause all").click()
-    await looking.page.get_by_role("button", name="At once").click()
+    await looking.page.get_by_role("button", name="Now:").click()
     paused = looking.page.locator(".chip[data-status=paused] b")
     await expect(paused).to_have_text("3")
     await looking.behave()
@@ -255,7 +255,7 @@ async def test_jobs_are_found_by_status_and_by_words(looking: Looking) -> None:
     await expect(page.locator("#nothing")).to_contain_text("nowhere")
     await page.get_by_label("Search jobs").fill("")
     await page.get_by_role("button", name="failed").click()
-    await expect(page.locator("#nothing")).to_have_text("Nothing is failed.")
+    await expect(page.locator("#nothing")).to_have_text("No failed jobs.")
     await page.get_by_role("button", name="succeeded").click()
     await expect(looking.rows.locator(".name")).to_have_text(["many lakes", "a hill", "a lake"])
 
@@ -310,10 +310,10 @@ async def test_a_desk_that_does_not_answer_is_told_once_and_its_return_too(looki
     page = looking.page
     await expect(page.locator("#machine-text")).to_have_text("Ready · stand-in")
     await page.route("**/api/**", lambda route: route.abort())
-    await expect(page.locator("#machine-text")).to_contain_text("does not answer")
+    await expect(page.locator("#machine-text")).to_contain_text("is not responding")
     await expect(page.locator(".toast.error")).to_have_count(1)
     await page.unroute("**/api/**")
-    await expect(page.locator(".toast")).to_contain_text(["Is `comfyrelay up` still running?", "The desk is back."])
+    await expect(page.locator(".toast")).to_contain_text(["Is `comfyrelay up` still running?", "Reconnected."])
     await expect(page.locator("#machine-text")).to_have_text("Ready · stand-in")
 
 

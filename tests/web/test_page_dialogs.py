@@ -16,7 +16,7 @@ GRAPH = ("portrait.json", "application/json", json.dumps(PROMPT_GRAPH).encode())
 
 async def test_one_begins_with_what_to_run_or_with_the_inputs_of_a_graph(looking: Looking) -> None:
     await looking.page.get_by_role("button", name="Add a job").click()
-    await expect(looking.page.get_by_label("What to run")).to_be_focused()
+    await expect(looking.page.get_by_label("Workflow or effect")).to_be_focused()
     await looking.drop(GRAPH)
     await expect(looking.page.get_by_label("Prompt", exact=True)).to_be_focused()
 
@@ -41,7 +41,7 @@ async def test_messages_are_above_a_dialog_and_outlive_it(looking: Looking) -> N
 async def test_a_message_does_not_lie_on_the_button_that_comes_next(looking: Looking) -> None:
     await looking.page.set_viewport_size({"width": 1400, "height": 500})
     await looking.drop(GRAPH)
-    await expect(looking.page.locator(".toast")).to_have_text(re.compile("is now one of your workflows"))
+    await expect(looking.page.locator(".toast")).to_have_text(re.compile("was added to your workflows"))
     assert await looking.page.locator(".toast").evaluate(IS_ABOVE)
     assert await looking.page.locator("#adding-submit").evaluate(IS_ABOVE)
 

@@ -37,12 +37,12 @@ async def test_the_command_is_shown_before_it_is_run_and_what_came_of_it_is_list
     command = page.locator("#adding .command")
     await expect(command).to_contain_text("The folder 'nowhere' cannot be read")
     # nothing is run that was not shown, and what is wrong is said where it is
-    await page.get_by_role("button", name="Show the command").click()
+    await page.get_by_role("button", name="Show command").click()
     await expect(page.locator("[data-key=input_subdir] .field-error")).to_contain_text("cannot be read")
     assert await looking.rows.count() == 0
     await page.get_by_label("Input subdir").fill("cats")
-    await page.get_by_role("button", name="Show the command").click()
-    await expect(page.locator("#adding-submit")).to_have_text("Run it")
+    await page.get_by_role("button", name="Show command").click()
+    await expect(page.locator("#adding-submit")).to_have_text("Run job")
     shown = await command.locator("code").all_inner_texts()
     assert shown[1:] == [
         *(str(tmp_path / "mine.py"), "--wait", "--profile", "look-dev"),
@@ -50,11 +50,11 @@ async def test_the_command_is_shown_before_it_is_run_and_what_came_of_it_is_list
         *("--positive", prompt),
     ]
     await expect(command.get_by_label("Arguments").locator("li").last).to_be_in_viewport()
-    await page.get_by_role("button", name="Run it").click()
+    await page.get_by_role("button", name="Run job").click()
     await looking.status_is("succeeded")
     attempt = looking.pane.locator(".attempts > li")
     await expect(attempt).to_contain_text("seed 18446744073709551615 · exit code 0")
-    await attempt.get_by_text("The command").click()
+    await attempt.get_by_text("Command", exact=True).click()
     assert await attempt.locator("code").all_inner_texts() == shown
     files = looking.pane.locator(".made a")
     assert await files.all_inner_texts() == ["made 1.png", "made 2.png"]
@@ -70,9 +70,9 @@ async def test_several_prompts_are_one_command_and_as_many_jobs(looking: Looking
     await page.select_option("#adding-what", label="Script: mine.py")
     await page.get_by_label("Positive", exact=True).fill("a cat\na dog\na fox")
     await page.get_by_label("One prompt per line").check()
-    await page.get_by_role("button", name="Show the command").click()
+    await page.get_by_role("button", name="Show command").click()
     command = page.locator("#adding .command")
-    await expect(command).to_contain_text("And 2 more like it")
+    await expect(command).to_contain_text("Plus 2 more")
     await expect(command.locator("code").last).to_have_text("a cat")
     await page.get_by_role("button", name="Run 3 jobs").click()
     await expect(looking.pane.locator(".item")).to_have_count(3)

@@ -32,7 +32,7 @@ async def test_a_batch_that_was_canceled_in_part_says_so_and_goes_on_with_what_w
     await looking.status_is("canceled")
     await expect(looking.pane.locator(".actions button")).to_have_text(["Retry 3 canceled", "Run all again", "Delete"])
     await looking.pane.get_by_role("button", name="Retry 3 canceled").click()
-    await expect(page.locator(".toast")).to_contain_text("3 jobs submitted again.")
+    await expect(page.locator(".toast")).to_contain_text("3 jobs retried.")
     await looking.status_is("succeeded")
     await expect(looking.pane.locator(".items .item a")).to_have_text(["one", "two", "three", "four"])
     jobs = (await looking.call("GET", f"/api/ai-jobs?batch_id={batch_id}"))["items"]
@@ -64,9 +64,9 @@ async def test_what_the_worker_has_fetched_cannot_be_moved(looking: Looking) -> 
     await looking.page.goto(f"/#batch/{batch_id}")
     await expect(looking.pane.locator(".part .words").first).to_have_text("0 of 2 · 1 pending · 1 running")
     buttons = looking.pane.locator(".actions button")
-    await expect(buttons).to_have_text(["Pause after this one", "Pause now", "Cancel"])
+    await expect(buttons).to_have_text(["Pause after the current job", "Pause now", "Cancel"])
     await looking.pane.get_by_role("link", name="fetched").click()
-    await expect(looking.pane.locator(".words").first).to_have_text("Next to run; its inputs are here.")
+    await expect(looking.pane.locator(".words").first).to_have_text("Runs next; its inputs are ready.")
     await expect(buttons).to_have_text(["Pause", "Cancel"])
 
 
@@ -121,7 +121,7 @@ async def test_a_job_is_retried_only_once_and_says_as_what(looking: Looking) -> 
     row = looking.page.locator(f".row[data-id='{first}']")
     await expect(row.locator(".act")).to_be_hidden()
     await looking.page.keyboard.press("r")
-    await expect(looking.page.locator(".toast")).to_contain_text(["This was retried already."])
+    await expect(looking.page.locator(".toast")).to_contain_text(["Already retried."])
     await looking.pane.locator(".facts").get_by_role("link").click()
     await looking.status_is("succeeded")
     # without that one, it can be retried again
@@ -139,4 +139,4 @@ async def test_the_question_before_a_cancel_counts_what_is_left_now(looking: Loo
     await looking.call("POST", f"/api/ai-jobs/{last['id']}/cancel")
     await expect(looking.pane.locator(".part .words").first).to_contain_text("1 canceled")
     await looking.pane.get_by_role("button", name="Cancel").click()
-    await expect(looking.page.locator("#asking")).to_contain_text("Cancel 3 items of this batch")
+    await expect(looking.page.locator("#asking")).to_contain_text("Cancel 3 unfinished jobs of this batch")

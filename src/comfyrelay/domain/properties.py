@@ -219,7 +219,7 @@ class AppliedPreset:
     @property
     def remark(self) -> str:
         """What a person should know; empty when all of it was taken."""
-        return f"Not in this workflow, and ignored: {', '.join(self.ignored)}." if self.ignored else ""
+        return f"Not used by this workflow: {', '.join(self.ignored)}." if self.ignored else ""
 
 
 def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> AppliedPreset:

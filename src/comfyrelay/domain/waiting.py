@@ -67,7 +67,7 @@ def explain(
     if available_at > now:
         return _not_before(available_at, now)
     if not serving:
-        return Waiting(reason=Reason.NO_WORKER, text="No worker that is online has this workflow.")
+        return Waiting(reason=Reason.NO_WORKER, text="No online worker has this workflow.")
     able = [each for each in serving if each.blocked_until is None]
     return _in_line(able, ahead=ahead, seconds_per_job=seconds_per_job) if able else _blocked(serving, now)
 
@@ -86,7 +86,7 @@ def _blocked(serving: list[Serving], now: datetime) -> Waiting:
     until = min(each.blocked_until for each in serving if each.blocked_until is not None)
     return Waiting(
         reason=Reason.BLOCKED,
-        text=f"Every worker with this workflow failed on it lately; the next try is after {until:%H:%M:%S} UTC.",
+        text=f"Every worker with this workflow failed on it recently; the next try is after {until:%H:%M:%S} UTC.",
         until=until,
         workers=len(serving),
         expected_start_seconds=(until - now).total_seconds(),
@@ -96,7 +96,7 @@ def _blocked(serving: list[Serving], now: datetime) -> Waiting:
 def _in_line(able: list[Serving], *, ahead: int, seconds_per_job: float | None) -> Waiting:
     free = sum(max(0, each.slots - each.leases) for each in able)
     if ahead < free:
-        text = "Next in line; a worker is free." if ahead == 0 else f"Position {ahead + 1}; workers are free."
+        text = "Next in the queue; a worker is free." if ahead == 0 else f"Position {ahead + 1}; workers are free."
         return Waiting(reason=Reason.STARTING, text=text, position=ahead + 1, workers=len(able))
     slots = sum(each.slots for each in able)
     expected = None if seconds_per_job is None else ((ahead - free) // slots + 1) * seconds_per_job

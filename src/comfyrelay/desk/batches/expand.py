@@ -99,7 +99,7 @@ def expand(
 
 def _check_count(inputs: int, prompts: int, negatives: int, tries: int, *, mode: Mode) -> None:
     if tries < 1:
-        raise _refused("tries", "There must be one try at least.")
+        raise _refused("tries", "There must be at least one try.")
     if mode is Mode.PAIRWISE and inputs != prompts:
         raise _refused(
             "prompts",

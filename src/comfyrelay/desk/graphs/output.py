@@ -51,7 +51,7 @@ def savers_in(graph: Graph, object_info: Mapping[str, Any]) -> list[str]:
     unknown = [each for each in guessed if graph[each]["class_type"] not in object_info]
     found = [*output_nodes(graph, object_info), *unknown]
     if not found:
-        raise GraphError("The graph has no output node: add one that saves or previews something.")
+        raise GraphError("The workflow has no output node: add one that saves or previews something.")
     return sorted(found, key=natural)
 
 

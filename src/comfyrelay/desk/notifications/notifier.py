@@ -120,7 +120,7 @@ class NotificationRules:
 
 def _of_job(job: Ended) -> list[Notification]:
     if job.status == "completed":
-        return [Notification(occasion=Occasion.COMPLETED, title=f"{job.name} is done", body="Its output is there.")]
+        return [Notification(occasion=Occasion.COMPLETED, title=f"{job.name} is done", body="Its output is ready.")]
     if job.status == "failed":
         return [
             Notification(occasion=Occasion.FAILED, title=f"{job.name} failed", body=job.error or "No reason was given.")

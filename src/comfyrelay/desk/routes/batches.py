@@ -87,7 +87,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
             user.tenant_id, idempotency_key=body.idempotency_key, request_digest=asked
         )
         if known is not None:
-            return Answer(data=batch_body(known), message="Submitted before.")
+            return Answer(data=batch_body(known), message="Already submitted.")
     effect_id = (await engine.catalogue.effects.get(body.effect_slug)).effect.id if body.effect_slug else None
     target = await engine.jobs.resolve.target(user.tenant_id, effect_id=effect_id, workflow_slug=body.workflow_slug)
     folder = folder_name(body.output_folder) if body.output_folder else None
@@ -165,7 +165,7 @@ async def _inputs(body: NewDeskBatch, state: DeskState) -> list[Path | str]:
     for each in body.folders:
         media = await asyncio.to_thread(inputs_in, state.input_folder, each)
         if not media:
-            raise InvalidInput(errors={"input_subdir": f"There are no images, videos or sounds in {each!r}."})
+            raise InvalidInput(errors={"input_subdir": f"There are no images, videos or audio files in {each!r}."})
         found += media
     return found
 

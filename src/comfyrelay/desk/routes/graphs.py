@@ -37,12 +37,12 @@ class DescribedBody(Body):
 async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: CurrentUser) -> Answer[DescribedBody]:
     """Bring a graph in ComfyUI's API format. Types, ranges and choices are those of the nodes that are installed."""
     state: DeskState = request.app.state.desk
-    message = "Made."
+    message = "Added."
     try:
         async with ComfyClient(state.comfyui[0]) as client:
             object_info = await client.object_info()
     except ComfyError as error:
-        object_info, message = None, f"Made, with types guessed from the values. {error.detail}"
+        object_info, message = None, f"Added. The types of its inputs were guessed from their values. {error.detail}"
     described = describe(body.graph, object_info)
     new = NewWorkflow(
         graph=described.graph,

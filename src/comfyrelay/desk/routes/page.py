@@ -200,7 +200,7 @@ async def run_file(
     """One of the files that the run of a job made, by its place among them."""
     files = await asyncio.to_thread(_files, await _overview(context).about(user.tenant_id, job_id))
     if number > len(files) or files[number - 1].size is None:
-        raise NotFound("There is no such file of this job, or it is no longer where it was.")
+        raise NotFound("This job has no such file, or it was moved or deleted.")
     file = files[number - 1]
     headers = {**CAREFUL, "Content-Disposition": content_disposition(file.path.name)}
     return FileResponse(file.path, media_type=file.mime_type, headers=headers)

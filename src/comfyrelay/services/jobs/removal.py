@@ -24,7 +24,7 @@ AT_ONCE = 500
 # Younger ones are still in the hands of the process that made them.
 GRACE_SECONDS = 60.0
 Work = Callable[[Tx], Awaitable[list[Removal]]]
-IN_USE = "A job that has not ended needs this: cancel it, or wait for it."
+IN_USE = "An unfinished job still needs this: cancel it, or wait until it is done."
 
 
 class Removals:

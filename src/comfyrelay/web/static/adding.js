@@ -5,7 +5,7 @@ import { $, ask, h, openDialog, setText, toast } from "./dom.js";
 import { Field } from "./fields.js";
 import { knowEffects } from "./queue.js";
 import { Command, hintsOf } from "./script.js";
-import { tellChange } from "./verbs.js";
+import { notifyChange } from "./verbs.js";
 import { many } from "./words.js";
 
 const MOST_ITEMS = 10000;
@@ -60,7 +60,7 @@ function fitting(files) {
 function put(files) {
   const field = fields.find((each) => each.isFile && files.some((file) => each.takes(file)));
   if (field) field.add(files.filter((file) => field.takes(file)));
-  else problem("What is chosen here takes no file like this one.");
+  else problem("This workflow does not take this kind of file.");
   sum();
 }
 
@@ -79,7 +79,7 @@ function choose(value) {
   $("adding-fields").replaceChildren(
     ...fields.filter(isSeen).map((each) => each.node),
     ...(hasSeed
-      ? [h("div", { class: "field" }, h("label", { for: tries.id }, "Tries"), tries, h("p", { class: "hint" }, "Each further try gets a seed by chance."))]
+      ? [h("div", { class: "field" }, h("label", { for: tries.id }, "Tries"), tries, h("p", { class: "hint" }, "Each extra try gets a random seed."))]
       : []),
     ...(rest.length ? [h("details", { class: "rest" }, h("summary", {}, `${many(rest.length, "more setting")}`), ...rest.map((each) => each.node))] : []),
   );
@@ -97,7 +97,7 @@ async function loadPresets() {
   presets = await all("/api/presets");
 }
 
-/** The kept values that mean something here, each to be put in with one click. */
+/** The saved values that mean something here, each to be put in with one click. */
 function showPresets() {
   const useful = presets.filter((each) => fields.some((field) => meant(each, field) !== null));
   const node = $("adding-preset");
@@ -115,7 +115,7 @@ function showPresets() {
           h("button", { type: "button", class: "chip quiet", "aria-label": `Delete preset ${each.name}`, onclick: () => forget(each) }, "✕"),
         ),
       ),
-      h("button", { type: "button", class: "chip quiet", onclick: nameIt }, "Keep these values…"),
+      h("button", { type: "button", class: "chip quiet", onclick: nameIt }, "Save preset…"),
     ),
   );
 }
@@ -135,13 +135,13 @@ function apply(preset) {
     if (key !== null) field.set(preset.values[key]);
   }
   const ignored = Object.keys(preset.values).filter((key) => !fields.some((field) => meant(preset, field) === key));
-  if (ignored.length) toast(`Not in this workflow, and ignored: ${ignored.join(", ")}.`);
+  if (ignored.length) toast(`Not used by this workflow: ${ignored.join(", ")}.`);
   sum();
 }
 
 function nameIt() {
-  const name = h("input", { type: "text", maxlength: 200, "aria-label": "Name of the preset", placeholder: "Name" });
-  const keep = async () => {
+  const name = h("input", { type: "text", maxlength: 200, "aria-label": "Preset name", placeholder: "Name" });
+  const save = async () => {
     if (!name.value.trim()) return name.focus();
     const values = Object.fromEntries(fields.filter((each) => !each.isFile).map((each) => [each.key, each.value()]).filter(([, value]) => value !== undefined));
     await tried(async () => {
@@ -153,10 +153,10 @@ function nameIt() {
   name.addEventListener("keydown", (event) => {
     if (event.key === "Enter") {
       event.preventDefault();
-      keep();
+      save();
     }
   });
-  $("adding-preset").lastChild.replaceChildren(name, h("button", { type: "button", onclick: keep }, "Keep"), h("button", { type: "button", class: "quiet", onclick: showPresets }, "Not now"));
+  $("adding-preset").lastChild.replaceChildren(name, h("button", { type: "button", onclick: save }, "Save"), h("button", { type: "button", class: "quiet", onclick: showPresets }, "Cancel"));
   name.focus();
 }
 
@@ -192,10 +192,10 @@ function sum() {
   const { items, files, prompts, times } = plan();
   const count = items.length;
   const parts = [files.length > 1 && many(files.length, "file"), prompts.length > 1 && many(prompts.length, "prompt"), times > 1 && many(times, "try", "tries")].filter(Boolean);
-  setText($("adding-sum"), count > 1 ? `One batch: ${parts.join(" × ")} = ${many(count, "job")}` : "");
+  setText($("adding-sum"), count > 1 ? `Batch: ${parts.join(" × ")} = ${many(count, "job")}` : "");
   const verb = command ? "Run" : "Add";
   const isUnseen = command && !command.isSeen;
-  setText($("adding-submit"), isUnseen ? "Show the command" : count > 1 ? `${verb} ${many(count, "job")}` : command ? "Run it" : "Add job");
+  setText($("adding-submit"), isUnseen ? "Show command" : count > 1 ? `${verb} ${many(count, "job")}` : command ? "Run job" : "Add job");
   command?.changed();
 }
 
@@ -233,7 +233,7 @@ async function submit(event) {
   sum();
   if (!made) return;
   $("adding").close();
-  tellChange();
+  notifyChange();
   location.hash = made;
 }
 
@@ -246,7 +246,7 @@ async function make() {
   let sent = 0;
   const send = async (file) => {
     sent += 1;
-    setText($("adding-sum"), `Sending ${file.name} (${sent} of ${files.length + others.length})…`);
+    setText($("adding-sum"), `Uploading ${file.name} (${sent} of ${files.length + others.length})…`);
     return upload(file);
   };
   for (const each of files) ids.set(each, await send(each));
@@ -256,14 +256,14 @@ async function make() {
     input_payload: {
       ...payload,
       ...(prompt === null ? {} : { [manyKey]: prompt }),
-      ...(number ? Object.fromEntries(seedKeys.map((key) => [key, bySeedKey(key)])) : {}),
+      ...(number ? Object.fromEntries(seedKeys.map((key) => [key, randomSeedOf(key)])) : {}),
     },
     ...(file ? { input_file_id: ids.get(file) } : {}),
     label: labelOf(file, prompt ?? payload.prompt ?? payload.positive, number),
   }));
   if (bodies.length === 1) {
     const { data } = await post("/api/ai-jobs", { ...chosen.target, ...bodies[0], idempotency_key: crypto.randomUUID() });
-    toast("Added.");
+    toast("Job added.");
     return `job/${data.id}`;
   }
   const { data } = await post("/api/batches", { ...chosen.target, items: bodies, label: chosen.name.slice(0, 200), idempotency_key: crypto.randomUUID() });
@@ -271,7 +271,7 @@ async function make() {
   return `batch/${data.id}`;
 }
 
-const bySeedKey = (key) => fields.find((each) => each.key === key).chance();
+const randomSeedOf = (key) => fields.find((each) => each.key === key).randomSeed();
 
 function labelOf(file, prompt, number) {
   const words = [file?.name, typeof prompt === "string" && prompt.trim() ? prompt.trim().replace(/\s+/g, " ") : null, number ? `try ${number + 1}` : null];
@@ -288,15 +288,15 @@ export async function openGraph(file) {
     try {
       graph = parse(await file.text());
     } catch {
-      throw new Error(`${file.name} is not JSON. Save the graph in ComfyUI with “Export (API)”.`);
+      throw new Error(`${file.name} is not a JSON file. Save the workflow in ComfyUI with “Export (API)”.`);
     }
-    if (graph === null || typeof graph !== "object" || Array.isArray(graph)) throw new Error(`${file.name} is not a graph.`);
+    if (graph === null || typeof graph !== "object" || Array.isArray(graph)) throw new Error(`${file.name} is not a ComfyUI workflow.`);
     const name = file.name.replace(/\.json$/i, "").slice(0, 200) || "workflow";
     const { data, message } = await post("/api/desk/graphs", { graph, name });
     await load();
     choose(`workflow:${data.workflow.slug}`);
     fields[0]?.focus();
-    toast(message === "Made." ? `“${name}” is now one of your workflows.` : message);
+    toast(message === "Added." ? `“${name}” was added to your workflows.` : message);
   });
 }
 
@@ -305,19 +305,19 @@ export async function take(files) {
   const graph = files.find((each) => each.name.toLowerCase().endsWith(".json"));
   if (graph) return openGraph(graph);
   const media = files.filter((each) => /^(image|video|audio)\//.test(typeOf(each)));
-  if (!media.length) return toast("Drop a graph (.json), pictures, videos or sound.", "error");
+  if (!media.length) return toast("Drop a workflow (.json), images, videos or audio.", "error");
   await open();
   choose(fitting(media) ?? chosen?.value);
   put(media);
 }
 
-/** The first job: an example with the sample picture. */
+/** The first job: an example with the sample image. */
 export async function trySample(choice) {
   try {
     const picture = await (await fetch("/api/desk/sample")).blob();
     const id = await upload(new File([picture], "sample.png", { type: "image/png" }));
     const { data } = await post("/api/ai-jobs", { ...choice.target, input_file_id: id, label: "sample.png", idempotency_key: crypto.randomUUID() });
-    tellChange();
+    notifyChange();
     location.hash = `job/${data.id}`;
   } catch (error) {
     toast(error.message, "error");

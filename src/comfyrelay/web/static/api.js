@@ -34,20 +34,20 @@ export async function call(method, path, body) {
       body: body === undefined ? undefined : written(body),
     });
   } catch {
-    throw new Problem("The desk does not answer. Is `comfyrelay up` still running?", 0);
+    throw new Problem("ComfyRelay is not responding. Is `comfyrelay up` still running?", 0);
   }
   const text = await answer.text();
   let found = {};
   try {
     found = text ? parse(text) : {};
   } catch {
-    // said below, by its status
+    // shown below, by its status
   }
   if (answer.ok) return found;
-  throw new Problem(told(found, answer.status), answer.status, found.errors);
+  throw new Problem(sentenceOf(found, answer.status), answer.status, found.errors);
 }
 
-function told(problem, status) {
+function sentenceOf(problem, status) {
   const sentence = problem.detail || problem.title || `The server answered ${status}.`;
   // often the sentence itself is that of the only field
   const errors = Object.entries(problem.errors ?? {}).filter(([, why]) => !sentence.includes(why));
@@ -106,8 +106,8 @@ export async function upload(file) {
   try {
     answer = await fetch(here(data.upload_url), { method: "PUT", headers: Object.fromEntries(headers), body: file });
   } catch {
-    throw new Problem(`${file.name} could not be sent.`, 0);
+    throw new Problem(`${file.name} could not be uploaded.`, 0);
   }
-  if (!answer.ok) throw new Problem(`${file.name} could not be sent: the server answered ${answer.status}.`, answer.status);
+  if (!answer.ok) throw new Problem(`${file.name} could not be uploaded: the server answered ${answer.status}.`, answer.status);
   return data.file.id;
 }

@@ -24,7 +24,7 @@ export class Field {
     this.files = [];
     this.id = `field-${(last += 1)}`;
     this.note = h("p", { class: "field-error", id: `${this.id}-error`, hidden: true });
-    this.node = h("div", { class: `field ${property.type}`, dataset: { key: this.key } }, this.made(), this.said(), this.note);
+    this.node = h("div", { class: `field ${property.type}`, dataset: { key: this.key } }, this.made(), this.hintNode(), this.note);
     this.first = this.isFile ? null : this.value();
   }
 
@@ -46,7 +46,7 @@ export class Field {
     this.listen();
     if (!this.isPrompt) return this.input;
     this.byLine = h("input", { type: "checkbox", onchange: this.onChange });
-    return h("div", {}, this.input, h("label", { class: "check" }, this.byLine, "One prompt per line: each makes a job"));
+    return h("div", {}, this.input, h("label", { class: "check" }, this.byLine, "One prompt per line, one job each"));
   }
 
   number() {
@@ -55,24 +55,24 @@ export class Field {
     this.input = h("input", { id: this.id, type: "text", inputmode: "decimal", autocomplete: "off" });
     this.input.value = value === null || value === undefined ? "" : String(value);
     this.listen();
-    const dice = this.isSeed ? h("button", { type: "button", onclick: () => this.set(this.chance()) }, "By chance") : null;
+    const dice = this.isSeed ? h("button", { type: "button", onclick: () => this.set(this.randomSeed()) }, "Random") : null;
     return h("div", { class: "with-button" }, this.input, dice);
   }
 
   /** What may be given here, below it. */
-  said() {
+  hintNode() {
     const { minimum, maximum } = this.property;
     const from = minimum === null || minimum === undefined ? null : short(minimum);
     const to = maximum === null || maximum === undefined ? null : short(maximum);
     const range = from !== null && to !== null ? `${from} to ${to}` : from !== null ? `at least ${from}` : to !== null ? `at most ${to}` : "";
     const text = [this.hint, range].filter(Boolean).join(" ");
     if (!text) return null;
-    this.input.setAttribute("aria-describedby", `${this.id}-said`);
-    return h("p", { class: "hint", id: `${this.id}-said` }, text);
+    this.input.setAttribute("aria-describedby", `${this.id}-hint`);
+    return h("p", { class: "hint", id: `${this.id}-hint` }, text);
   }
 
-  /** A seed by chance, below what JavaScript counts exactly and what the node takes. */
-  chance() {
+  /** A random seed, below what JavaScript counts exactly and what the node takes. */
+  randomSeed() {
     const { maximum } = this.property;
     return Math.floor(Math.random() * Math.min(Number.MAX_SAFE_INTEGER, Number(maximum ?? Infinity)));
   }
@@ -103,8 +103,8 @@ export class Field {
       },
     });
     this.list = h("ul", { class: "files" });
-    const what = this.isPrimary ? `Choose or drop ${type === "audio" ? "sound" : `${type}s`}` : `Choose or drop ${type === "audio" ? "a sound" : `a${type === "image" ? "n" : ""} ${type}`}`;
-    const zone = h("label", { class: "zone", for: this.id }, h("strong", {}, what), this.isPrimary ? h("span", { class: "hint" }, "Several make a batch.") : null);
+    const what = this.isPrimary ? `Choose or drop ${type === "audio" ? "audio files" : `${type}s`}` : `Choose or drop ${type === "audio" ? "an audio file" : `a${type === "image" ? "n" : ""} ${type}`}`;
+    const zone = h("label", { class: "zone", for: this.id }, h("strong", {}, what), this.isPrimary ? h("span", { class: "hint" }, "Several files make a batch.") : null);
     return [h("span", { class: "label" }, label(this.key), this.isRequired ? null : h("span", { class: "hint" }, " (optional)")), this.input, zone, this.list];
   }
 
@@ -190,10 +190,10 @@ export class Field {
   }
 
   wrong() {
-    if (this.isFile) return this.isRequired && !this.files.length ? "This is needed." : null;
+    if (this.isFile) return this.isRequired && !this.files.length ? "This is required." : null;
     const value = this.value();
     const { type, minimum, maximum } = this.property;
-    if (this.isRequired && (value === undefined || value === "")) return "This is needed.";
+    if (this.isRequired && (value === undefined || value === "")) return "This is required.";
     if (type !== "number" || value === undefined) return null;
     if (Number.isNaN(value)) return "This must be a number.";
     // what was not touched may be out of range: that is the graph's own affair

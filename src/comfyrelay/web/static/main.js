@@ -26,7 +26,7 @@ function makeFilters() {
 
 function filter(status) {
   for (const each of $("filters").children) each.setAttribute("aria-pressed", String(each.dataset.status === status));
-  told(queue.show({ status }));
+  reported(queue.show({ status }));
 }
 
 function showHeader() {
@@ -46,9 +46,9 @@ function showHeader() {
 const MACHINE = {
   idle: ["Ready", "good"],
   busy: ["Working", "busy"],
-  draining: ["Finishing, then stopping", "warn"],
-  offline: ["The worker does not answer", "bad"],
-  revoked: ["The worker is shut out", "bad"],
+  draining: ["Finishing, then shutting down", "warn"],
+  offline: ["The worker is not responding", "bad"],
+  revoked: ["The worker is not allowed to connect", "bad"],
 };
 
 const bare = (url) => url.replace(/^https?:\/\//, "");
@@ -58,12 +58,12 @@ function showMachine(isReached) {
   const away = queue.comfyuiAway();
   const isDeaf = away.length > 0 && away.length === desk?.comfyui.length;
   const [words, kind] = !isReached
-    ? ["The desk does not answer", "bad"]
+    ? ["ComfyRelay is not responding", "bad"]
     : isDeaf
       ? [away.join(" "), "bad"]
       : worker
         ? (MACHINE[worker.state] ?? [worker.state, "warn"])
-        : ["The worker is starting", "warn"];
+        : ["Starting…", "warn"];
   const where = !desk || isDeaf ? "" : desk.is_stand_in ? "stand-in" : `ComfyUI at ${desk.comfyui.map(bare).join(", ")}`;
   // one of several is missed, although the others work
   const missed = isReached && !isDeaf ? away : [];
@@ -73,40 +73,40 @@ function showMachine(isReached) {
 
 // ------------------------------------------------------------------------------------------------ clock
 
-let isLooking = false;
+let isRefreshing = false;
 let wasReached = true;
 
-async function look(force = false) {
-  if (isLooking) return;
-  isLooking = true;
+async function refreshAll(force = false) {
+  if (isRefreshing) return;
+  isRefreshing = true;
   try {
     await queue.refresh({ force });
-    if (!wasReached) toast("The desk is back.");
+    if (!wasReached) toast("Reconnected.");
     wasReached = true;
   } catch (problem) {
-    // said once, not every second
+    // shown once, not every second
     if (wasReached || problem.status) toast(problem.message, "error");
     wasReached = problem.status !== 0;
   } finally {
-    isLooking = false;
+    isRefreshing = false;
   }
   showMachine(wasReached);
   showHeader();
 }
 
-const told = (promise) => promise?.catch?.((problem) => toast(problem.message, "error"));
+const reported = (promise) => promise?.catch?.((problem) => toast(problem.message, "error"));
 
 /** Near the end of the list, the next page is fetched. */
 function reachOn() {
-  if ($("more").textContent && $("more").getBoundingClientRect().top < innerHeight + 600) told(queue.loadMore());
+  if ($("more").textContent && $("more").getBoundingClientRect().top < innerHeight + 600) reported(queue.loadMore());
 }
 
 async function tick() {
   if (document.hidden) return;
-  await look();
+  await refreshAll();
   reachOn();
   const unit = pane.openUnit();
-  if (wasReached && unit && unit.wantsClock()) await told(pane.refresh());
+  if (wasReached && unit && unit.wantsClock()) await reported(pane.refresh());
 }
 
 // ------------------------------------------------------------------------------------------------ address
@@ -115,7 +115,7 @@ function followAddress() {
   const [, kind, id] = /^#(job|batch)\/([\w-]+)$/.exec(location.hash) ?? [];
   const before = pane.openUnit()?.id;
   queue.select(id ?? null);
-  told(pane.show(kind ?? null, id ?? null));
+  reported(pane.show(kind ?? null, id ?? null));
   if (!id && before) document.querySelector(`.row[data-id="${CSS.escape(before)}"] .name`)?.focus({ preventScroll: true });
 }
 
@@ -125,7 +125,7 @@ const KEYS = {
   "/": () => $("search").focus(),
   j: () => queue.step(1),
   k: () => queue.step(-1),
-  n: () => told(adding.open()),
+  n: () => reported(adding.open()),
   x: () => act("cancel"),
   r: () => act("retry"),
   Escape: () => (location.hash = ""),
@@ -175,11 +175,11 @@ function makeDropping() {
     if (!hasFiles(event)) return;
     event.preventDefault();
     done();
-    told(adding.take([...event.dataTransfer.files]));
+    reported(adding.take([...event.dataTransfer.files]));
   });
   addEventListener("paste", (event) => {
     const files = [...(event.clipboardData?.files ?? [])];
-    if (files.length) told(adding.take(files));
+    if (files.length) reported(adding.take(files));
   });
 }
 
@@ -190,9 +190,9 @@ function makeHeader() {
   let typing = null;
   $("search").addEventListener("input", () => {
     clearTimeout(typing);
-    typing = setTimeout(() => told(queue.show({ search: $("search").value.trim() })), 200);
+    typing = setTimeout(() => reported(queue.show({ search: $("search").value.trim() })), 200);
   });
-  $("add").addEventListener("click", () => told(adding.open()));
+  $("add").addEventListener("click", () => reported(adding.open()));
   $("resume-all").addEventListener("click", resumeAll);
   for (const each of $("pause-all").querySelectorAll("button")) {
     each.addEventListener("click", () => {
@@ -220,15 +220,15 @@ async function begin() {
   addEventListener("keydown", onKey);
   addEventListener("hashchange", followAddress);
   onChange(() => {
-    look(true);
-    told(pane.refresh());
+    refreshAll(true);
+    reported(pane.refresh());
   });
   addEventListener("scroll", reachOn, { passive: true });
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) pane.sleep();
     else {
       tick();
-      told(pane.refresh());
+      reported(pane.refresh());
     }
   });
   try {
@@ -237,13 +237,13 @@ async function begin() {
     $("stand-in").hidden = !desk.is_stand_in || sessionStorage.getItem(HIDDEN_HINT) !== null;
     const starters = choices.filter((each) => each.properties.some((prop) => prop.is_primary_input && prop.type === "image"));
     $("starters").append(
-      ...starters.slice(0, 2).map((each) => h("button", { type: "button", onclick: () => adding.trySample(each) }, `${each.name} (sample picture)`)),
-      h("button", { type: "button", onclick: () => told(adding.open()) }, "Choose something else…"),
+      ...starters.slice(0, 2).map((each) => h("button", { type: "button", onclick: () => adding.trySample(each) }, `${each.name} (sample image)`)),
+      h("button", { type: "button", onclick: () => reported(adding.open()) }, "Something else…"),
     );
   } catch (problem) {
     toast(problem.message, "error");
   }
-  await look(true);
+  await refreshAll(true);
   followAddress();
   setInterval(tick, EVERY_MS);
 }

@@ -28,7 +28,7 @@ export function show(kind, id) {
   open?.close();
   open = kind === "job" ? new JobPane(id) : kind === "batch" ? new BatchPane(id) : null;
   document.body.classList.toggle("has-pane", open !== null);
-  $("pane").replaceChildren(open ? open.node : h("p", { class: "nothing" }, "Choose a job to see its output, inputs and log."));
+  $("pane").replaceChildren(open ? open.node : h("p", { class: "nothing" }, "Select a job to see its output, inputs and log."));
   $("pane").scrollTop = 0;
   if (open) $("pane").focus({ preventScroll: true });
   return open?.refresh();
@@ -87,13 +87,13 @@ class Pane {
 
   async refresh() {
     try {
-      await this.look();
+      await this.load();
     } catch (problem) {
       if (problem.status !== 404 || this.isClosed) throw problem;
       this.unfollow();
-      setText(this.title, "Gone");
+      setText(this.title, "Not found");
       this.actions.replaceChildren();
-      this.body.replaceChildren(h("p", {}, "It was deleted, or never was."));
+      this.body.replaceChildren(h("p", {}, "It was deleted, or never existed."));
     }
   }
 
@@ -104,7 +104,7 @@ class Pane {
 
   unfollow() {}
 
-  /** Whether it should look again every second. */
+  /** Whether it should be loaded again every second. */
   wantsClock() {
     return false;
   }
@@ -129,7 +129,7 @@ class JobPane extends Pane {
     this.body.append(this.progress, this.error, this.outputs, this.files, this.inputs, this.logPart, this.attempts, this.facts);
   }
 
-  async look() {
+  async load() {
     const [job, about] = await Promise.all([get(`/api/ai-jobs/${this.id}`), get(`/api/desk/jobs/${this.id}`)]);
     if (this.isClosed) return;
     knowRetries([job]);
@@ -150,8 +150,8 @@ class JobPane extends Pane {
     });
     // the first ones are those of the past, all at once
     let waiting = null;
-    const again = () => (waiting ??= setTimeout(() => ((waiting = null), this.isClosed || this.refresh().catch(() => {})), 150));
-    for (const each of EVENTS) this.source.addEventListener(`job:${each}`, again);
+    const reload = () => (waiting ??= setTimeout(() => ((waiting = null), this.isClosed || this.refresh().catch(() => {})), 150));
+    for (const each of EVENTS) this.source.addEventListener(`job:${each}`, reload);
   }
 
   unfollow() {
@@ -187,7 +187,7 @@ class JobPane extends Pane {
     this.progress.hidden = ENDED.has(job.status);
     this.bar.hidden = !isRunning;
     if (!isRunning) {
-      setText(this.words, job.waiting?.text ?? (job.status === "paused" ? "Paused." : job === this.job ? "On its way to the queue." : "Next to run; its inputs are here."));
+      setText(this.words, job.waiting?.text ?? (job.status === "paused" ? "Paused." : job === this.job ? "Being added to the queue." : "Runs next; its inputs are ready."));
       return;
     }
     const { part, words } = progressOf(job);
@@ -202,7 +202,7 @@ class JobPane extends Pane {
     const raw = about.error_detail && about.error_detail !== job.error ? about.error_detail : null;
     return [
       h("p", { class: job.status === "failed" ? "error" : "remark" }, job.error),
-      raw && h("details", {}, h("summary", {}, "What was said exactly"), h("pre", { class: "raw", tabindex: "0" }, unfold(raw))),
+      raw && h("details", {}, h("summary", {}, "Show full error"), h("pre", { class: "raw", tabindex: "0" }, unfold(raw))),
     ];
   }
 
@@ -220,7 +220,7 @@ class JobPane extends Pane {
     if (!files.length) return [];
     const folders = [...new Set(files.map(folderOf))];
     const named = (each) => (folders.length > 1 ? each.path : each.name);
-    const line = (each) => [each.url ? h("a", { href: each.url, download: each.name }, named(each)) : h("span", {}, named(each)), h("span", { class: "hint" }, each.url ? size(each.size) : "no longer there")];
+    const line = (each) => [each.url ? h("a", { href: each.url, download: each.name }, named(each)) : h("span", {}, named(each)), h("span", { class: "hint" }, each.url ? size(each.size) : "no longer available")];
     return [
       h("h3", {}, files.length > 1 ? `${files.length} files` : "File"),
       folders.length > 1 ? null : h("p", { class: "hint" }, `in ${folders[0]}`),
@@ -237,7 +237,7 @@ class JobPane extends Pane {
     return [
       h("h3", {}, "Inputs"),
       h("dl", { class: "inputs" }, inputs.filter(isSeen).map(shownInput)),
-      rest.length ? h("details", {}, h("summary", {}, `${rest.length} more, as the workflow has them`), h("dl", { class: "inputs" }, rest.map(shownInput))) : null,
+      rest.length ? h("details", {}, h("summary", {}, `${rest.length} more with default values`), h("dl", { class: "inputs" }, rest.map(shownInput))) : null,
     ];
   }
 
@@ -260,7 +260,7 @@ class JobPane extends Pane {
             each.seed !== null ? ` · seed ${each.seed}` : "",
             hasNumber(each.about?.exit_code) ? ` · exit code ${each.about.exit_code}` : "",
             each.error ? h("p", { class: "remark" }, sentence(each.error)) : null,
-            each.about?.argv ? h("details", {}, h("summary", {}, "The command"), shownArgv(each.about.argv), each.about.log ? h("p", { class: "remark" }, `Everything that it printed is in ${each.about.log}`) : null) : null,
+            each.about?.argv ? h("details", {}, h("summary", {}, "Command"), shownArgv(each.about.argv), each.about.log ? h("p", { class: "remark" }, `Full output: ${each.about.log}`) : null) : null,
           ),
         ),
       ),
@@ -273,15 +273,15 @@ class JobPane extends Pane {
     const waited = job.started_at && job.completed_at ? span(since(job.created_at, job.started_at)) : "";
     const facts = [
       ["Workflow", nameOfEffect(job.effect_id) || about.workflow_name],
-      ["Made", when(job.created_at)],
+      ["Created", when(job.created_at)],
       ["Started", when(job.started_at)],
-      ["Ended", when(job.completed_at)],
-      ["Waited", waited],
-      ["Ran for", took],
-      ["Attempts", job.attempts ? `${job.attempts} of at most ${job.max_attempts}` : ""],
+      ["Finished", when(job.completed_at)],
+      ["Time in queue", waited],
+      ["Duration", took],
+      ["Attempts", job.attempts ? `${job.attempts} of ${job.max_attempts}` : ""],
       ["Retry of", linkTo(job.retry_of)],
       ["Retried as", linkTo(retriedAs(job.id))],
-      ["Job", job.id],
+      ["Job ID", job.id],
     ];
     return [h("h3", {}, "About"), h("dl", { class: "facts" }, facts.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))];
   }
@@ -351,13 +351,13 @@ function shownInput({ key, type, value, url }) {
   let shown = String(value ?? "");
   if (url) {
     const address = here(url);
-    const look =
+    const preview =
       type === "image"
         ? h("img", { src: address, alt: "" })
         : type === "video"
           ? h("video", { src: address, muted: true, preload: "metadata", controls: true })
           : null;
-    shown = h("span", { class: "input-file" }, look, h("a", { href: address, download: value ?? "" }, value ?? "file"));
+    shown = h("span", { class: "input-file" }, preview, h("a", { href: address, download: value ?? "" }, value ?? "file"));
   } else if (typeof value === "boolean") shown = value ? "yes" : "no";
   return [h("dt", {}, label(key)), h("dd", {}, shown)];
 }
@@ -375,7 +375,7 @@ class BatchPane extends Pane {
     this.body.append(h("div", { class: "part" }, this.bar, this.words), h("h3", {}, "Items"), this.list, this.moreButton);
   }
 
-  async look() {
+  async load() {
     const first = this.items.size === 0;
     const [batch, page] = await Promise.all([
       get(`/api/batches/${this.id}`),
@@ -385,7 +385,7 @@ class BatchPane extends Pane {
     if (first) this.cursor = page.next_cursor;
     this.know(page.items);
     this.batch = batch;
-    await Promise.all([this.refreshActive(page.items), this.lookForSeed(page.items)]);
+    await Promise.all([this.refreshActive(page.items), this.findSeed(page.items)]);
     this.render(batch);
   }
 
@@ -395,19 +395,19 @@ class BatchPane extends Pane {
   }
 
   /** All items run the same workflow. */
-  async lookForSeed([first]) {
+  async findSeed([first]) {
     if (this.hasSeed === undefined && first) this.hasSeed = hasSeed(await get(`/api/desk/jobs/${first.id}`));
   }
 
-  /** Items that are older than the first page and have not ended: those that run are told, the others when they do. */
+  /** Items that are older than the first page and have not ended: those that run are fetched, the others when they do. */
   async refreshActive(inPage) {
     const known = new Set(inPage.map((each) => each.id));
     const stale = [...this.items.values()].filter((each) => each.status === "processing" && !known.has(each.id));
     const running = await get("/api/ai-jobs", { batch_id: this.id, status: "processing", limit: 50 });
     this.know(running.items);
-    const told = new Set(running.items.map((each) => each.id));
+    const fresh = new Set(running.items.map((each) => each.id));
     await Promise.all(
-      stale.filter((each) => !told.has(each.id)).map(async (each) => this.items.set(each.id, await get(`/api/ai-jobs/${each.id}`))),
+      stale.filter((each) => !fresh.has(each.id)).map(async (each) => this.items.set(each.id, await get(`/api/ai-jobs/${each.id}`))),
     );
   }
 

@@ -39,7 +39,7 @@ export const retriedAs = (id) => retries.get(id) ?? null;
 export const knowRetries = (jobs) =>
   jobs.forEach((each) => each.retry_of && !gone.has(each.id) && retries.set(each.retry_of, each.id));
 onGone((id) => {
-  // an answer that was under way may still tell of it
+  // an answer that was under way may still contain it
   gone.add(id);
   // without it, the first one can be retried again
   retries.forEach((made, old) => made === id && retries.delete(old));
@@ -61,7 +61,7 @@ export function show({ status = state.status, search = state.search }) {
   return refresh({ force: true });
 }
 
-/** One look at the server: cheap while nothing happens. */
+/** Ask the server once: cheap while nothing happens. */
 export async function refresh({ force = false } = {}) {
   const mine = generation;
   const now = await get("/api/desk/now");
@@ -150,7 +150,7 @@ export function partOf(batch) {
 /** Where it stands among what waits. */
 function inLine(id) {
   const place = state.now?.waiting.findIndex((each) => each.id === id) ?? -1;
-  return place < 0 ? "" : place === 0 ? "next in line" : `place ${place + 1} in line`;
+  return place < 0 ? "" : place === 0 ? "next in queue" : `position ${place + 1} in queue`;
 }
 
 /** The next page, when the end of the list comes into view. */
@@ -273,7 +273,7 @@ function renderAround(units) {
   document.body.classList.toggle("is-empty", isEmpty);
   $("nothing").hidden = isEmpty || units.length > 0;
   const what = state.status ? STATUS[state.status] : "";
-  setText($("nothing"), state.search ? `Nothing ${what} fits “${state.search}”.` : `Nothing is ${what || "here"}.`);
+  setText($("nothing"), state.search ? `No ${what && `${what} `}jobs match “${state.search}”.` : `No ${what && `${what} `}jobs.`);
   setText($("more"), nextToLoad() && !["queued", "processing"].includes(state.status) ? "…" : "");
 }
 
@@ -305,29 +305,29 @@ class Row {
 
   update(unit) {
     this.unit = unit;
-    const said = unit.kind === "batch" ? ofBatch(unit.batch) : ofJob(unit.job);
+    const shown = unit.kind === "batch" ? ofBatch(unit.batch) : ofJob(unit.job);
     this.node.dataset.status = unit.status;
     const isOpen = [state.selected, state.jobs.get(state.selected)?.batch_id].includes(unit.id);
     this.node.classList.toggle("open", isOpen);
     if (isOpen) this.name.setAttribute("aria-current", "true");
     else this.name.removeAttribute("aria-current");
     setText(this.badge, STATUS[unit.status]);
-    setText(this.name, said.name);
-    setText(this.sub, said.sub);
-    this.bar.hidden = said.part === undefined;
-    if (said.part === null) this.bar.removeAttribute("value");
-    else if (said.part !== undefined) this.bar.value = said.part;
-    setText(this.words, said.words);
-    this.words.classList.toggle("is-error", Boolean(said.isError));
-    this.words.title = said.words;
-    setText(this.time, said.time);
-    this.picture(said.picture);
+    setText(this.name, shown.name);
+    setText(this.sub, shown.sub);
+    this.bar.hidden = shown.part === undefined;
+    if (shown.part === null) this.bar.removeAttribute("value");
+    else if (shown.part !== undefined) this.bar.value = shown.part;
+    setText(this.words, shown.words);
+    this.words.classList.toggle("is-error", Boolean(shown.isError));
+    this.words.title = shown.words;
+    setText(this.time, shown.time);
+    this.picture(shown.picture);
     const verb = verbsOf(unit).some(([each]) => each === VERBS[unit.status]) ? VERBS[unit.status] : "";
     this.act.dataset.verb = verb;
     this.act.hidden = !verb;
     const does = verb.charAt(0).toUpperCase() + verb.slice(1);
     setText(this.act, does);
-    this.act.setAttribute("aria-label", `${does} ${said.name}`);
+    this.act.setAttribute("aria-label", `${does} ${shown.name}`);
   }
 
   picture(output) {
@@ -347,9 +347,9 @@ function ofJob(job) {
   const effect = nameOfEffect(job.effect_id);
   const batch = job.batch_id ? state.batches.get(job.batch_id) : null;
   const within = job.batch_id ? `${batch?.label || "batch"}, item ${job.item_no + 1}` : "";
-  const said = {
+  const shown = {
     name: nameOf(job),
-    sub: [job.label && effect, within, `made ${ago(job.created_at)}`].filter(Boolean).join(" · "),
+    sub: [job.label && effect, within, `added ${ago(job.created_at)}`].filter(Boolean).join(" · "),
     words: "",
     time: "",
     // larger ones would make the list slow
@@ -357,20 +357,20 @@ function ofJob(job) {
   };
   if (job.status === "processing") {
     const { part, words } = progressOf(job);
-    Object.assign(said, { part, words, time: beganAt(job) ? span(since(beganAt(job))) : "" });
+    Object.assign(shown, { part, words, time: beganAt(job) ? span(since(beganAt(job))) : "" });
   } else if (ENDED.has(job.status)) {
-    said.time = job.started_at ? span(since(job.started_at, job.completed_at)) : "";
-    Object.assign(said, { words: job.error ?? "", isError: job.status === "failed" });
-  } else if (job.status === "queued") said.words = inLine(job.id);
-  return said;
+    shown.time = job.started_at ? span(since(job.started_at, job.completed_at)) : "";
+    Object.assign(shown, { words: job.error ?? "", isError: job.status === "failed" });
+  } else if (job.status === "queued") shown.words = inLine(job.id);
+  return shown;
 }
 
 function ofBatch(batch) {
-  const told = ["processing", "failed", "paused", "canceled"].filter((each) => batch.counts[each]);
-  const words = [`${batch.done} of ${batch.total}`, ...told.map((each) => `${batch.counts[each]} ${STATUS[each]}`), etaOf(batch), batch.counts.processing ? "" : inLine(batch.id)];
+  const named = ["processing", "failed", "paused", "canceled"].filter((each) => batch.counts[each]);
+  const words = [`${batch.done} of ${batch.total}`, ...named.map((each) => `${batch.counts[each]} ${STATUS[each]}`), etaOf(batch), batch.counts.processing ? "" : inLine(batch.id)];
   return {
     name: batch.label || "Batch",
-    sub: [many(batch.total, "item"), `made ${ago(batch.created_at)}`].join(" · "),
+    sub: [many(batch.total, "item"), `added ${ago(batch.created_at)}`].join(" · "),
     part: partOf(batch),
     words: words.filter(Boolean).join(" · "),
     time: "",

@@ -20,10 +20,10 @@ export async function hintsOf() {
   const script = await get("/api/desk/script");
   const options = Object.keys(script.extra_options);
   return {
-    input_subdir: `A folder inside ${script.input_folder}; empty means that folder itself.`,
-    template: `A graph in ${script.template_folder}.`,
-    tries: "Runs of each input.",
-    extra_args: options.length ? `Allowed: ${options.join(", ")}.` : "None is allowed.",
+    input_subdir: `A folder inside ${script.input_folder}. Leave empty to use that folder itself.`,
+    template: `A workflow in ${script.template_folder}.`,
+    tries: "Runs per input.",
+    extra_args: options.length ? `Allowed: ${options.join(", ")}.` : "No extra options are allowed.",
   };
 }
 
@@ -40,8 +40,8 @@ export class Command {
     Object.assign(this, { fields, onChange, askedFor: null, shownFor: null, waiting: null });
     this.note = h("p", { class: "hint", role: "status" });
     this.place = h("div", {});
-    this.node = h("section", { class: "field command" }, h("span", { class: "label" }, "The command that will be run"), this.place, this.note);
-    this.look().catch(() => {});
+    this.node = h("section", { class: "field command" }, h("span", { class: "label" }, "Command"), this.place, this.note);
+    this.preview().catch(() => {});
   }
 
   /** Whether what would be run is in view, argument by argument. */
@@ -55,22 +55,22 @@ export class Command {
     return JSON.stringify(valuesOf(this.fields));
   }
 
-  /** The form has changed: look again when it rests. */
+  /** The form has changed: ask once it rests. */
   changed() {
     clearTimeout(this.waiting);
     if (this.askedFor === this.present) return;
-    this.waiting = setTimeout(() => this.look().catch(() => {}), PAUSE_MS);
+    this.waiting = setTimeout(() => this.preview().catch(() => {}), PAUSE_MS);
   }
 
   /** Bring it into view, for what the form says now. */
   async reveal() {
-    if (this.shownFor !== this.present) await this.look();
+    if (this.shownFor !== this.present) await this.preview();
     this.node.scrollIntoView({ block: "end" });
     this.onChange();
   }
 
   /** Show the command for what the form says now; throws the problem that the desk has with it. */
-  async look() {
+  async preview() {
     clearTimeout(this.waiting);
     const wanted = (this.askedFor = this.present);
     try {
@@ -80,7 +80,7 @@ export class Command {
       this.shownFor = wanted;
       this.place.replaceChildren(shownArgv(data.argv));
       const more = this.fields.flatMap((each) => each.lines() ?? []).length - 1;
-      setText(this.note, more > 0 ? `And ${more} more like it, each with its own prompt.` : "");
+      setText(this.note, more > 0 ? `Plus ${more} more, one for each prompt.` : "");
     } catch (problem) {
       this.shownFor = null;
       this.place.replaceChildren();

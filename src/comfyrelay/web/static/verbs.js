@@ -7,10 +7,10 @@ import { ENDED, many } from "./words.js";
 const MOST_IDS = 1000;
 const changed = new EventTarget();
 export const onChange = (listener) => changed.addEventListener("change", listener);
-export const tellChange = () => changed.dispatchEvent(new Event("change"));
+export const notifyChange = () => changed.dispatchEvent(new Event("change"));
 export const onGone = (listener) => changed.addEventListener("gone", (event) => listener(event.detail));
 
-/** Do it, say what came of it, and let the page look again. */
+/** Do it, show the result, and let the page refresh. */
 async function run(work) {
   try {
     const answer = await work();
@@ -20,7 +20,7 @@ async function run(work) {
     toast(problem.message, "error");
     return null;
   } finally {
-    tellChange();
+    notifyChange();
   }
 }
 
@@ -31,7 +31,7 @@ const batch = (id, verb, body) => run(() => post(`/api/batches/${id}/${verb}`, b
 export const verbsOf = (unit) => (unit.kind === "batch" ? ofBatch(unit) : ofJob(unit));
 
 function ofJob({ id, status, hasSeed = false, isFetched = false, isRetried = false }) {
-  const again = (body) => async () => {
+  const retry = (body) => async () => {
     const made = await job(id, "retry", body);
     if (made) location.hash = `job/${made.id}`;
   };
@@ -44,8 +44,8 @@ function ofJob({ id, status, hasSeed = false, isFetched = false, isRetried = fal
   if (status === "processing") found.push(["pause-now", "Pause now", () => job(id, "pause", { mode: "now" })]);
   if (status === "paused") found.push(["resume", "Resume", () => job(id, "resume")]);
   if ((status === "failed" || status === "canceled") && !isRetried) {
-    found.push(["retry", "Retry", again(undefined)]);
-    if (hasSeed) found.push(["retry-seeds", "Retry with a new seed", again({ new_seeds: true })]);
+    found.push(["retry", "Retry", retry(undefined)]);
+    if (hasSeed) found.push(["retry-seeds", "Retry with a new seed", retry({ new_seeds: true })]);
   }
   if (ENDED.has(status)) found.push(["delete", "Delete", () => deleteJob(id), true]);
   else found.push(["cancel", "Cancel", () => job(id, "cancel"), true]);
@@ -56,7 +56,7 @@ function ofBatch({ id, counts, hasSeed = false, fetched = 0 }) {
   const active = counts.queued + counts.processing + counts.paused;
   const found = [];
   if (counts.queued || counts.processing) {
-    found.push(["pause", "Pause after this one", () => batch(id, "pause", { mode: "after" })]);
+    found.push(["pause", "Pause after the current job", () => batch(id, "pause", { mode: "after" })]);
     if (counts.processing) found.push(["pause-now", "Pause now", () => batch(id, "pause", { mode: "now" })]);
   }
   if (counts.paused) found.push(["resume", "Resume", () => batch(id, "resume")]);
@@ -71,7 +71,7 @@ function ofBatch({ id, counts, hasSeed = false, fetched = 0 }) {
   }
   if (active) found.push(["cancel", "Cancel", () => cancelBatch(id, active), true]);
   else {
-    found.push(["again", hasSeed ? "Run all again with new seeds" : "Run all again", () => again(id, hasSeed)]);
+    found.push(["again", hasSeed ? "Run all again with new seeds" : "Run all again", () => runAgain(id, hasSeed)]);
     found.push(["delete", "Delete", () => deleteBatch(id), true]);
   }
   return found;
@@ -83,13 +83,13 @@ const moves = (move) => [
   ["down", "Move down", () => move("down")],
 ];
 
-async function again(id, hasSeed) {
+async function runAgain(id, hasSeed) {
   const made = await batch(id, "again", { new_seeds: hasSeed });
   if (made) location.hash = `batch/${made.id}`;
 }
 
 async function cancelBatch(id, active) {
-  if (await ask(`Cancel ${many(active, "item")} of this batch that ${active === 1 ? "has" : "have"} not ended?`, "Cancel them")) await batch(id, "cancel");
+  if (await ask(`Cancel ${many(active, "unfinished job")} of this batch?`, "Cancel jobs")) await batch(id, "cancel");
 }
 
 async function deleteJob(id) {
@@ -100,7 +100,7 @@ async function deleteJob(id) {
 }
 
 async function deleteBatch(id) {
-  if (!(await ask("Delete all items of this batch, their outputs and logs? This cannot be undone.", "Delete"))) return;
+  if (!(await ask("Delete this batch with all its outputs and logs? This cannot be undone.", "Delete"))) return;
   if (await bulk("delete", { filter: { batch_id: id } }, "deleted")) location.hash = "";
 }
 
@@ -109,7 +109,7 @@ async function retryCanceled(id) {
   const items = (await run(async () => ({ data: await all("/api/ai-jobs", { batch_id: id, status: "canceled" }) }))) ?? [];
   const ids = items.map((each) => each.id).reverse();
   for (let from = 0; from < ids.length; from += MOST_IDS) {
-    await bulk("retry", { ids: ids.slice(from, from + MOST_IDS) }, "submitted again");
+    await bulk("retry", { ids: ids.slice(from, from + MOST_IDS) }, "retried");
   }
 }
 
@@ -124,7 +124,7 @@ function bulk(action, among, done, mode) {
 export async function pauseAll(mode) {
   await bulk("pause", { filter: { status: "queued" } }, "paused", mode);
   // after what runs, too: what was fetched to run next is called processing, and is given back
-  await bulk("pause", { filter: { status: "processing" } }, "asked to pause", mode);
+  await bulk("pause", { filter: { status: "processing" } }, "will pause", mode);
 }
 
 export const resumeAll = () => bulk("resume", { filter: { status: "paused" } }, "resumed");
@@ -133,6 +133,6 @@ export const resumeAll = () => bulk("resume", { filter: { status: "paused" } }, 
 export function doVerb(name, unit) {
   const found = verbsOf(unit).find(([each]) => each === name);
   if (found) found[2]();
-  else if (name !== "retry") toast("This has ended already.");
-  else toast(unit.isRetried ? "This was retried already." : "Only what failed or was canceled can be retried.");
+  else if (name !== "retry") toast("Already finished.");
+  else toast(unit.isRetried ? "Already retried." : "Only failed or canceled jobs can be retried.");
 }
