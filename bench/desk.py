@@ -190,7 +190,7 @@ def _children_seconds() -> float:
 
 async def own_workflow(client: Client) -> str:
     made = await client.create_workflow(GRAPH, name="bench", properties=PROPERTIES)
-    return str(made["slug"])
+    return str(made.slug)
 
 
 def write_pictures(folder: Path, count: int) -> None:
@@ -210,7 +210,7 @@ async def add(client: Client, slug: str, folder: str, texts: Sequence[str]) -> t
     wish = {"workflow_slug": slug, "input_subdir": folder, "prompts": list(texts), "label": f"{folder} of the cat"}
     began = time.perf_counter()
     batch = await client.add_batch(wish)
-    return batch["id"], time.perf_counter() - began
+    return batch.id, time.perf_counter() - began
 
 
 # ------------------------------------------------------------------------------------------------ a long history

@@ -5,8 +5,8 @@ from comfyrelay.domain.states import JobStatus, PauseMode, Provider, Stage
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.requests import Item, JobRequest
-from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output
 from comfyrelay.settings import Settings, load_settings

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.client import Client, Event
+from comfyrelay.client import Client, Event, Job
 from comfyrelay.client.events import parsed
 from comfyrelay.client.files import media_type, safe_name
+from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import (
     ComfyRelayError,
     ConfigurationError,
@@ -37,7 +38,7 @@ async def own_workflow(site: Site) -> str:
     made = await site.client.create_workflow(
         GRAPH, name="clip of mine", properties=[PROMPT, INPUT], output_node_id="3", output_extension="png"
     )
-    return str(made["slug"])
+    return str(made.slug)
 
 
 # Files
@@ -47,10 +48,10 @@ async def test_a_file_is_uploaded_and_runs_through_a_workflow_of_ones_own(site: 
     picture = tmp_path / "cat.png"
     picture.write_bytes(png("red"))
     slug = await own_workflow(site)
-    assert [each["slug"] for each in await site.client.workflows()] == [slug]
+    assert [each.slug for each in await site.client.workflows()] == [slug]
     file_id = await site.client.upload(picture)
     job = await site.client.submit(workflow_slug=slug, input_file_id=file_id, input_payload={"prompt": "a boat"})
-    assert (job["status"], job["input_file_id"]) == ("queued", file_id)
+    assert (job.status, job.input_file_id) == ("queued", file_id)
 
 
 async def test_a_file_larger_than_a_piece_arrives_whole(site: Site, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ async def test_outputs_are_downloaded_under_the_servers_names_or_ones_own(site: 
 
 async def test_a_link_that_has_expired_is_asked_for_again(site: Site, tmp_path: Path) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
-    old = (await site.client.job(job["id"]))["outputs"][0]
+    old = (await site.client.job(job["id"])).outputs[0]
     await site.api.clock.set(site.api.clock.now + timedelta(days=1))
     path = await site.client._download(job["id"], old, tmp_path / "late.png")
     assert path.read_bytes() == png("blue")
@@ -105,8 +106,9 @@ async def test_a_link_that_has_expired_is_asked_for_again(site: Site, tmp_path: 
 
 async def test_a_download_that_is_not_what_was_stored_leaves_no_file(site: Site, tmp_path: Path) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
-    output = (await site.client.job(job["id"]))["outputs"][0]
-    for wrong in ({**output, "size": 1}, {**output, "content_hash": "0" * 64}):
+    output = (await site.client.job(job["id"])).outputs[0]
+    for change in ({"size": 1}, {"content_hash": "0" * 64}):
+        wrong = output.model_copy(update=change)
         with pytest.raises(TransferFailed, match="what came is not what was stored"):
             await site.client._files.fetch(wrong, tmp_path / "bad.png")
     assert [each for each in tmp_path.iterdir() if each.is_file()] == []
@@ -133,26 +135,29 @@ async def test_the_same_key_is_the_same_job(site: Site) -> None:
     first = await site.client.submit(effect_id=site.effect_id, idempotency_key="k")
     again = await site.client.submit(effect_id=site.effect_id, idempotency_key="k")
     other = await site.client.submit(effect_id=site.effect_id)
-    assert first["id"] == again["id"] != other["id"]
+    assert first.id == again.id != other.id
 
 
 async def test_a_batch_is_submitted_listed_and_acted_on(site: Site) -> None:
     items = [{"input_payload": {"prompt": f"boat {n}"}} for n in range(3)]
     batch = await site.client.submit_batch(items, effect_id=site.effect_id, label="boats")
-    assert (batch["total"], batch["label"]) == (3, "boats")
-    listed = [each async for each in site.client.jobs(batch_id=batch["id"], page=2)]
-    assert sorted(each["item_no"] for each in listed) == [0, 1, 2]
-    assert (await site.client.pause("batch", batch["id"])).message == "3 jobs paused."
-    assert (await site.client.resume("batch", batch["id"])).data["counts"]["queued"] == 3
-    assert (await site.client.cancel("batch", batch["id"])).data["counts"]["canceled"] == 3
-    assert [each["id"] async for each in site.client.batches()] == [batch["id"]]
+    assert (batch.total, batch.label) == (3, "boats")
+    listed = [each async for each in site.client.jobs(batch_id=batch.id, page=2)]
+    assert sorted(each.item_no for each in listed) == [0, 1, 2]
+    assert (await site.client.pause("batch", batch.id)).message == "3 jobs paused."
+    await site.client.resume("batch", batch.id)
+    assert (await site.client.batch(batch.id)).counts[JobStatus.QUEUED] == 3
+    await site.client.cancel("batch", batch.id)
+    assert (await site.client.batch(batch.id)).counts[JobStatus.CANCELED] == 3
+    assert [each.id async for each in site.client.batches()] == [batch.id]
 
 
 async def test_a_job_that_failed_is_retried_as_a_new_one(site: Site) -> None:
     job = await site.submit()
     await fail(site.api, site.worker, await lease(site.worker))
-    again = await site.client.retry("job", job["id"])
-    assert again.data["retry_of"] == job["id"]
+    retried = (await site.client.retry("job", job["id"])).data
+    assert isinstance(retried, Job)
+    assert retried.retry_of == job["id"]
 
 
 async def test_a_batch_is_run_again_with_other_seeds(site: Site) -> None:
@@ -161,13 +166,13 @@ async def test_a_batch_is_run_again_with_other_seeds(site: Site) -> None:
     made = await site.client.create_workflow(
         {key: node for key, node in graph.items() if key != "3"}, properties=[PROMPT, seed], output_extension="png"
     )
-    batch = await site.client.submit_batch([{}, {"label": "the second"}], workflow_slug=made["slug"], label="boats")
-    again = (await site.client.again(batch["id"], new_seeds=True)).data
-    assert (again["total"], again["label"]) == (2, "boats")
-    assert again["id"] != batch["id"]
-    jobs = [each async for each in site.client.jobs(batch_id=again["id"])]
+    batch = await site.client.submit_batch([{}, {"label": "the second"}], workflow_slug=made.slug, label="boats")
+    again = (await site.client.rerun(batch.id, new_seeds=True)).data
+    assert (again.total, again.label) == (2, "boats")
+    assert again.id != batch.id
+    jobs = [each async for each in site.client.jobs(batch_id=again.id)]
     async with (await site.api.engine.databases.pool_of(site.tenant_id)).read() as tx:
-        payloads = await store_jobs.payloads(tx, [each["id"] for each in jobs])
+        payloads = await store_jobs.payloads(tx, [each.id for each in jobs])
     seeds = {each["values"]["{{SEED}}"] for each in payloads.values()}
     assert len(seeds) == 2
     assert 7 not in seeds
@@ -257,16 +262,16 @@ async def test_a_log_is_followed_to_the_jobs_end_with_no_line_twice(site: Site) 
 
     await say(0, 3)
     async with asyncio.timeout(PATIENCE_SECONDS), aclosing(site.client.logs(job["id"], is_followed=True)) as lines:
-        heard = [(await anext(lines))["line"] for _ in range(3)]
+        heard = [(await anext(lines)).line for _ in range(3)]
         # over the edge of a page
         await say(3, 150)
         await say(150, 260)
-        heard += [(await anext(lines))["line"] for _ in range(257)]
+        heard += [(await anext(lines)).line for _ in range(257)]
         await say(260, 261)
         await complete(site.api, site.worker, leased)
-        heard += [each["line"] async for each in lines]
+        heard += [each.line async for each in lines]
     assert heard == [f"line {n}" for n in range(261)]
-    assert [each["line"] async for each in site.client.logs(job["id"])] == heard
+    assert [each.line async for each in site.client.logs(job["id"])] == heard
 
 
 # Errors

@@ -25,7 +25,7 @@ async def failed(site: Site, error: str = "It broke.") -> Any:
 
 
 async def status_of(site: Site, job: Any) -> str:
-    return str((await site.client.job(job["id"]))["status"])
+    return str((await site.client.job(job["id"])).status)
 
 
 # Lists
@@ -214,16 +214,16 @@ async def test_neighbours_move_down_together(site: Site) -> None:
     jobs = [await site.submit() for _ in range(4)]
     moved = await site.command("move", jobs[0]["id"], jobs[1]["id"], "--to", "down")
     assert moved.out.count("Moved.") == 2
-    waiting = [(await site.client.job(each["id"]))["waiting"] for each in jobs]
-    assert [each and each["position"] for each in waiting] == [2, 3, 1, 4]
+    waiting = [(await site.client.job(each["id"])).waiting for each in jobs]
+    assert [each and each.position for each in waiting] == [2, 3, 1, 4]
 
 
 async def test_jobs_moved_to_the_top_keep_the_order_in_which_they_were_named(site: Site) -> None:
     jobs = [await site.submit() for _ in range(4)]
     assert (await site.command("move", jobs[2]["id"], jobs[3]["id"], "--to", "top")).code == 0
     assert (await site.command("move", jobs[0]["id"], "--to", "down")).code == 0
-    waiting = [(await site.client.job(each["id"]))["waiting"] for each in jobs]
-    assert [each and each["position"] for each in waiting] == [4, 3, 1, 2]
+    waiting = [(await site.client.job(each["id"])).waiting for each in jobs]
+    assert [each and each.position for each in waiting] == [4, 3, 1, 2]
 
 
 # Presets

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.client import Client
+from comfyrelay.client import Client, Job
 from comfyrelay.desk.desk import Desk, Ready
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.settings import Settings
@@ -19,11 +19,11 @@ class OpenDesk:
     ready: Ready
     desk: Desk
 
-    async def ended(self, job_id: str) -> dict[str, object]:
+    async def ended(self, job_id: str) -> Job:
         """Wait for a job's end."""
         async for _event in self.client.events(job_id):
             pass
-        return dict(await self.client.job(job_id))
+        return await self.client.job(job_id)
 
 
 def make_desk(folder: Path, **desk: object) -> Desk:

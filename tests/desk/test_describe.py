@@ -15,7 +15,7 @@ from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
 from comfyrelay.desk.graphs.describe import MOST_PROPERTIES, Described, describe
 from comfyrelay.domain.properties import ASSET_TYPES, Property
 from comfyrelay.errors import GraphError
-from comfyrelay.server.user.models import NewWorkflowBody
+from comfyrelay.protocol import user as wire
 from comfyrelay.services.catalogue.checks import read_properties
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
 from comfyrelay.services.jobs.requests import Item, JobRequest
@@ -113,7 +113,7 @@ class TestTheSameGraphAgain:
     async def test_through_the_engine(self, graph: Graph, world: World) -> None:
         described = describe(graph, OBJECT_INFO)
         user = await world.user()
-        body = NewWorkflowBody.model_validate(_body(described))
+        body = wire.NewWorkflow.model_validate(_body(described))
         workflow = await world.engine.catalogue.own_workflows.create(user.tenant_id, NewWorkflow(**body.model_dump()))
         worker = await world.worker(await world.fleet(workflow))
         payload = {}
@@ -440,7 +440,7 @@ class TestTypes:
         described = describe({**WAN, **many}, OBJECT_INFO)
         assert len(described.properties) == MOST_PROPERTIES
         assert keys(described)[:4] == ["prompt", "negative_prompt", "seed", "image"]
-        NewWorkflowBody.model_validate(_body(described))
+        wire.NewWorkflow.model_validate(_body(described))
 
 
 class TestKeys:

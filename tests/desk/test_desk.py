@@ -11,7 +11,7 @@ import pytest
 
 from comfyrelay.client import Client
 from comfyrelay.client.labels import Labels
-from comfyrelay.client.top import look
+from comfyrelay.client.top import take_snapshot
 from comfyrelay.desk import data_folder
 from comfyrelay.desk.data_folder import filesystem_of, open_data_folder
 from comfyrelay.desk.desk import Desk
@@ -27,19 +27,19 @@ from tests.web.looking import PROMPT_GRAPH
 async def test_the_first_start_brings_examples_that_run_without_models(desk: OpenDesk, tmp_path: Path) -> None:
     assert desk.ready.is_new
     assert desk.ready.is_stand_in
-    effects = {each["slug"]: each["id"] for each in await desk.client.effects()}
+    effects = {each.slug: each.id for each in await desk.client.effects()}
     assert set(effects) == {"invert-image", "image-to-clip", "invert-video"}
     sample = desk.desk.input_folder / "examples" / "sample.png"
     image = await desk.client.upload(sample)
     clip = await desk.client.submit(effect_id=effects["image-to-clip"], input_file_id=image)
-    assert (await desk.ended(clip["id"]))["status"] == "completed"
-    [saved] = await desk.client.download_outputs(clip["id"], tmp_path)
+    assert (await desk.ended(clip.id)).status == "completed"
+    [saved] = await desk.client.download_outputs(clip.id, tmp_path)
     video = await desk.client.upload(saved)
     jobs = [
         await desk.client.submit(effect_id=effects["invert-image"], input_file_id=image),
         await desk.client.submit(effect_id=effects["invert-video"], input_file_id=video),
     ]
-    assert [(await desk.ended(each["id"]))["status"] for each in jobs] == ["completed", "completed"]
+    assert [(await desk.ended(each.id)).status for each in jobs] == ["completed", "completed"]
 
 
 async def test_a_second_start_finds_everything_again(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_a_second_start_finds_everything_again(tmp_path: Path) -> None:
     second = make_desk(tmp_path)
     async with second.open() as (_, ready), Client(ready.url) as client:
         assert not ready.is_new
-        assert [each["slug"] for each in await client.workflows()] == [made["workflow"]["slug"]]
+        assert [each.slug for each in await client.workflows()] == [made.workflow.slug]
         assert len(await client.effects()) == 3
 
 
@@ -59,9 +59,9 @@ async def test_a_desk_that_is_closed_at_once_can_be_opened_at_once(tmp_path: Pat
             pass
     async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
         made = await client.add_graph(invert(), name="mine")
-        job = await client.submit(workflow_slug=made["workflow"]["slug"])
+        job = await client.submit(workflow_slug=made.workflow.slug)
         async with asyncio.timeout(20):
-            async for _event in client.events(job["id"]):
+            async for _event in client.events(job.id):
                 pass
 
 
@@ -69,7 +69,7 @@ async def test_the_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
     first = await desk.client.add_graph(invert(), name="mine")
     again = await desk.client.add_graph(invert(), name="mine")
     other = await desk.client.add_graph(invert(), name="other")
-    assert first["workflow"]["slug"] == again["workflow"]["slug"] != other["workflow"]["slug"]
+    assert first.workflow.slug == again.workflow.slug != other.workflow.slug
 
 
 async def test_one_process_uses_a_data_folder(desk: OpenDesk) -> None:
@@ -119,10 +119,10 @@ async def test_a_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) ->
         named = make_desk(tmp_path, comfyui_url=[sim.url])
         async with named.open() as (_, ready), Client(ready.url) as client:
             assert not ready.is_stand_in
-            assert (await client.desk())["comfyui"] == [sim.url]
+            assert (await client.desk()).comfyui == [sim.url]
             made = await client.add_graph(invert(), name="mine")
-            job = await client.submit(workflow_slug=made["workflow"]["slug"])
-            async for _ in client.events(job["id"]):
+            job = await client.submit(workflow_slug=made.workflow.slug)
+            async for _ in client.events(job.id):
                 pass
             assert sim.log.count("POST", "/prompt") == 1
 
@@ -134,22 +134,22 @@ async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_
     async with named.open() as (_, ready), Client(ready.url) as client:
         job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
         away = f"Nobody answers at {url}: is ComfyUI running there?"
-        await until_waiting(client, job["id"], away)
+        await until_waiting(client, job.id, away)
         assert await away_at(client) == [away]
-        seen = await look(client, Labels(client))
+        seen = await take_snapshot(client, Labels(client))
         assert (seen.comfyui_away, seen.waits_for) == ([away], away)
         async with Sim(port=port) as sim:
-            async for _event in client.events(job["id"]):
+            async for _event in client.events(job.id):
                 pass
-            assert (await client.job(job["id"]))["status"] == "completed"
+            assert (await client.job(job.id)).status == "completed"
             assert await away_at(client) == []
             sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
             again = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
-            async for event in client.events(again["id"]):
+            async for event in client.events(again.id):
                 if event.type == "progress":
                     break
         # it was killed with the job in it, which goes back to the queue
-        await until_waiting(client, again["id"], away)
+        await until_waiting(client, again.id, away)
 
 
 async def test_a_comfyui_whose_gpu_is_in_a_bad_state_is_not_said_to_be_away(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_a_comfyui_whose_gpu_is_in_a_bad_state_is_not_said_to_be_away(tmp_
         async with named.open() as (_, ready), Client(ready.url) as client:
             job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
             bad = "The GPU is in a bad state until ComfyUI is restarted."
-            await until_waiting(client, job["id"], f"ComfyUI at {sim.url} cannot be used: {bad}")
+            await until_waiting(client, job.id, f"ComfyUI at {sim.url} cannot be used: {bad}")
             assert await away_at(client) == [f"ComfyUI at {sim.url} cannot be used: {bad}"]
 
 
@@ -170,13 +170,13 @@ def sample(desk: Desk) -> Path:
 async def away_at(client: Client) -> list[str]:
     now = await client.now()
     assert now is not None
-    away: list[str] = now["comfyui_away"]
+    away: list[str] = now.comfyui_away
     return away
 
 
 async def until_waiting(client: Client, job_id: str, text: str) -> None:
     async with asyncio.timeout(60):
-        while (waiting := (await client.job(job_id))["waiting"]) is None or waiting["text"] != text:  # noqa: ASYNC110
+        while (waiting := (await client.job(job_id)).waiting) is None or waiting.text != text:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 
@@ -188,7 +188,7 @@ async def test_a_desk_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) 
         async with httpx.AsyncClient(base_url=ready.url) as http:
             made = await http.post("/api/admin/workflows", json={"slug": "script", "graph": graph})
             made.raise_for_status()
-        assert (await client.desk())["version"]
+        assert (await client.desk()).version
     threads = set(threading.enumerate())
     second = make_desk(tmp_path)
     second.script = {}
@@ -216,10 +216,10 @@ async def test_a_retry_with_new_seeds_renews_every_seed(desk: OpenDesk) -> None:
         "6": {"class_type": "VAEDecode", "inputs": {"samples": ["8", 0], "vae": ["1", 2]}},
     }
     made = await desk.client.add_graph(graph, name="two samplers")
-    job = await desk.client.submit(workflow_slug=made["workflow"]["slug"], input_payload={"seed": 2**64 - 2})
-    assert (await desk.ended(job["id"]))["status"] == "failed"
-    again = (await desk.client.retry("job", job["id"], new_seeds=True)).data
-    first, second = [await values_of(desk, each) for each in (job["id"], again["id"])]
+    job = await desk.client.submit(workflow_slug=made.workflow.slug, input_payload={"seed": 2**64 - 2})
+    assert (await desk.ended(job.id)).status == "failed"
+    again = (await desk.client.retry("job", job.id, new_seeds=True)).data
+    first, second = [await values_of(desk, each) for each in (job.id, again.id)]
     assert (first["seed"], first["ksampler_seed"]) == (2**64 - 2, 5)
     assert second["seed"] != first["seed"]
     assert second["ksampler_seed"] not in (5, second["seed"])
@@ -229,7 +229,7 @@ async def test_a_retry_with_new_seeds_renews_every_seed(desk: OpenDesk) -> None:
 async def values_of(desk: OpenDesk, job_id: str) -> dict[str, object]:
     about = await desk.client.about(job_id)
     assert about is not None
-    return {each["key"]: each["value"] for each in about["inputs"]}
+    return {each.key: each.value for each in about.inputs}
 
 
 async def test_what_runs_is_put_back_when_the_desk_is_closed(tmp_path: Path) -> None:
@@ -238,17 +238,17 @@ async def test_what_runs_is_put_back_when_the_desk_is_closed(tmp_path: Path) -> 
         first = make_desk(tmp_path, comfyui_url=[sim.url], finish_seconds=0)
         async with first.open() as (_, ready), Client(ready.url) as client:
             made = await client.add_graph(invert(), name="mine")
-            job = await client.submit(workflow_slug=made["workflow"]["slug"])
-            async for event in client.events(job["id"]):
+            job = await client.submit(workflow_slug=made.workflow.slug)
+            async for event in client.events(job.id):
                 if event.type == "progress":
                     break
         sim.behave()
         second = make_desk(tmp_path, comfyui_url=[sim.url])
         async with second.open() as (_, ready), Client(ready.url) as client:
-            async for _event in client.events(job["id"]):
+            async for _event in client.events(job.id):
                 pass
-            found = await client.job(job["id"])
-            assert (found["status"], found["attempts"]) == ("completed", 1)
+            found = await client.job(job.id)
+            assert (found.status, found.attempts) == ("completed", 1)
 
 
 async def test_a_model_that_is_not_installed_is_told_at_once(desk: OpenDesk) -> None:
@@ -259,10 +259,10 @@ async def test_a_model_that_is_not_installed_is_told_at_once(desk: OpenDesk) -> 
         "4": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "x"}},
     }
     made = await desk.client.add_graph(graph, name="rare")
-    job = await desk.client.submit(workflow_slug=made["workflow"]["slug"])
-    found = await desk.ended(job["id"])
-    assert (found["status"], found["attempts"]) == ("failed", 1)
-    assert "rare.safetensors" in str(found["error"])
+    job = await desk.client.submit(workflow_slug=made.workflow.slug)
+    found = await desk.ended(job.id)
+    assert (found.status, found.attempts) == ("failed", 1)
+    assert "rare.safetensors" in str(found.error)
 
 
 async def test_what_nobody_thought_of_fails_the_job_and_not_the_worker(
@@ -275,12 +275,12 @@ async def test_what_nobody_thought_of_fails_the_job_and_not_the_worker(
     with monkeypatch.context() as patch:
         # inside the worker nothing raises such an error that a test could cause from outside
         patch.setattr("comfyrelay.worker.job.collect", broken)
-        first = await desk.client.submit(workflow_slug=made["workflow"]["slug"], label="broken")
-        found = await desk.ended(first["id"])
-    assert (found["status"], found["attempts"]) == ("failed", 3)
-    assert "unexpectedly (ValueError)" in str(found["error"])
-    second = await desk.client.submit(workflow_slug=made["workflow"]["slug"])
-    assert (await desk.ended(second["id"]))["status"] == "completed"
+        first = await desk.client.submit(workflow_slug=made.workflow.slug, label="broken")
+        found = await desk.ended(first.id)
+    assert (found.status, found.attempts) == ("failed", 3)
+    assert "unexpectedly (ValueError)" in str(found.error)
+    second = await desk.client.submit(workflow_slug=made.workflow.slug)
+    assert (await desk.ended(second.id)).status == "completed"
 
 
 # where the data may be

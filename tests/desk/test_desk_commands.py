@@ -52,9 +52,9 @@ async def start(url: str, *words: str, **more: str) -> asyncio.subprocess.Proces
 async def test_show_has_what_people_change_most_and_what_was_changed(desk: OpenDesk) -> None:
     made = await desk.client.add_graph(PROMPT_GRAPH, name="portrait")
     payload = {"prompt": "a hill", "ksampler_steps": 7}
-    job = await desk.client.submit(workflow_slug=made["workflow"]["slug"], input_payload=payload)
-    await desk.ended(job["id"])
-    code, out, _ = await command(desk.ready.url, "show", job["id"][-8:])
+    job = await desk.client.submit(workflow_slug=made.workflow.slug, input_payload=payload)
+    await desk.ended(job.id)
+    code, out, _ = await command(desk.ready.url, "show", job.id[-8:])
     assert code == 0
     words = [line.split() for line in out.splitlines()]
     assert ["prompt", "a", "hill"] in words
@@ -62,7 +62,7 @@ async def test_show_has_what_people_change_most_and_what_was_changed(desk: OpenD
     assert ["ksampler_steps", "7"] in words
     assert "ksampler_cfg" not in out
     assert "more as the workflow has them: --all" in out
-    code, out, _ = await command(desk.ready.url, "show", job["id"], "--all")
+    code, out, _ = await command(desk.ready.url, "show", job.id, "--all")
     assert ["ksampler_cfg", "7.0"] in [line.split() for line in out.splitlines()]
     assert "--all" not in out
 
@@ -88,9 +88,9 @@ async def test_run_prints_the_command_of_a_script_before_it_is_run(tmp_path: Pat
         assert code == 0
         [line] = [each for each in err.splitlines() if each.startswith("$ ")]
         [job] = [each async for each in desk.client.jobs()]
-        about = await desk.client.about(job["id"])
+        about = await desk.client.about(job.id)
         assert about is not None
-        assert shlex.split(line[2:]) == (about["attempts"][0]["about"] or {})["argv"]
+        assert shlex.split(line[2:]) == (about.attempts[0].about or {})["argv"]
         assert len(out.splitlines()) == 2
         # what cannot be run is not submitted
         code, _, err = await command(desk.ready.url, "run", "script", "--set", "input_subdir=../up")
@@ -161,8 +161,8 @@ async def test_a_batch_has_its_second_file_in_every_item(desk: OpenDesk, tmp_pat
     assert (code, err) == (0, "")
     made = []
     for job in [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]:
-        await desk.ended(job["id"])
-        saved = await desk.client.download_outputs(job["id"], tmp_path / job["id"])
+        await desk.ended(job.id)
+        saved = await desk.client.download_outputs(job.id, tmp_path / job.id)
         made.append(sorted(map(colour_of, saved)))
     assert sorted(made) == [["blue", "blue"], ["blue", "red"]]
 
@@ -197,7 +197,7 @@ async def test_what_is_wrong_with_a_file_is_said_with_the_name_that_was_typed(de
 
 async def test_a_name_that_two_workflows_have_is_refused_with_their_slugs(desk: OpenDesk, tmp_path: Path) -> None:
     other = {**THREE, "2": {**THREE["2"], "inputs": {"images": ["1", 0], "filename_prefix": "hello"}}}
-    older, newer = [(await desk.client.add_graph(each, name="three"))["workflow"]["slug"] for each in (THREE, other)]
+    older, newer = [(await desk.client.add_graph(each, name="three")).workflow.slug for each in (THREE, other)]
     code, out, err = await command(desk.ready.url, "run", "three")
     assert (code, out) == (2, "")
     assert f"2 workflows are called 'three'. Name the one you mean, newest first: {newer}, {older}." in err
@@ -236,7 +236,7 @@ async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(tm
             _, err = await running.communicate()
         [job] = [each async for each in client.jobs()]
         assert running.returncode == 2
-        assert f"Job {job['id']} completed, but what it made was not saved" in err.decode()
+        assert f"Job {job.id} completed, but what it made was not saved" in err.decode()
         assert f"It is kept at {made.output_folder}" in err.decode()
 
 
@@ -247,10 +247,10 @@ async def test_a_first_seed_is_counted_from_without_another_word(desk: OpenDesk,
     assert code == 0
     jobs = [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]
     seeds = []
-    for each in sorted(jobs, key=lambda job: job["item_no"]):
-        about = await desk.client.about(each["id"])
+    for each in sorted(jobs, key=lambda job: job.item_no):
+        about = await desk.client.about(each.id)
         assert about is not None
-        seeds += [value["value"] for value in about["inputs"] if value["key"] == "seed"]
+        seeds += [value.value for value in about.inputs if value.key == "seed"]
     assert seeds == [2**64 - 1, 0]
 
 

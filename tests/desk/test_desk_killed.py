@@ -51,8 +51,8 @@ class DeskProcess:
         async with asyncio.timeout(120):
             while True:
                 batch = await self.client.batch(batch_id)
-                if batch["done"] == batch["total"]:
-                    return {name: count for name, count in batch["counts"].items() if count}
+                if batch.done == batch.total:
+                    return {name: count for name, count in batch.counts.items() if count}
                 await asyncio.sleep(0.1)
 
     async def until_in_step(self, batch_id: str, *, of: int) -> None:
@@ -87,8 +87,8 @@ async def thirty(desk: DeskProcess) -> str:
     made = await desk.client.add_graph(invert(), name="mine")
     # each another one, or ComfyUI would have the most of it in its cache
     items = [{"input_payload": {"empty_image_color": number}, "label": f"item {number}"} for number in range(ITEMS)]
-    batch = await desk.client.submit_batch(items, workflow_slug=made["workflow"]["slug"], label="thirty")
-    return str(batch["id"])
+    batch = await desk.client.submit_batch(items, workflow_slug=made.workflow.slug, label="thirty")
+    return str(batch.id)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is a thing of POSIX")
@@ -120,23 +120,23 @@ async def test_what_ran_when_it_was_killed_is_failed_and_one_retry_finishes_it(t
         slow = sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
         async with desk_process(tmp_path, sim) as desk:
             made = await desk.client.add_graph(invert(), name="mine")
-            job = await desk.client.submit(workflow_slug=made["workflow"]["slug"])
-            async for event in desk.client.events(job["id"]):
+            job = await desk.client.submit(workflow_slug=made.workflow.slug)
+            async for event in desk.client.events(job.id):
                 if event.type == "progress":
                     break
             await desk.service.kill()
             slow.end()
             slow = sim.misbehave(Slow(class_type="ImageInvert", seconds=0.05))
             await desk.start()
-            async for _ in desk.client.events(job["id"]):
+            async for _ in desk.client.events(job.id):
                 pass
-            found = await desk.client.job(job["id"])
-            assert found["status"] == "failed"
-            assert "killed" in (found["error"] or "")
-            again = (await desk.client.retry("job", job["id"])).data
-            async for _ in desk.client.events(again["id"]):
+            found = await desk.client.job(job.id)
+            assert found.status == "failed"
+            assert "killed" in (found.error or "")
+            again = (await desk.client.retry("job", job.id)).data
+            async for _ in desk.client.events(again.id):
                 pass
-            assert (await desk.client.job(again["id"]))["status"] == "completed"
+            assert (await desk.client.job(again.id)).status == "completed"
             await desk.agrees()
 
 
@@ -145,17 +145,17 @@ async def test_a_run_from_before_the_kill_does_not_go_on_beside_the_new_one(tmp_
         sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
         async with desk_process(tmp_path, sim, interrupted_jobs="requeue") as desk:
             made = await desk.client.add_graph(invert(), name="mine")
-            job = await desk.client.submit(workflow_slug=made["workflow"]["slug"])
-            async for event in desk.client.events(job["id"]):
+            job = await desk.client.submit(workflow_slug=made.workflow.slug)
+            async for event in desk.client.events(job.id):
                 if event.type == "progress":
                     break
             await desk.service.kill()
             await desk.start()
             # it could not end while the first run, of ten minutes, holds the server
             async with asyncio.timeout(60):
-                async for _ in desk.client.events(job["id"]):
+                async for _ in desk.client.events(job.id):
                     pass
-            assert (await desk.client.job(job["id"]))["status"] == "completed"
+            assert (await desk.client.job(job.id)).status == "completed"
 
 
 async def test_pauses_and_order_survive(tmp_path: Path) -> None:
@@ -163,19 +163,20 @@ async def test_pauses_and_order_survive(tmp_path: Path) -> None:
         slow = sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
         async with desk_process(tmp_path, sim, interrupted_jobs="requeue", prefetch="0") as desk:
             made = await desk.client.add_graph(invert(), name="mine")
-            slug = made["workflow"]["slug"]
+            slug = made.workflow.slug
             first, second, third, held = [await desk.client.submit(workflow_slug=slug, label=str(n)) for n in range(4)]
-            await desk.client.move("job", third["id"], "top")
-            await desk.client.pause("job", held["id"])
+            await desk.client.move("job", third.id, "top")
+            await desk.client.pause("job", held.id)
             await desk.service.kill()
             slow.end()
             await desk.start()
             for each in (first, second, third):
-                async for _ in desk.client.events(each["id"]):
+                async for _ in desk.client.events(each.id):
                     pass
-            ended = {
-                n: (await desk.client.job(each["id"]))["completed_at"] for n, each in enumerate((first, second, third))
-            }
-            assert (ended[0] or "") < (ended[1] or "")
-            assert (ended[2] or "") < (ended[1] or "")
-            assert (await desk.client.job(held["id"]))["status"] == "paused"
+            ended = [(await desk.client.job(each.id)).completed_at for each in (first, second, third)]
+            assert ended[0] is not None
+            assert ended[1] is not None
+            assert ended[2] is not None
+            assert ended[0] < ended[1]
+            assert ended[2] < ended[1]
+            assert (await desk.client.job(held.id)).status == "paused"

@@ -65,8 +65,8 @@ async def killed_while_the_script_waits(desk: DeskProcess, sim: Sim, *, is_known
     payload = {"positive": "a cat in the rain", "input_subdir": "examples"}
     job = await desk.client.submit(workflow_slug="script", input_payload=payload)
     async with asyncio.timeout(60):
-        async for each in desk.client.logs(job["id"], is_followed=True):
-            if each["line"].startswith("queued "):
+        async for each in desk.client.logs(job.id, is_followed=True):
+            if each.line.startswith("queued "):
                 break
         [prompt_id] = await prompts_in(sim)
         while is_known and prompt_id not in held_by(desk).read_text():  # noqa: ASYNC110
@@ -76,7 +76,7 @@ async def killed_while_the_script_waits(desk: DeskProcess, sim: Sim, *, is_known
         # as if it had been killed at once: the desk looks every half second for what a script has sent
         held = json.loads(held_by(desk).read_text())
         held_by(desk).write_text(json.dumps(held | {"runs": held["runs"][:1]}))
-    return job["id"], prompt_id
+    return job.id, prompt_id
 
 
 def held_by(desk: DeskProcess) -> Path:
@@ -88,7 +88,7 @@ async def ended(desk: DeskProcess, job_id: str) -> str:
     async with asyncio.timeout(60):
         async for _event in desk.client.events(job_id):
             pass
-    return str((await desk.client.job(job_id))["status"])
+    return str((await desk.client.job(job_id)).status)
 
 
 async def test_the_script_and_its_children_die_with_the_desk(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_the_prompt_that_it_left_in_comfyui_does_not_run_beside_the_next(
             if then == "fail":
                 assert await ended(desk, job_id) == "failed"
                 assert left not in await prompts_in(sim)
-                job_id = (await desk.client.retry("job", job_id)).data["id"]
+                job_id = (await desk.client.retry("job", job_id)).data.id
             assert await ended(desk, job_id) == "completed"
             await desk.agrees()
 
@@ -127,12 +127,12 @@ async def test_a_script_job_that_was_only_fetched_does_not_count_as_run(tmp_path
             # the same words, so a prompt that the first has left could be the second's
             payload = {"positive": "a cat in the rain", "input_subdir": "examples"}
             first, second = [
-                (await desk.client.submit(workflow_slug="script", input_payload=payload))["id"] for _ in range(2)
+                (await desk.client.submit(workflow_slug="script", input_payload=payload)).id for _ in range(2)
             ]
             folder = desk.folder / "data" / "worker" / "desk" / "held"
             async with asyncio.timeout(60):
                 async for each in desk.client.logs(first, is_followed=True):
-                    if each["line"].startswith("queued "):
+                    if each.line.startswith("queued "):
                         break
                 while len(list(folder.glob("*.json"))) < 2:  # noqa: ASYNC110  (files tell nobody)
                     await asyncio.sleep(0.05)

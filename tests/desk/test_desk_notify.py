@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.client import Client
+from comfyrelay.client import Batch, Client
+from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.server.main import listen
 from comfyrelay.sim import Sim, Slow
@@ -37,21 +38,21 @@ async def opened(folder: Path, **settings: Any) -> AsyncIterator[OpenDesk]:
         yield OpenDesk(client=client, ready=ready, desk=made)
 
 
-async def add(desk: OpenDesk, *, tries: int = 1, **wish: Any) -> dict[str, Any]:
+async def add(desk: OpenDesk, *, tries: int = 1, **wish: Any) -> Batch:
     """A batch of the sample picture."""
     body = {"effect_slug": "invert-image", "input_subdir": "examples", "tries": tries, "label": "cats", **wish}
-    return dict(await desk.client.add_batch(body))
+    return await desk.client.add_batch(body)
 
 
-async def ended(desk: OpenDesk, batch: dict[str, Any]) -> None:
-    for each in [job async for job in desk.client.jobs(batch_id=batch["id"])]:
-        await desk.ended(each["id"])
+async def ended(desk: OpenDesk, batch: Batch) -> None:
+    for each in [job async for job in desk.client.jobs(batch_id=batch.id)]:
+        await desk.ended(each.id)
 
 
 async def submit_broken(desk: OpenDesk) -> None:
     made = await desk.client.add_graph(BROKEN, name="broken")
-    job = await desk.client.submit(workflow_slug=made["workflow"]["slug"], label="dog")
-    assert (await desk.ended(job["id"]))["status"] == "failed"
+    job = await desk.client.submit(workflow_slug=made.workflow.slug, label="dog")
+    assert (await desk.ended(job.id)).status == "failed"
 
 
 async def test_failures_and_the_empty_queue_are_told_unless_something_else_was_chosen(tmp_path: Path) -> None:
@@ -92,8 +93,8 @@ async def test_a_batch_is_told_of_after_a_restart_and_so_is_its_repetition(tmp_p
         async with opened(tmp_path, comfyui_url=[sim.url]) as desk:
             await ended(desk, batch)
             await receiver.wait_for(1)
-            again = await desk.client.again(batch["id"], new_seeds=False)
-            await ended(desk, dict(again.data))
+            again = await desk.client.rerun(batch.id, new_seeds=False)
+            await ended(desk, again.data)
         assert titles(receiver) == ["cats is done", "cats is done"]
 
 
@@ -101,11 +102,11 @@ async def test_a_batch_that_was_canceled_is_no_news_to_who_canceled_it(tmp_path:
     async with receiving() as receiver:
         async with opened(tmp_path, notify_urls=[hook(receiver)], notify_on=["completed", "failed"]) as desk:
             batch = await add(desk, tries=50)
-            await desk.client.pause("batch", batch["id"], now=True)
-            await desk.client.cancel("batch", batch["id"])
+            await desk.client.pause("batch", batch.id, now=True)
+            await desk.client.cancel("batch", batch.id)
             await ended(desk, batch)
-            counts = (await desk.client.batch(batch["id"]))["counts"]
-        assert titles(receiver) == (["cats is done"] if counts["completed"] else [])
+            counts = (await desk.client.batch(batch.id)).counts
+        assert titles(receiver) == (["cats is done"] if counts[JobStatus.COMPLETED] else [])
 
 
 async def test_a_service_that_does_not_answer_holds_up_no_job(tmp_path: Path) -> None:
@@ -123,14 +124,13 @@ async def test_what_could_not_be_sent_is_said_without_its_secrets(tmp_path: Path
         async with opened(tmp_path, notify_urls=[hook(receiver).replace("://", "://ada:s3cr3t@")]) as desk:
             await ended(desk, await add(desk))
             await receiver.wait_for(1)
-            told: dict[str, Any] = {"not_sent": []}
-            while not told["not_sent"]:
-                told = (await desk.client.desk())["notifications"]
-        assert told["on"] == ["failed", "empty"]
-        [failure] = told["not_sent"]
-        assert failure["url"].startswith("json://127.0.0.1:")
-        assert "500" in failure["why"]
-        assert "s3cr3t" not in json.dumps(told)
+            while not (shown := (await desk.client.desk()).notifications).not_sent:
+                pass
+        assert shown.on == ["failed", "empty"]
+        [failure] = shown.not_sent
+        assert failure.url.startswith("json://127.0.0.1:")
+        assert "500" in failure.why
+        assert "s3cr3t" not in shown.model_dump_json()
         assert "s3cr3t" not in repr(desk.desk)
 
 

@@ -56,21 +56,21 @@ def test_what_cannot_take_the_value_is_not_meant(prop: Property) -> None:
 
 async def test_a_new_desk_has_three_presets_and_a_second_start_leaves_them_alone(tmp_path: Path) -> None:
     async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
-        assert [each["name"] for each in await client.presets()] == ["look-dev", "medium", "production"]
-        await client.remove_preset((await client.preset("medium"))["id"])
+        assert [each.name for each in await client.presets()] == ["look-dev", "medium", "production"]
+        await client.remove_preset((await client.preset("medium")).id)
     async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
-        assert [each["name"] for each in await client.presets()] == ["look-dev", "production"]
+        assert [each.name for each in await client.presets()] == ["look-dev", "production"]
 
 
 async def test_a_batch_takes_what_its_workflow_has_and_says_what_was_ignored(desk: OpenDesk) -> None:
     wish = {"effect_slug": "image-to-clip", "input_subdir": "examples", "preset": "look-dev"}
-    added = await desk.client.add_batch_told(wish)
+    added = await desk.client.add_batch_with_message(wish)
     assert added.message == "Submitted. Not used by this workflow: steps, length, megapixels, profile."
-    [job] = [each async for each in desk.client.jobs(batch_id=added.data["id"])]
-    assert (await desk.ended(job["id"]))["status"] == "completed"
-    about = await desk.client.about(job["id"])
+    [job] = [each async for each in desk.client.jobs(batch_id=added.data.id)]
+    assert (await desk.ended(job.id)).status == "completed"
+    about = await desk.client.about(job.id)
     assert about is not None
-    assert {each["key"]: each["value"] for each in about["inputs"]}["frames"] == 33
+    assert {each.key: each.value for each in about.inputs}["frames"] == 33
 
 
 def test_run_takes_a_preset_and_a_value_of_its_own_beats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from comfyrelay.client import Client
+from comfyrelay.client import AboutJob, Client
 from comfyrelay.desk.scripts.config import load_script_table
 from comfyrelay.desk.settings import load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError
@@ -76,23 +76,23 @@ async def open_desk(
 
 async def submit(desk: OpenDesk, **values: Any) -> str:
     payload = {"positive": "a cat", "input_subdir": "cats", **values}
-    return str((await desk.client.submit(workflow_slug="script", input_payload=payload))["id"])
+    return str((await desk.client.submit(workflow_slug="script", input_payload=payload)).id)
 
 
-async def about(desk: OpenDesk, job_id: str) -> Mapping[str, Any]:
+async def about(desk: OpenDesk, job_id: str) -> AboutJob:
     found = await desk.client.about(job_id)
     assert found is not None
     return found
 
 
 async def log_of(desk: OpenDesk, job_id: str) -> list[str]:
-    return [each["line"] async for each in desk.client.logs(job_id)]
+    return [each.line async for each in desk.client.logs(job_id)]
 
 
 async def until_said(desk: OpenDesk, job_id: str, line: str) -> None:
     async with asyncio.timeout(30):
         async for each in desk.client.logs(job_id, is_followed=True):
-            if each["line"] == line:
+            if each.line == line:
                 return
 
 
@@ -105,22 +105,22 @@ async def test_a_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path:
         prompt = 'a "cat", it\'s 50% 🐈\n../../etc/passwd /etc/x.png'
         job_id = await submit(desk, positive=prompt, negative="dogs", tries=3, randomize_seed=True)
         found = await desk.ended(job_id)
-        assert (found["status"], found["error"]) == ("completed", None)
+        assert (found.status, found.error) == ("completed", None)
         saved = await desk.client.download_outputs(job_id, tmp_path)
         assert [each.read_bytes() for each in saved] == [png("#112233")] * 2
         told = await about(desk, job_id)
-        kept = told["output_metadata"]
+        kept = told.output_metadata or {}
         work = desk.ready.data_dir / "script"
         assert kept["argv"][1:] == [
             *(str(tmp_path / "mine.py"), "--wait", "--profile", "look-dev"),
             *("--template-api", str(tmp_path / "templates" / "wan.json"), "--input-subdir", "cats"),
             *("--positive", prompt, "--negative", "dogs", "--tries", "3", "--randomize-seed"),
         ]
-        assert [each["path"] for each in told["files"]] == [str(work / "made 1.png"), str(work / "made 2.png")]
+        assert [each.path for each in told.files] == [str(work / "made 1.png"), str(work / "made 2.png")]
         assert (kept["exit_code"], kept["outputs"]) == (0, [str(work / "made 1.png"), str(work / "made 2.png")])
-        [attempt] = told["attempts"]
-        assert attempt["seed"] == 41
-        assert all(attempt["about"][key] == kept[key] for key in ("argv", "exit_code", "outputs", "seed", "log"))
+        [attempt] = told.attempts
+        assert attempt.seed == 41
+        assert all((attempt.about or {})[key] == kept[key] for key in ("argv", "exit_code", "outputs", "seed", "log"))
         lines = await log_of(desk, job_id)
         assert [each for each in lines if each.startswith("$ ")]
         assert f"saved: {work / 'made 2.png'}" in lines
@@ -139,16 +139,16 @@ async def test_progress_is_told_while_the_script_runs(tmp_path: Path) -> None:
                     assert (event.data["value"], event.data["step"], event.data["steps"]) == (0.125, 1.0, 4.0)
                     break
         await desk.client.cancel("job", job_id)
-        assert (await desk.ended(job_id))["status"] == "canceled"
+        assert (await desk.ended(job_id)).status == "canceled"
 
 
 async def test_the_shipped_script_runs_against_the_comfyui_of_the_desk(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as desk:
         job_id = await submit(desk, profile="production", extra_args="--seed 7")
         found = await desk.ended(job_id)
-        assert (found["status"], found["error"]) == ("completed", None)
+        assert (found.status, found.error) == ("completed", None)
         told = await about(desk, job_id)
-        assert [each["seed"] for each in told["attempts"]] == [7]
+        assert [each.seed for each in told.attempts] == [7]
         assert await desk.client.download_outputs(job_id, tmp_path)
 
 
@@ -157,20 +157,20 @@ async def test_a_script_that_fails_is_told_in_a_sentence_and_not_run_again(tmp_p
     async with open_desk(tmp_path, source) as desk:
         job_id = await submit(desk)
         found = await desk.ended(job_id)
-        assert (found["status"], found["attempts"]) == ("failed", 1)
-        assert found["error"] == "The script ended with exit code 1: the template has no prompt"
-        detail = json.loads((await about(desk, job_id))["error_detail"])
+        assert (found.status, found.attempts) == ("failed", 1)
+        assert found.error == "The script ended with exit code 1: the template has no prompt"
+        detail = json.loads((await about(desk, job_id)).error_detail or "")
         raw = json.loads(detail["raw"])
         assert (raw["exit_code"], raw["seed"], raw["argv"][1]) == (1, 9, str(tmp_path / "mine.py"))
-        [attempt] = (await about(desk, job_id))["attempts"]
-        assert (attempt["seed"], attempt["about"]) == (9, raw)
+        [attempt] = (await about(desk, job_id)).attempts
+        assert (attempt.seed, attempt.about) == (9, raw)
 
 
 async def test_a_script_that_saves_nothing_says_what_is_missing(tmp_path: Path) -> None:
     async with open_desk(tmp_path, "print('done')") as desk:
         found = await desk.ended(await submit(desk))
-        assert found["status"] == "failed"
-        assert "names no file that it saved" in str(found["error"])
+        assert found.status == "failed"
+        assert "names no file that it saved" in str(found.error)
 
 
 async def test_a_script_that_does_not_say_what_it_saves_is_looked_after_in_its_output_folder(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ async def test_a_script_that_does_not_say_what_it_saves_is_looked_after_in_its_o
     source = f"import pathlib\npathlib.Path({str(made)!r}, 'new.png').write_bytes(PICTURE)"
     async with open_desk(tmp_path, source, output_folder=str(made)) as desk:
         job_id = await submit(desk)
-        assert (await desk.ended(job_id))["status"] == "completed"
-        assert (await about(desk, job_id))["output_metadata"]["outputs"] == [str(made / "new.png")]
+        assert (await desk.ended(job_id)).status == "completed"
+        assert ((await about(desk, job_id)).output_metadata or {})["outputs"] == [str(made / "new.png")]
 
 
 @pytest.mark.parametrize("how", ["cancel", "pause", "close"])
@@ -195,7 +195,7 @@ async def test_stopping_a_job_ends_the_script_and_all_its_processes(how: str, tm
         assert all(map(is_alive, running))
         if how == "cancel":
             await desk.client.cancel("job", job_id)
-            assert (await desk.ended(job_id))["status"] == "canceled"
+            assert (await desk.ended(job_id)).status == "canceled"
         elif how == "pause":
             await desk.client.pause("job", job_id, now=True)
         if how != "close":
@@ -218,17 +218,18 @@ async def test_a_stopped_script_keeps_its_exact_command_exit_code_and_seed_in_it
             async for event in desk.client.events(job_id):
                 if event.type in ("job:canceled", "job:paused"):
                     break
-        [attempt] = (await about(desk, job_id))["attempts"]
-        assert attempt["outcome"] == ("canceled" if how == "cancel" else "requeued")
-        assert attempt["about"]["argv"][1:] == [
+        [attempt] = (await about(desk, job_id)).attempts
+        assert attempt.outcome == ("canceled" if how == "cancel" else "requeued")
+        kept = attempt.about or {}
+        assert kept["argv"][1:] == [
             *(str(tmp_path / "mine.py"), "--wait", "--profile", "look-dev"),
             *("--template-api", str(tmp_path / "templates" / "wan.json"), "--input-subdir", "cats"),
             *("--positive", 'it\'s "so"\n🐈', "--tries", "2"),
         ]
         # ended by SIGTERM
-        assert attempt["about"]["exit_code"] == 128 + 15
-        assert attempt["seed"] == attempt["about"]["seed"] == 2**64 - 1
-        assert "waiting" in Path(attempt["about"]["log"]).read_text("utf-8").splitlines()
+        assert kept["exit_code"] == 128 + 15
+        assert attempt.seed == kept["seed"] == 2**64 - 1
+        assert "waiting" in Path(kept["log"]).read_text("utf-8").splitlines()
 
 
 async def test_what_an_unchanged_script_left_in_comfyui_is_interrupted_and_nothing_else(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ async def test_what_an_unchanged_script_left_in_comfyui_is_interrupted_and_nothi
             from_editor = await _queue(http, {"prompt": invert(), "extra_data": {"extra_pnginfo": {"workflow": {}}}})
             assert len(await _prompts(http)) == 3
             await desk.client.cancel("job", job_id)
-            assert (await desk.ended(job_id))["status"] == "canceled"
+            assert (await desk.ended(job_id)).status == "canceled"
             async with asyncio.timeout(30):
                 while len(await _prompts(http)) > 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -264,7 +265,7 @@ async def test_a_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) 
         script = await submit(desk)
         await until_said(desk, script, "waiting")
         made = await desk.client.add_graph(invert(), name="mine")
-        graph = (await desk.client.submit(workflow_slug=made["workflow"]["slug"]))["id"]
+        graph = (await desk.client.submit(workflow_slug=made.workflow.slug)).id
         # it is leased, to have its inputs fetched, and waits for the GPU
         async with asyncio.timeout(30):
             async for event in desk.client.events(graph):
@@ -272,7 +273,7 @@ async def test_a_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) 
                     break
         assert [each for each in await log_of(desk, graph) if each.startswith("Running on")] == []
         await desk.client.cancel("job", script)
-        assert (await desk.ended(graph))["status"] == "completed"
+        assert (await desk.ended(graph)).status == "completed"
 
 
 @pytest.mark.parametrize(
@@ -313,23 +314,23 @@ async def test_prompts_and_presets_make_a_batch_of_scripts(tmp_path: Path) -> No
         batch = await desk.client.add_batch(
             {"workflow_slug": "script", "input_subdir": "cats", "prompts": ["one", "two"], "preset": "best"}
         )
-        assert batch["total"] == 2
-        jobs = [each async for each in desk.client.jobs(batch_id=batch["id"])]
-        for each in sorted(jobs, key=lambda job: job["item_no"]):
-            assert (await desk.ended(each["id"]))["status"] == "completed"
-            argv = (await about(desk, each["id"]))["output_metadata"]["argv"]
+        assert batch.total == 2
+        jobs = [each async for each in desk.client.jobs(batch_id=batch.id)]
+        for each in sorted(jobs, key=lambda job: job.item_no):
+            assert (await desk.ended(each.id)).status == "completed"
+            argv = ((await about(desk, each.id)).output_metadata or {})["argv"]
             assert [argv[argv.index(name) + 1] for name in ("--profile", "--input-subdir")] == ["production", "cats"]
-            assert argv[argv.index("--positive") + 1] == ("one", "two")[each["item_no"]]
+            assert argv[argv.index("--positive") + 1] == ("one", "two")[each.item_no]
 
 
 async def test_a_failed_script_is_retried_with_one_call(tmp_path: Path) -> None:
     source = "import pathlib, sys\nif not pathlib.Path('fine').exists(): sys.exit(3)\n" + textwrap.dedent(SAVES)
     async with open_desk(tmp_path, source) as desk:
         job_id = await submit(desk)
-        assert (await desk.ended(job_id))["status"] == "failed"
+        assert (await desk.ended(job_id)).status == "failed"
         (desk.ready.data_dir / "script" / "fine").touch()
         again = (await desk.client.retry("job", job_id)).data
-        assert (await desk.ended(again["id"]))["status"] == "completed"
+        assert (await desk.ended(again.id)).status == "completed"
 
 
 async def test_the_configuration_and_the_command_can_be_seen_before_anything_runs(tmp_path: Path) -> None:
@@ -354,8 +355,8 @@ async def test_the_configuration_and_the_command_can_be_seen_before_anything_run
 
 async def test_a_script_that_is_no_longer_configured_is_switched_off_and_comes_back(tmp_path: Path) -> None:
     async with open_desk(tmp_path, SAVES) as desk:
-        assert [each["slug"] for each in await desk.client.workflows()] == ["script"]
-        assert (await desk.ended(await submit(desk)))["status"] == "completed"
+        assert [each.slug for each in await desk.client.workflows()] == ["script"]
+        assert (await desk.ended(await submit(desk))).status == "completed"
     plain = make_desk(tmp_path / "desk")
     async with plain.open() as (_worker, ready), Client(ready.url) as client, httpx.AsyncClient() as http:
         with pytest.raises(ComfyRelayError, match="switched off"):
@@ -363,10 +364,10 @@ async def test_a_script_that_is_no_longer_configured_is_switched_off_and_comes_b
         assert (await http.get(f"{ready.url}/api/desk/script")).status_code == 404
         desk = OpenDesk(client=client, ready=ready, desk=plain)
         made = await client.add_graph(invert(), name="mine")
-        await desk.ended((await client.submit(workflow_slug=made["workflow"]["slug"]))["id"])
+        await desk.ended((await client.submit(workflow_slug=made.workflow.slug)).id)
     (tmp_path / "templates" / "another.json").write_text(json.dumps(NOISE))
     async with open_desk(tmp_path, SAVES) as desk:
-        assert (await desk.ended(await submit(desk, template="another.json")))["status"] == "completed"
+        assert (await desk.ended(await submit(desk, template="another.json"))).status == "completed"
 
 
 # where the settings come from
@@ -415,6 +416,6 @@ async def test_an_empty_table_is_enough_to_try_the_shipped_script(tmp_path: Path
         desk = OpenDesk(client=client, ready=ready, desk=made)
         job_id = await submit(desk, input_subdir="examples")
         found = await desk.ended(job_id)
-        assert (found["status"], found["error"]) == ("completed", None)
+        assert (found.status, found.error) == ("completed", None)
         [saved] = await client.download_outputs(job_id, tmp_path)
         assert saved.suffix == ".mp4"

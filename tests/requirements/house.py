@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 from playwright.async_api import Locator
 
-from comfyrelay.client import Client
-from comfyrelay.client.bodies import ENDED
+from comfyrelay.client import AboutJob, Client
 from comfyrelay.sim import Sim, Slow, Stuck
 from tests.api.studio import png
 from tests.comfy.graphs import invert
@@ -57,33 +56,33 @@ class House(OpenDesk):
         """A job that runs the script, with a seed of its own: ComfyUI runs nothing twice."""
         seed = f"--seed {next(self.numbers)}"
         payload = {"positive": "a cat", "input_subdir": "cats", "extra_args": seed, **values}
-        return str((await self.client.submit(workflow_slug="script", input_payload=payload))["id"])
+        return str((await self.client.submit(workflow_slug="script", input_payload=payload)).id)
 
     async def graph(self, label: str = "a graph", **more: Any) -> str:
         """A job that runs a graph with `ImageInvert`, on a colour of its own."""
-        return str((await self.client.submit(**await self.a_graph(), label=label, **more))["id"])
+        return str((await self.client.submit(**await self.a_graph(), label=label, **more)).id)
 
     async def graphs(self, count: int, **more: Any) -> tuple[str, list[str]]:
         """A batch of such jobs; its id, and those of its items in their order."""
         made = [await self.a_graph() for _ in range(count)]
         items = [{"input_payload": each["input_payload"]} for each in made]
         batch = await self.client.submit_batch(items, workflow_slug=made[0]["workflow_slug"], **more)
-        return batch["id"], await self.items(batch["id"])
+        return batch.id, await self.items(batch.id)
 
     async def a_graph(self) -> dict[str, Any]:
         made = await self.client.add_graph(invert(), name="mine")
-        [colour] = [key for key, places in made["positions"].items() if places == ["1.color"]]
-        return {"workflow_slug": made["workflow"]["slug"], "input_payload": {colour: next(self.numbers)}}
+        [colour] = [key for key, places in made.positions.items() if places == ["1.color"]]
+        return {"workflow_slug": made.workflow.slug, "input_payload": {colour: next(self.numbers)}}
 
     # looking
 
     async def items(self, batch_id: str) -> list[str]:
         """The jobs of a batch, in their order."""
         found = [each async for each in self.client.jobs(batch_id=batch_id)]
-        return [each["id"] for each in sorted(found, key=lambda job: job["item_no"])]
+        return [each.id for each in sorted(found, key=lambda job: job.item_no)]
 
     async def status(self, job_id: str) -> str:
-        return str((await self.client.job(job_id))["status"])
+        return str((await self.client.job(job_id)).status)
 
     async def until_running(self, job_id: str) -> None:
         """Until it has told of its progress: until then it may only have been fetched."""
@@ -117,22 +116,22 @@ class House(OpenDesk):
     async def until_said(self, job_id: str, words: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for each in self.client.logs(job_id, is_followed=True):
-                if words in each["line"]:
+                if words in each.line:
                     return
         raise AssertionError(f"It ended without saying {words!r}.")
 
     async def log(self, job_id: str) -> list[str]:
-        return [each["line"] async for each in self.client.logs(job_id)]
+        return [each.line async for each in self.client.logs(job_id)]
 
-    async def about(self, job_id: str) -> Mapping[str, Any]:
+    async def about(self, job_id: str) -> AboutJob:
         found = await self.client.about(job_id)
         assert found is not None
         return found
 
     async def kept(self, job_id: str) -> Mapping[str, Any]:
         """What is kept of a script's last run: `argv`, `exit_code`, `outputs`, `seed` and `log`."""
-        [*_, attempt] = (await self.about(job_id))["attempts"]
-        return dict(attempt["about"])
+        [*_, attempt] = (await self.about(job_id)).attempts
+        return attempt.about or {}
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Other processes cannot tell us, so they are looked at."""
@@ -146,8 +145,8 @@ class House(OpenDesk):
         await self._all("cancel")
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for each in self.client.jobs():
-                if each["status"] not in ENDED:
-                    await self.ended(each["id"])
+                if not each.has_ended:
+                    await self.ended(each.id)
         await self._all("delete")
 
     async def _all(self, action: str) -> None:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_the_command_is_made_in_the_order_of_the_contract(desk: House) -> None:
     """Program, script, wait, profile, template, folder, prompt; then what is optional; further options come last."""
     job_id = await desk.script(negative="dogs", tries=2, randomize_seed=True, profile="medium", extra_args="--seed 5")
-    assert (await desk.ended(job_id))["status"] == "completed"
+    assert (await desk.ended(job_id)).status == "completed"
     assert (await desk.kept(job_id))["argv"] == [
         *(sys.executable, str(SCRIPT), "--wait", "--profile", "medium"),
         *("--template-api", str(desk.comfyui.parent / "templates" / "clip.json"), "--input-subdir", "cats"),
@@ -68,7 +68,7 @@ async def test_an_existing_script_is_run_as_it_is(desk: House) -> None:
     source = SCRIPT.read_bytes()
     assert b"comfyrelay" not in source.lower().replace(b"knows nothing of comfyrelay", b"")
     job_id = await desk.script()
-    assert (await desk.ended(job_id))["status"] == "completed"
+    assert (await desk.ended(job_id)).status == "completed"
     assert SCRIPT.read_bytes() == source
     argv = (await desk.kept(job_id))["argv"]
     assert argv[:2] == [sys.executable, str(SCRIPT)]
@@ -78,5 +78,5 @@ async def test_the_exit_code_decides_how_the_job_ended(desk: House) -> None:
     """0 is success, anything else is failure, and the code is kept with the attempt."""
     good, bad = await desk.script(), await desk.script(template="refused.json")
     for job_id, status, code in ((good, "completed", 0), (bad, "failed", 1)):
-        assert (await desk.ended(job_id))["status"] == status
+        assert (await desk.ended(job_id)).status == status
         assert (await desk.kept(job_id))["exit_code"] == code

@@ -27,7 +27,7 @@ async def test_saved_presets_are_put_in_with_one_click(desk: House, page: Lookin
     await run_it(form)
     await page.status_is("succeeded")
     [job] = [each async for each in desk.client.jobs()]
-    argv = (await desk.kept(job["id"]))["argv"]
+    argv = (await desk.kept(job.id))["argv"]
     assert argv[argv.index("--profile") + 1] == name
 
 
@@ -35,32 +35,32 @@ async def test_a_preset_of_ones_own_is_kept(desk: House) -> None:
     """Values that are used often are saved under a name, and given to every job that names it."""
     kept = await desk.client.create_preset("night", {"profile": "production", "tries": 2})
     wish = {"workflow_slug": "script", "input_subdir": "cats", "prompts": ["a cat"], "preset": "night"}
-    [job_id] = await desk.items((await desk.client.add_batch(wish))["id"])
+    [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
     await desk.ended(job_id)
     argv = (await desk.kept(job_id))["argv"]
     assert [argv[argv.index(each) + 1] for each in ("--profile", "--tries")] == ["production", "2"]
-    await desk.client.remove_preset(kept["id"])
+    await desk.client.remove_preset(kept.id)
 
 
 async def test_many_jobs_are_made_of_several_folders_and_prompts(desk: House) -> None:
     """Every folder with every prompt, in one go: for scripts a job each, for graphs a job for each of their files."""
     wish = {"input_subdir": ["cats", "dogs"], "prompts": ["by day", "by night"], "seeds": None}
     batch = await desk.client.add_batch({"workflow_slug": "script", **wish, "values": {"randomize_seed": True}})
-    assert batch["total"] == 4
+    assert batch.total == 4
     seen = []
-    for job_id in await desk.items(batch["id"]):
-        assert (await desk.ended(job_id))["status"] == "completed"
+    for job_id in await desk.items(batch.id):
+        assert (await desk.ended(job_id)).status == "completed"
         argv = (await desk.kept(job_id))["argv"]
         seen.append(tuple(argv[argv.index(each) + 1] for each in ("--input-subdir", "--positive")))
     assert seen == [("cats", "by day"), ("cats", "by night"), ("dogs", "by day"), ("dogs", "by night")]
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": ["cats", "dogs"]})
-    assert [(await desk.ended(each))["label"] for each in await desk.items(batch["id"])] == ["cat", "dog"]
+    assert [(await desk.ended(each)).label for each in await desk.items(batch.id)] == ["cat", "dog"]
 
 
 async def test_an_output_folder_can_be_given_to_a_job(desk: House) -> None:
     """Instead of the usual place, inside the folder of outputs, under a readable name."""
     wish = {"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": "film/scene 1"}
-    [job_id] = await desk.items((await desk.client.add_batch(wish))["id"])
+    [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
     await desk.ended(job_id)
     assert [each.name for each in (desk.desk.output_folder / "film" / "scene 1").iterdir()] == ["0001_cat.png"]
 
@@ -69,10 +69,10 @@ async def test_generated_files_are_linked_directly(desk: House, page: Looking) -
     """Each file of a run has a link on the page, and its path on the disk is known."""
     job_id = await desk.script(tries=2, randomize_seed=True)
     await desk.ended(job_id)
-    files = (await desk.about(job_id))["files"]
+    files = (await desk.about(job_id)).files
     assert len(files) == 2
     for each in files:
-        assert (await desk.http.get(each["url"])).content == Path(each["path"]).read_bytes()
+        assert (await desk.http.get(each.url or "")).content == Path(each.path).read_bytes()
     await page.page.goto(f"/#job/{job_id}")
     await expect(page.pane.get_by_role("link", name="Download").first).to_be_visible()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import expect
 
+from comfyrelay.domain.states import JobStatus
 from comfyrelay.sim import Fail
 from tests.requirements.house import HELD, SCRIPT, SLOW, House, run_it
 from tests.web.looking import Looking
@@ -31,7 +32,7 @@ async def test_a_job_is_created_on_the_page_with_its_own_parameters(desk: House,
     await run_it(form)
     await page.status_is("succeeded")
     [job] = [each async for each in desk.client.jobs()]
-    assert (await desk.kept(job["id"]))["argv"] == [
+    assert (await desk.kept(job.id))["argv"] == [
         *(sys.executable, str(SCRIPT), "--wait", "--profile", "production"),
         *("--template-api", str(desk.comfyui.parent / "templates" / "clip.json"), "--input-subdir", "dogs"),
         *("--positive", 'a "cat" 🐈', "--negative", "blurry", "--tries", "2", "--randomize-seed"),
@@ -41,14 +42,14 @@ async def test_a_job_is_created_on_the_page_with_its_own_parameters(desk: House,
 async def test_the_negative_prompt_is_optional(desk: House) -> None:
     """A job that has none runs, and its command does not speak of one."""
     job_id = await desk.script()
-    assert (await desk.ended(job_id))["status"] == "completed"
+    assert (await desk.ended(job_id)).status == "completed"
     assert "--negative" not in (await desk.kept(job_id))["argv"]
 
 
 async def test_the_number_of_tries_is_that_of_the_job(desk: House) -> None:
     """Every input is tried as often as the job says, and each try leaves a file."""
     job_id = await desk.script(tries=3, randomize_seed=True)
-    assert (await desk.ended(job_id))["status"] == "completed"
+    assert (await desk.ended(job_id)).status == "completed"
     assert len((await desk.kept(job_id))["outputs"]) == 3
 
 
@@ -63,12 +64,12 @@ async def test_the_seed_is_fixed_counted_up_or_drawn(desk: House) -> None:
         name="seeded",
     )
 
-    async def seeds(mode: str) -> list[int]:
-        wish = {"workflow_slug": seeded["workflow"]["slug"], "tries": 3, "seeds": {"mode": mode, "start": 7}}
+    async def seeds(mode: str) -> list[int | None]:
+        wish = {"workflow_slug": seeded.workflow.slug, "tries": 3, "seeds": {"mode": mode, "start": 7}}
         batch = await desk.client.add_batch(wish)
-        jobs = await desk.items(batch["id"])
-        assert [(await desk.ended(each))["status"] for each in jobs] == ["completed"] * 3
-        return [(await desk.about(each))["attempts"][0]["seed"] for each in jobs]
+        jobs = await desk.items(batch.id)
+        assert [(await desk.ended(each)).status for each in jobs] == ["completed"] * 3
+        return [(await desk.about(each)).attempts[0].seed for each in jobs]
 
     assert await seeds("fixed") == [7, 7, 7]
     assert await seeds("increment") == [7, 8, 9]
@@ -83,7 +84,7 @@ async def test_a_job_is_not_done_before_its_run_is(desk: House) -> None:
     await desk.until(lambda: desk.sim.log.count("POST", "/prompt") > 0)
     assert await desk.status(job_id) == "processing"
     desk.sim.behave()
-    assert (await desk.ended(job_id))["status"] == "completed"
+    assert (await desk.ended(job_id)).status == "completed"
     kept = await desk.kept(job_id)
     assert kept["argv"][2] == "--wait"
     assert Path(kept["outputs"][0]).is_file()
@@ -101,7 +102,7 @@ async def test_a_job_is_pending_then_running_then_succeeded(desk: House, page: L
     badge = page.rows.locator(".badge")
     await expect(badge).to_have_text(["running", "pending"])
     desk.sim.behave()
-    assert [(await desk.ended(each))["status"] for each in (first, second)] == ["completed", "completed"]
+    assert [(await desk.ended(each)).status for each in (first, second)] == ["completed", "completed"]
     await expect(badge.first).to_have_text("succeeded")
     await expect(badge.nth(1)).to_have_text("succeeded")
 
@@ -109,7 +110,7 @@ async def test_a_job_is_pending_then_running_then_succeeded(desk: House, page: L
 async def test_a_job_that_goes_wrong_is_failed(desk: House) -> None:
     """A run that cannot be finished ends as failed, and not as anything else."""
     desk.sim.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
-    assert (await desk.ended(await desk.graph()))["status"] == "failed"
+    assert (await desk.ended(await desk.graph())).status == "failed"
 
 
 async def test_a_job_that_is_called_off_is_canceled(desk: House) -> None:
@@ -118,7 +119,7 @@ async def test_a_job_that_is_called_off_is_canceled(desk: House) -> None:
     job_id = await desk.graph()
     await desk.until_running(job_id)
     await desk.client.cancel("job", job_id)
-    assert (await desk.ended(job_id))["status"] == "canceled"
+    assert (await desk.ended(job_id)).status == "canceled"
 
 
 async def test_a_job_that_is_put_aside_is_paused(desk: House) -> None:
@@ -143,8 +144,8 @@ async def test_a_job_is_enqueued(desk: House) -> None:
     await desk.until_running(await desk.graph("running"))
     await desk.until_fetched(await desk.graph("fetched"))
     waiting = [await desk.graph(f"job {number}") for number in range(3)]
-    places = [(await desk.client.job(each))["waiting"] for each in waiting]
-    assert [each and each["position"] for each in places] == [1, 2, 3]
+    places = [(await desk.client.job(each)).waiting for each in waiting]
+    assert [each and each.position for each in places] == [1, 2, 3]
 
 
 async def test_a_waiting_job_is_canceled_and_never_runs(desk: House) -> None:
@@ -155,7 +156,7 @@ async def test_a_waiting_job_is_canceled_and_never_runs(desk: House) -> None:
     await desk.client.cancel("job", job_id)
     desk.sim.behave()
     found = await desk.ended(job_id)
-    assert (found["status"], found["outputs"]) == ("canceled", [])
+    assert (found.status, found.outputs) == ("canceled", [])
     assert not [line for line in await desk.log(job_id) if line.startswith("Running on")]
 
 
@@ -165,10 +166,10 @@ async def test_a_running_job_is_canceled_and_its_run_ends(desk: House) -> None:
     job_id = await desk.script()
     await desk.until_said(job_id, "seed: ")
     await desk.client.cancel("job", job_id)
-    assert (await desk.ended(job_id))["status"] == "canceled"
+    assert (await desk.ended(job_id)).status == "canceled"
     # the GPU is free for the next, though the slow node would take ten minutes
     desk.sim.behave()
-    assert (await desk.ended(await desk.graph()))["status"] == "completed"
+    assert (await desk.ended(await desk.graph())).status == "completed"
 
 
 async def test_a_paused_job_is_resumed(desk: House) -> None:
@@ -182,7 +183,7 @@ async def test_a_paused_job_is_resumed(desk: House) -> None:
     desk.sim.behave()
     await desk.ended(first)
     await desk.client.resume("job", held)
-    assert (await desk.ended(held))["status"] == "completed"
+    assert (await desk.ended(held)).status == "completed"
 
 
 @pytest.mark.parametrize(
@@ -200,9 +201,9 @@ async def test_a_pause_lets_the_present_item_finish(desk: House, page: Looking, 
     await page.page.get_by_role("button", name=button).click()
     await expect(page.page.locator(".chip[data-status=paused] b")).to_have_text("2")
     desk.sim.behave()
-    assert (await desk.ended(first))["status"] == "completed"
-    counts = (await desk.client.batch(batch_id))["counts"]
-    assert (counts["completed"], counts["paused"]) == (1, 2)
+    assert (await desk.ended(first)).status == "completed"
+    counts = (await desk.client.batch(batch_id)).counts
+    assert (counts[JobStatus.COMPLETED], counts[JobStatus.PAUSED]) == (1, 2)
 
 
 async def test_pause_now_interrupts_the_present_item_and_puts_it_back(desk: House) -> None:
@@ -214,22 +215,22 @@ async def test_pause_now_interrupts_the_present_item_and_puts_it_back(desk: Hous
     await desk.until_paused(first)
     desk.sim.behave()
     # nothing else could run while the slow node holds the only GPU
-    assert (await desk.ended(await desk.graph("in between")))["status"] == "completed"
+    assert (await desk.ended(await desk.graph("in between"))).status == "completed"
     assert await desk.status(first) == "paused"
     await desk.client.resume("batch", batch_id)
     found = await desk.ended(first)
-    assert (found["status"], found["attempts"]) == ("completed", 1)
+    assert (found.status, found.attempts) == ("completed", 1)
 
 
 async def test_a_failed_job_is_retried(desk: House) -> None:
     """What failed runs once more with the same parameters, as a new job that names the old one."""
     desk.sim.misbehave(Fail(class_type="ImageInvert", times=1))
     job_id = await desk.script(positive="a red cat", extra_args="--seed 5")
-    assert (await desk.ended(job_id))["status"] == "failed"
+    assert (await desk.ended(job_id)).status == "failed"
     again = (await desk.client.retry("job", job_id)).data
-    found = await desk.ended(again["id"])
-    assert (found["status"], found["retry_of"]) == ("completed", job_id)
-    assert (await desk.kept(again["id"]))["argv"] == (await desk.kept(job_id))["argv"]
+    found = await desk.ended(again.id)
+    assert (found.status, found.retry_of) == ("completed", job_id)
+    assert (await desk.kept(again.id))["argv"] == (await desk.kept(job_id))["argv"]
 
 
 async def test_jobs_are_moved_up_and_down(desk: House, page: Looking) -> None:

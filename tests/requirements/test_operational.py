@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.desk.data_folder import SHARED, filesystem_of
+from comfyrelay.domain.states import JobStatus
 from comfyrelay.sim import Sim
 from tests.api.processes import free_port
 from tests.api.studio import png
@@ -45,7 +46,7 @@ async def test_one_job_runs_at_a_time_unless_asked_otherwise(desk: House) -> Non
         desk.sim.behave()
         desk.sim.misbehave(HELD)
     desk.sim.behave()
-    assert [(await desk.ended(each))["status"] for each in jobs] == ["completed"] * 3
+    assert [(await desk.ended(each)).status for each in jobs] == ["completed"] * 3
 
 
 async def test_more_run_at_once_only_by_setting(tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ async def test_more_run_at_once_only_by_setting(tmp_path: Path) -> None:
                 await house.until_running(job_id)
             for each in (one, other):
                 each.behave()
-            assert [(await house.ended(each))["status"] for each in jobs] == ["completed", "completed"]
+            assert [(await house.ended(each)).status for each in jobs] == ["completed", "completed"]
 
 
 async def test_the_oldest_job_is_the_first_to_run(desk: House) -> None:
@@ -111,7 +112,7 @@ async def test_the_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> 
             await house.run_in_this_order([items[0], items[1], items[3], items[2]])
             await house.ended(items[2])
             assert await house.status(items[4]) == "paused"
-            assert (await house.client.batch(batch_id))["counts"]["completed"] == 4
+            assert (await house.client.batch(batch_id)).counts[JobStatus.COMPLETED] == 4
 
 
 async def test_a_job_that_ran_when_the_desk_was_killed_is_failed_and_recoverable(tmp_path: Path) -> None:
@@ -120,10 +121,10 @@ async def test_a_job_that_ran_when_the_desk_was_killed_is_failed_and_recoverable
         job_id = await _killed_while_running(desk, sim)
         await _ended(desk, job_id)
         found = await desk.client.job(job_id)
-        assert (found["status"], "killed" in (found["error"] or "")) == ("failed", True)
+        assert (found.status, "killed" in (found.error or "")) == ("failed", True)
         again = (await desk.client.retry("job", job_id)).data
-        await _ended(desk, again["id"])
-        assert (await desk.client.job(again["id"]))["status"] == "completed"
+        await _ended(desk, again.id)
+        assert (await desk.client.job(again.id)).status == "completed"
 
 
 async def test_such_a_job_is_put_back_by_itself_where_that_is_set(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ async def test_such_a_job_is_put_back_by_itself_where_that_is_set(tmp_path: Path
     async with Sim() as sim, desk_process(tmp_path, sim, interrupted_jobs="requeue") as desk:
         job_id = await _killed_while_running(desk, sim)
         await _ended(desk, job_id)
-        assert (await desk.client.job(job_id))["status"] == "completed"
+        assert (await desk.client.job(job_id)).status == "completed"
 
 
 # The same job is the same job
@@ -146,17 +147,17 @@ async def test_a_job_runs_with_what_was_fixed_when_it_was_added(desk: House) -> 
     picture.write_bytes(png("#ff0000"))
     preset = await desk.client.create_preset("mine", {"frames": 2})
     wish = {"effect_slug": "image-to-clip", "input_subdir": "snapshot", "preset": "mine"}
-    [clip] = await desk.items((await desk.client.add_batch(wish))["id"])
+    [clip] = await desk.items((await desk.client.add_batch(wish)).id)
     [inverted] = await desk.items(
-        (await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "snapshot"}))["id"]
+        (await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "snapshot"})).id
     )
     picture.write_bytes(png("#0000ff"))
-    await desk.client.remove_preset(preset["id"])
+    await desk.client.remove_preset(preset.id)
     async with _changed(desk, "invert-image", {"2": {"class_type": "ImageInvert", "inputs": {"image": ["2", 0]}}}):
         desk.sim.behave()
-        assert (await desk.ended(clip))["status"] == "completed"
-        assert {each["key"]: each["value"] for each in (await desk.about(clip))["inputs"]}["frames"] == 2
-        assert (await desk.ended(inverted))["status"] == "completed"
+        assert (await desk.ended(clip)).status == "completed"
+        assert {each.key: each.value for each in (await desk.about(clip)).inputs}["frames"] == 2
+        assert (await desk.ended(inverted)).status == "completed"
         [saved] = await desk.client.download_outputs(inverted, picture.parent)
         # red, inverted; blue would be yellow
         assert Image.open(saved).convert("RGB").getpixel((0, 0)) == (0, 255, 255)
@@ -166,7 +167,7 @@ async def test_a_request_that_is_sent_twice_is_one_job(desk: House) -> None:
     """Whoever does not know whether it arrived sends it again, and nothing runs twice."""
     wish: dict[str, Any] = {**await desk.a_graph(), "idempotency_key": "once"}
     first, again = await desk.client.submit(**wish), await desk.client.submit(**wish)
-    assert first["id"] == again["id"]
+    assert first.id == again.id
     assert len([each async for each in desk.client.jobs()]) == 1
 
 
@@ -206,20 +207,20 @@ async def _is_running(desk: House, job_id: str) -> bool:
     """Not only fetched, to be run next."""
     now = await desk.client.now()
     assert now is not None
-    return job_id in [each["id"] for each in now["running"]]
+    return job_id in [each.id for each in now.running]
 
 
 async def _killed_while_running(desk: DeskProcess, sim: Sim) -> str:
     sim.misbehave(SLOW)
     made = await desk.client.add_graph(invert(), name="mine")
-    job = await desk.client.submit(workflow_slug=made["workflow"]["slug"])
-    async for event in desk.client.events(job["id"]):
+    job = await desk.client.submit(workflow_slug=made.workflow.slug)
+    async for event in desk.client.events(job.id):
         if event.type == "progress":
             break
     await desk.service.kill()
     sim.behave()
     await desk.start()
-    return str(job["id"])
+    return str(job.id)
 
 
 async def _ended(desk: DeskProcess, job_id: str) -> None:

@@ -23,18 +23,18 @@ async def test_a_job_keeps_its_parameters_its_state_and_its_times(desk: House) -
         **{"template": "clip.json", "tries": 2, "randomize_seed": True, "extra_args": "--seed 5"},
     }
     job = await desk.client.submit(workflow_slug="script", input_payload=wish, priority=3, label="kept")
-    found = await desk.ended(job["id"])
-    assert (found["id"], found["status"], found["priority"], found["label"]) == (job["id"], "completed", 3, "kept")
-    inputs = {each["key"]: each["value"] for each in (await desk.about(job["id"]))["inputs"]}
+    found = await desk.ended(job.id)
+    assert (found.id, found.status, found.priority, found.label) == (job.id, "completed", 3, "kept")
+    inputs = {each.key: each.value for each in (await desk.about(job.id)).inputs}
     assert inputs == wish
-    assert moment(found["created_at"]) <= moment(found["started_at"]) <= moment(found["completed_at"])
+    assert moment(found.created_at) <= moment(found.started_at) <= moment(found.completed_at)
 
 
 async def test_a_job_keeps_where_its_log_is_and_what_went_wrong_last(desk: House) -> None:
     """The path of the log file, and the last error in a sentence."""
     job_id = await desk.script(template="refused.json")
     found = await desk.ended(job_id)
-    assert found["error"] == "ImageInvert (3): input 'image' is not connected"
+    assert found.error == "ImageInvert (3): input 'image' is not connected"
     assert Path((await desk.kept(job_id))["log"]).is_file()
 
 
@@ -42,20 +42,21 @@ async def test_an_attempt_keeps_its_times_its_exit_code_its_seed_and_its_outcome
     """Each run of a job is on record with its number."""
     job_id = await desk.script(extra_args="--seed 77")
     await desk.ended(job_id)
-    [attempt] = (await desk.about(job_id))["attempts"]
-    assert (attempt["number"], attempt["outcome"], attempt["seed"]) == (1, "completed", 77)
-    assert (attempt["about"]["exit_code"], len(attempt["about"]["outputs"])) == (0, 1)
-    assert moment(attempt["started_at"]) <= moment(attempt["ended_at"])
+    [attempt] = (await desk.about(job_id)).attempts
+    assert (attempt.number, attempt.outcome, attempt.seed) == (1, "completed", 77)
+    kept = attempt.about or {}
+    assert (kept["exit_code"], len(kept["outputs"])) == (0, 1)
+    assert moment(attempt.started_at) <= moment(attempt.ended_at)
 
 
 async def test_a_job_that_needs_several_attempts_keeps_all_of_them(desk: House) -> None:
     """What went wrong before it went well is not forgotten."""
     desk.sim.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
     job_id = await desk.graph()
-    assert (await desk.ended(job_id))["status"] == "completed"
-    first, second = (await desk.about(job_id))["attempts"]
-    assert (first["number"], first["outcome"], second["number"], second["outcome"]) == (1, "failed", 2, "completed")
-    assert "memory" in first["error"]
+    assert (await desk.ended(job_id)).status == "completed"
+    first, second = (await desk.about(job_id)).attempts
+    assert (first.number, first.outcome, second.number, second.outcome) == (1, "failed", 2, "completed")
+    assert "memory" in (first.error or "")
 
 
 async def test_an_event_keeps_its_job_its_time_its_kind_and_what_it_says(desk: House) -> None:

@@ -78,15 +78,15 @@ async def test_no_name_that_a_user_gives_becomes_a_path(desk: House, tmp_path: P
     begun = (await desk.http.post("/api/videos/uploads", json=about)).json()["data"]
     await desk.http.put(begun["upload_url"], content=content, headers=begun["upload_headers"])
     wish = {"effect_slug": "invert-image", "input_file_ids": [begun["file"]["id"]], "label": "1: ../../evil"}
-    [item] = await desk.items((await desk.client.add_batch(wish))["id"])
+    [item] = await desk.items((await desk.client.add_batch(wish)).id)
     await desk.ended(item)
     await desk.ended(job_id := await desk.graph("../../../evil"))
     assert {*desk.desk.output_folder.parent.iterdir()} == before
     for each in (item, job_id):
         [saved] = await desk.client.download_outputs(each, tmp_path)
         assert saved.parent == tmp_path
-        [copied] = (await desk.about(each))["files"]
-        assert Path(copied["path"]).resolve().is_relative_to(desk.desk.output_folder)
+        [copied] = (await desk.about(each)).files
+        assert Path(copied.path).resolve().is_relative_to(desk.desk.output_folder)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../etc/passwd", "cat.png [output]"])
@@ -97,7 +97,7 @@ async def test_no_graph_reads_files_that_are_not_its_own(desk: House, name: str)
     # one that is brought to the desk asks for a file instead
     made = await desk.client.add_graph(invert_file(name), name="mine")
     with pytest.raises(ComfyRelayError) as missing:
-        await desk.client.submit(workflow_slug=made["workflow"]["slug"], input_payload={"image": name})
+        await desk.client.submit(workflow_slug=made.workflow.slug, input_payload={"image": name})
     assert "image" in getattr(missing.value, "errors", {})
 
 
@@ -108,7 +108,7 @@ async def test_no_shell_ever_reads_what_a_user_wrote(desk: House) -> None:
     """Arguments are a list: quotes, lines, wildcards and commands in a prompt arrive as they were typed."""
     prompt = "a \"cat\" 'n' dog; $(touch pwned) `touch pwned` | > pwned & * ~ \\ %s\n\n\tsecond line 🐈‍⬛"
     job_id = await desk.script(positive=prompt, negative="-rf /; touch pwned")
-    assert (await desk.ended(job_id))["status"] == "completed"
+    assert (await desk.ended(job_id)).status == "completed"
     argv = (await desk.kept(job_id))["argv"]
     assert argv[argv.index("--positive") + 1] == prompt
     assert "--negative=-rf /; touch pwned" in argv
@@ -145,7 +145,7 @@ async def test_every_command_can_be_looked_up_afterwards(desk: House, outcome: s
     if outcome == "canceled":
         await desk.until_said(job_id, "seed: ")
         await desk.client.cancel("job", job_id)
-    assert (await desk.ended(job_id))["status"] == outcome
+    assert (await desk.ended(job_id)).status == outcome
     kept = await desk.kept(job_id)
     assert kept["argv"][1:3] == [str(SCRIPT), "--wait"]
     assert kept["argv"][kept["argv"].index("--positive") + 1] == 'it\'s a "cat"'

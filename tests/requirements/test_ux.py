@@ -130,7 +130,7 @@ async def test_the_command_of_a_script_is_on_the_page_before_it_runs(desk: House
     await run_it(form)
     await page.status_is("succeeded")
     [job] = [each async for each in desk.client.jobs()]
-    assert (await desk.kept(job["id"]))["argv"] == argv
+    assert (await desk.kept(job.id))["argv"] == argv
 
 
 async def test_a_job_has_a_page_with_its_log_its_parameters_and_its_output(desk: House, page: Looking) -> None:
@@ -156,4 +156,4 @@ async def test_the_queue_is_watched_and_steered_in_a_terminal(desk: House) -> No
     for each in ("busy", "waiting one", "ImageInvert"):
         assert each in said
     assert (await run_command("cancel", waiting, environment=environment, log=log))[0] == 0
-    assert (await desk.ended(waiting))["status"] == "canceled"
+    assert (await desk.ended(waiting)).status == "canceled"

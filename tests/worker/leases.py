@@ -10,38 +10,53 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from comfyrelay.worker.lease import Asset, Lease, Urls
+from comfyrelay.protocol.worker import Asset, LeasedJob, Urls
+from comfyrelay.worker.lease import Lease
 
 
 def make_lease(number: int = 17, **more: Any) -> Lease:
-    return Lease(
-        **{
-            "dispatch_id": number,
-            "lease_token": f"{number:08x}-the-rest-of-it",
-            "attempt": 1,
-            "provider": "self_hosted",
-            "job_id": f"job-{number}",
-            "tenant_id": "tenant",
-            "workflow_hash": "w",
-            "graph": {},
-            "assets": (),
-            "output_node_id": None,
-            "output_extension": "png",
-            "output_mime_type": "image/png",
-            "input_name": None,
-            "input_mime_type": None,
-            "extra_data": {},
-            "urls": Urls(output_url="http://127.0.0.1:9/none", output_headers={}, assets={}),
-            **more,
-        }
-    )
+    """Any field of the job, of what it runs, or of the lease itself may be given."""
+    payload: dict[str, Any] = {
+        "workflow": {},
+        "assets": [],
+        "output_node_id": None,
+        "output_extension": "png",
+        "output_mime_type": "image/png",
+        "input_path_placeholder": None,
+        "input_name": None,
+        "input_mime_type": None,
+        "extra_data": {},
+    }
+    job: dict[str, Any] = {
+        "dispatch_id": number,
+        "lease_token": f"{number:08x}-the-rest-of-it",
+        "lease_expires_at": "2030-01-01T00:00:00Z",
+        "attempt": 1,
+        "provider": "self_hosted",
+        "tenant_id": "tenant",
+        "job_id": f"job-{number}",
+        "effect_id": None,
+        "workflow_hash": "w",
+        "input_url": None,
+        "output_url": "http://127.0.0.1:9/none",
+        "output_headers": {},
+    }
+    for fields in (payload, job):
+        fields |= {name: more.pop(name) for name in fields.keys() & more.keys()}
+    leased = LeasedJob.model_validate({**job, "input_payload": payload})
+    return Lease(**{"job": leased, "urls": leased.urls, **more})
 
 
 def make_asset(key: str, *, content: bytes | None = None, **more: Any) -> Asset:
     """With its content it is an effect asset, known by its hash; without, a user's own file."""
-    digest = None if content is None else hashlib.sha256(content).hexdigest()
-    fields = {"placeholder": f"__{key}__", "content_hash": digest, "type": "image", "is_primary_input": False}
-    return Asset(**{"key": key, **fields, **more})
+    fields = {
+        "placeholder": f"__{key}__",
+        "download_url": "http://127.0.0.1:9/none",
+        "content_hash": None if content is None else hashlib.sha256(content).hexdigest(),
+        "type": "image",
+        "is_primary_input": False,
+    }
+    return Asset.model_validate({"key": key, **fields, **more})
 
 
 async def no_refresh() -> None:
@@ -83,6 +98,7 @@ class Storage:
     def urls(self, *names: str, headers: dict[str, str] | None = None) -> Urls:
         """Each asset's key is its name here."""
         return Urls(
+            input_url=None,
             output_url=self.url("output"),
             output_headers={"Content-Type": "image/png"} if headers is None else headers,
             assets={name: self.url(name) for name in names},

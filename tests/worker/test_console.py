@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from comfyrelay.worker.console import without_secrets
-from comfyrelay.worker.lease import Lease, Phase, Urls
+from comfyrelay.worker.lease import Lease, Phase
 from tests.harness import PATIENCE_SECONDS
+from tests.worker.leases import make_lease
 
 JOB = "0192f0c1-aaaa-7bbb-8ccc-1234abcd5678"
 OTHER_JOB = "0192f0c1-aaaa-7bbb-8ccc-1234abcd9999"
@@ -41,23 +42,13 @@ with WorkerConsole() as console:
 
 
 def lease(job_id: str = JOB, *, phase: Phase = Phase.RUNNING, progress: float = 0.0, node_title: str = "") -> Lease:
-    return Lease(
-        dispatch_id=7,
+    return make_lease(
+        7,
         lease_token="a-lease-token-that-opens",
-        attempt=1,
-        provider="self_hosted",
         job_id=job_id,
-        tenant_id="t",
         workflow_hash=HASH,
-        graph={"1": {"class_type": "CLIPTextEncode", "inputs": {"text": "a very private cat"}}},
-        assets=(),
-        output_node_id=None,
-        output_extension="png",
-        output_mime_type="image/png",
-        input_name=None,
-        input_mime_type=None,
-        extra_data={},
-        urls=Urls(output_url=SIGNED, output_headers={}, assets={}),
+        workflow={"1": {"class_type": "CLIPTextEncode", "inputs": {"text": "a very private cat"}}},
+        output_url=SIGNED,
         phase=phase,
         progress=progress,
         node_title=node_title,

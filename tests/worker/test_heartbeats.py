@@ -35,7 +35,9 @@ class Plane:
                 self.has_news.notify_all()
         elif body["wait_seconds"]:
             await self.must_stop.wait()
-        return web.json_response({"data": {"stop": self.stop, "urls": None}})
+        return web.json_response(
+            {"data": {"lease_expires_at": "2030-01-01T00:00:00Z", "stop": self.stop, "urls": None}}
+        )
 
     def say(self, stop: str) -> None:
         self.stop = stop

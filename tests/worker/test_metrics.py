@@ -161,7 +161,7 @@ async def test_nobody_is_named(worker: Worker) -> None:
     async with httpx.AsyncClient() as http:
         text = (await http.get(f"http://127.0.0.1:{worker.metrics.port}/metrics")).text
     assert "comfyrelay_worker_held" in text
-    for private in (lease().job_id, lease().workflow_hash, lease().lease_token):
+    for private in (lease().job_id, lease().workflow_hash, lease().job.lease_token):
         assert private not in text
 
 

@@ -5,7 +5,6 @@ import hashlib
 import re
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from comfyrelay.errors import Fault, LeaseLost, TransferFailed
+from comfyrelay.protocol.worker import Urls
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.s3 import S3Objects
 from comfyrelay.worker.files.transfers import Transfers
-from comfyrelay.worker.lease import Urls
 from tests.api.processes import free_port
 from tests.harness import PATIENCE_SECONDS
 from tests.storage.harness import BUCKET, Clock, serve_files
@@ -217,7 +216,7 @@ class TestUploads:
         def urls() -> Urls:
             if next(tries) == 6:
                 enough.set()
-            return Urls(output_url=f"http://127.0.0.1:{port}/out", output_headers={}, assets={})
+            return Urls(input_url=None, output_url=f"http://127.0.0.1:{port}/out", output_headers={}, assets={})
 
         stored: list[bytes] = []
 
@@ -277,7 +276,7 @@ class TestUploads:
     ) -> None:
         storage.answers = [answering(403)]
         urls = [storage.urls()]
-        refresh = Refreshed(then=lambda: urls.append(replace(urls[0], output_url=storage.url("new"))))
+        refresh = Refreshed(then=lambda: urls.append(urls[0].model_copy(update={"output_url": storage.url("new")})))
         await transfers.upload(source, lambda: urls[-1], refresh=refresh)
         assert storage.files == {"new": b"the output"}
 
@@ -307,7 +306,7 @@ class TestUploads:
         assert (storage.files["output"], refresh.count) == (b"the output", 1)
 
     async def test_nobody_there(self, transfers: Transfers, source: Path) -> None:
-        nowhere = Urls(output_url="http://127.0.0.1:9/", output_headers={}, assets={})
+        nowhere = Urls(input_url=None, output_url="http://127.0.0.1:9/", output_headers={}, assets={})
         with pytest.raises(TransferFailed, match="storage cannot be reached") as caught:
             await transfers.upload(source, lambda: nowhere, refresh=no_refresh)
         assert caught.value.fault is Fault.WORKER
@@ -334,7 +333,7 @@ async def test_a_proxy_is_not_for_this_machine(storage: Storage, source: Path, m
     transfers = Transfers(retries=0)
     await transfers.upload(source, storage.urls, refresh=no_refresh)
     assert storage.files["output"] == b"the output"
-    elsewhere = replace(storage.urls(), output_url="http://storage.invalid/output")
+    elsewhere = storage.urls().model_copy(update={"output_url": "http://storage.invalid/output"})
     with pytest.raises(TransferFailed, match="cannot be reached"):
         await transfers.upload(source, lambda: elsewhere, refresh=no_refresh)
     await transfers.close()
@@ -347,6 +346,7 @@ async def test_a_large_file_is_never_whole_in_memory(transfers: Transfers, tmp_p
     async with serve_files(tmp_path / "objects", clock=clock) as objects:
         signed = await objects.sign_upload("a.mp4", content_type="video/mp4", ttl_seconds=60)
         urls = Urls(
+            input_url=None,
             output_url=signed.url,
             output_headers=signed.headers,
             assets={"a": await objects.sign_download("a.mp4", ttl_seconds=60)},
@@ -382,7 +382,7 @@ class TestRealStores:
 
     async def test_there_and_back(self, store: ObjectStore, transfers: Transfers, source: Path, tmp_path: Path) -> None:
         signed = await store.sign_upload("ü a.png", content_type="image/png", ttl_seconds=60)
-        urls = Urls(output_url=signed.url, output_headers=signed.headers, assets={})
+        urls = Urls(input_url=None, output_url=signed.url, output_headers=signed.headers, assets={})
         await transfers.upload(source, lambda: urls, refresh=no_refresh)
         stat = await store.stat("ü a.png")
         assert stat is not None
@@ -397,7 +397,7 @@ class TestRealStores:
     ) -> None:
         async def sign(ttl_seconds: int) -> None:
             signed = await store.sign_upload("a.png", content_type="image/png", ttl_seconds=ttl_seconds)
-            urls.append(Urls(output_url=signed.url, output_headers=signed.headers, assets={}))
+            urls.append(Urls(input_url=None, output_url=signed.url, output_headers=signed.headers, assets={}))
 
         async def sign_again() -> None:
             clock.later_seconds = 0

@@ -7,13 +7,13 @@ import json
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
 
+from comfyrelay.clock import utc_now
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, InvalidInput
@@ -22,7 +22,7 @@ from comfyrelay.extras import require
 if TYPE_CHECKING:
     from comfyrelay.client import Batch, Client, Done, Found, Job
 
-__all__ = ["APPRISE", "Json", "Url", "connected", "jobs_app"]
+__all__ = ["APPRISE", "Json", "Url", "connected", "jobs_app", "print_json"]
 
 T = TypeVar("T")
 FOUND = 1
@@ -78,9 +78,9 @@ def jobs(
 
     found, labels = connected(url, work)
     if as_json:
-        out.print_json(data=found)
+        print_json(found)
     elif found:
-        out.print(render.job_table(found, labels, render.now()))
+        out.print(render.job_table(found, labels, utc_now()))
     else:
         out.print("No jobs.", highlight=False)
 
@@ -107,8 +107,8 @@ def show(
         else:
             one, about = await client.job(found.id), await client.about(found.id)
             label = (await Labels(client).of([one]))[found.id]
-            details = render.job_details(one, label, about, render.now(), is_whole=whole)
-            _print({**one, "about": about}, details, as_json=as_json)
+            details = render.job_details(one, label, about, utc_now(), is_whole=whole)
+            _print({**one.model_dump(mode="json"), "about": about}, details, as_json=as_json)
             for line in [] if as_json else render.output_lines(one, about):
                 typer.echo(line)
 
@@ -117,18 +117,18 @@ def show(
 
 async def _failed(client: Client, batch: Batch) -> list[Job]:
     """The newest of those that failed, without what was retried since: the counts are without it, too."""
-    wanted = min(batch["counts"].get("failed", 0), FAILED_SHOWN)
-    retried: set[str] = set()
+    wanted = min(batch.counts.get(JobStatus.FAILED, 0), FAILED_SHOWN)
+    retried: set[str | None] = set()
     found: list[Job] = []
     if not wanted:
         return found
-    async for each in client.jobs(batch_id=batch["id"]):
+    async for each in client.jobs(batch_id=batch.id):
         # newest first, and what the batch began with is as old as the batch
-        if each["created_at"] <= batch["created_at"]:
+        if each.created_at <= batch.created_at:
             break
-        retried.add(each["retry_of"])
-    async for each in client.jobs(status="failed", batch_id=batch["id"]):
-        if each["id"] not in retried:
+        retried.add(each.retry_of)
+    async for each in client.jobs(status="failed", batch_id=batch.id):
+        if each.id not in retried:
             found.append(each)
         if len(found) == wanted:
             break
@@ -145,11 +145,11 @@ def logs(
     """Print what the workers printed; with -f until the job ends, and exit code 1 if it did not complete."""
     from comfyrelay.text import printable
 
-    async def work(client: Client) -> str:
+    async def work(client: Client) -> JobStatus:
         found = await _found(client, job, kind="job")
         async for each in client.logs(found.id, is_followed=follow):
-            typer.echo(json.dumps(each) if as_json else printable(each["line"]))
-        return str((await client.job(found.id))["status"])
+            typer.echo(json.dumps(each.model_dump(mode="json")) if as_json else printable(each.line))
+        return (await client.job(found.id)).status
 
     status = connected(url, work)
     if follow and status != JobStatus.COMPLETED:
@@ -190,14 +190,14 @@ def retry(
 ) -> None:
     """Run failed or canceled jobs again, as new ones; of a batch, the items that failed."""
 
-    async def retry_it(client: Client, it: Found) -> Done[Any]:
+    async def rerun(client: Client, it: Found) -> Done[Any]:
         if not whole:
             return await client.retry(it.kind, it.id, new_seeds=new_seed)
         if it.kind == "job":
             raise InvalidInput("--all is for batches.")
-        return await client.again(it.id, new_seeds=new_seed)
+        return await client.rerun(it.id, new_seeds=new_seed)
 
-    _each(job, url, retry_it, as_json=as_json)
+    _each(job, url, rerun, as_json=as_json)
 
 
 @jobs_app.command(rich_help_panel=JOBS)
@@ -221,14 +221,13 @@ def top(
     as_json: Json = False,
 ) -> None:
     """Watch queue, workers, progress and the last outcomes in the terminal, until q or Ctrl-C."""
-    from comfyrelay.client import render
     from comfyrelay.client.labels import Labels
-    from comfyrelay.client.top import look, shown, watch
+    from comfyrelay.client.top import shown, take_snapshot, watch
 
     async def work(client: Client) -> None:
         if once or as_json or not out.is_terminal:
-            seen = await look(client, Labels(client))
-            _print(asdict(seen), shown(seen, render.now()), as_json=as_json)
+            seen = await take_snapshot(client, Labels(client))
+            _print(seen, shown(seen, utc_now()), as_json=as_json)
         else:
             await watch(client, out, every_seconds=every)
 
@@ -278,8 +277,8 @@ def presets_remove(
 
     async def work(client: Client) -> str:
         preset = await client.preset(name)
-        await client.remove_preset(preset["id"])
-        return str(preset["id"])
+        await client.remove_preset(preset.id)
+        return preset.id
 
     id_ = connected(url, work)
     _print({"id": id_, "name": name}, f"Removed preset {name}.", as_json=as_json)
@@ -340,12 +339,12 @@ def _each(
                 continue
             done.append(answer.data)
             if not as_json:
-                out.print(f"{it.kind} {answer.data['id']}: {answer.message}", highlight=False, soft_wrap=True)
+                out.print(f"{it.kind} {answer.data.id}: {answer.message}", highlight=False, soft_wrap=True)
         return done, refused
 
     done, refused = connected(url, work)
     if as_json:
-        out.print_json(data=done)
+        print_json(done)
     if refused:
         raise typer.Exit(CANNOT)
 
@@ -359,9 +358,16 @@ async def _found(client: Client, text: str, *, kind: str | None = None) -> Found
     return found
 
 
+def print_json(data: Any) -> None:
+    """What the server answered, as it was."""
+    from pydantic_core import to_jsonable_python
+
+    out.print_json(data=to_jsonable_python(data))
+
+
 def _print(data: Any, shown: Any, *, as_json: bool) -> None:
     if as_json:
-        out.print_json(data=data)
+        print_json(data)
     else:
         out.print(shown, highlight=False, soft_wrap=isinstance(shown, str))
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from comfyrelay.cli.jobs import APPRISE, Json, Url, connected
+from comfyrelay.cli.jobs import APPRISE, Json, Url, connected, print_json
 from comfyrelay.cli.values import Target, errors_as_typed, find_target, is_graph, send_files
-from comfyrelay.desk.batches.expand import SeedMode
+from comfyrelay.clock import utc_now
+from comfyrelay.domain.bulk import SeedMode
+from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
 from comfyrelay.extras import require
 
@@ -81,19 +84,19 @@ def run(
                     input_file_id=next(iter(works_on), None),
                     label=Path(what).stem,
                 )
-            await _follow(client, job["id"], is_quiet=as_json)
-            job = await client.job(job["id"])
-            return job, await _saved(client, job["id"], to) if job["status"] == "completed" else []
+            await _follow(client, job.id, is_quiet=as_json)
+            job = await client.job(job.id)
+            return job, await _saved(client, job.id, to) if job.status == JobStatus.COMPLETED else []
 
     job, saved = asyncio.run(work())
     if as_json:
-        out.print_json(data={**job, "saved": [str(each) for each in saved]})
+        print_json({**job.model_dump(mode="json"), "saved": saved})
     for each in [] if as_json else saved:
         out.print(str(each), highlight=False, markup=False, soft_wrap=True)
-    if job["status"] != "completed":
-        reason = f": {job['error']}" if job["status"] == "failed" and job["error"] else "."
-        outcome = f"The job {'was canceled' if job['status'] == 'canceled' else job['status']}{reason}"
-        err.print(outcome, highlight=False, markup=False, soft_wrap=True)
+    if job.status != JobStatus.COMPLETED:
+        reason = f": {job.error}" if job.status == JobStatus.FAILED and job.error else "."
+        ended = f"The job {'was canceled' if job.status == JobStatus.CANCELED else job.status}{reason}"
+        err.print(ended, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(FAILED)
 
 
@@ -116,8 +119,8 @@ async def _saved(client: Client, job_id: str, folder: Path) -> list[Path]:
         kept = f"`comfyrelay show {job_id}` says where it is kept."
         with suppress(ComfyRelayError):
             about = await client.about(job_id)
-            if about is not None and about["files"]:
-                kept = f"It is kept at {', '.join(each['path'] for each in about['files'])}."
+            if about is not None and about.files:
+                kept = f"It is kept at {', '.join(each.path for each in about.files)}."
         raise TransferFailed(f"Job {job_id} completed, but what it made was not saved: {error} {kept}") from error
 
 
@@ -181,17 +184,17 @@ def batch_add(
         works_on, others = await send_files(client, target, files)
         given = {**wish, **named, "values": {**target.values, **others}, "input_file_ids": works_on}
         with errors_as_typed(target, has_input=bool(works_on or input_subdir)):
-            return await client.add_batch_told({key: value for key, value in given.items() if value is not None})
+            return await client.add_batch_with_message(given)
 
     added = connected(url, work)
     batch, remark = added.data, added.message.removeprefix("Submitted.").strip()
     if remark:
         err.print(remark, highlight=False, markup=False, soft_wrap=True)
     if as_json:
-        out.print_json(data=batch)
+        print_json(batch)
     else:
-        jobs = "1 job" if batch["total"] == 1 else f"{batch['total']} jobs"
-        out.print(f"Added batch {batch['id']} with {jobs}.", highlight=False, soft_wrap=True)
+        jobs = "1 job" if batch.total == 1 else f"{batch.total} jobs"
+        out.print(f"Added batch {batch.id} with {jobs}.", highlight=False, soft_wrap=True)
 
 
 def _media_in(folder: Path) -> list[Path]:
@@ -249,7 +252,7 @@ async def _show_command(client: Client, target: Target, payload: Mapping[str, An
     slug = target.named.get("workflow_slug")
     if slug is None or slug != await client.script_workflow():
         return
-    known = {each["key"]: each["default_value"] for each in target.properties}
+    known = {each.key: each.default_value for each in target.properties}
     given = {**known, "positive": "", "input_subdir": "", **payload}
     values = {key: value for key, value in given.items() if value is not None}
     err.print(f"$ {await client.script_command(values)}", highlight=False, markup=False, soft_wrap=True)
@@ -258,9 +261,12 @@ async def _show_command(client: Client, target: Target, payload: Mapping[str, An
 async def _preset(client: Client, name: str, target: Target) -> dict[str, Any]:
     from comfyrelay.domain.properties import Property, apply_preset
 
-    kept = (await client.preset(name))["values"]
+    kept = (await client.preset(name)).values
     # only what users set is told, and not where it goes
-    known = [{"placeholder": each["key"], "user_configurable": True, **each} for each in target.properties]
+    known = [
+        {"placeholder": each.key, "user_configurable": True, **each.model_dump(mode="json")}
+        for each in target.properties
+    ]
     fields = Property.__dataclass_fields__
     applied = apply_preset(
         kept, [Property.from_json({key: each[key] for key in each.keys() & fields.keys()}) for each in known]
@@ -282,16 +288,16 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
         TimeElapsedColumn(),
         TextColumn("{task.description}", markup=False),
     )
-    began: str | None = None
+    began: datetime | None = None
     with Progress(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("waiting", total=1.0)
-        waiting = asyncio.create_task(_print_why_it_waits(client, job_id, is_quiet=is_quiet))
+        explaining = asyncio.create_task(_show_why_it_waits(client, job_id, is_quiet=is_quiet))
         try:
             async for event in client.events(job_id):
                 if event.type == "progress":
-                    waiting.cancel()
-                    began = began or render.now().isoformat()
-                    text = render.how_far({"progress": event.data, "started_at": began}, render.now()) or "running"
+                    explaining.cancel()
+                    began = began or utc_now()
+                    text = render.how_far(event.data, began, utc_now()) or "running"
                     bar.update(task, completed=event.data.get("value", 0.0), description=text)
         except asyncio.CancelledError:
             try:
@@ -300,17 +306,17 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
                 err.print(f"It could not be canceled: {error}", highlight=False)
             raise
         finally:
-            waiting.cancel()
+            explaining.cancel()
 
 
-async def _print_why_it_waits(client: Client, job_id: str, *, is_quiet: bool) -> None:
+async def _show_why_it_waits(client: Client, job_id: str, *, is_quiet: bool) -> None:
     """Once for each reason, so that nobody looks at a bar that does not move and wonders."""
-    printed = None
+    shown = None
     while not is_quiet:
         await asyncio.sleep(WAITING_SECONDS)
         # whoever follows the events says what is wrong
         with suppress(ComfyRelayError):
-            waiting = (await client.job(job_id))["waiting"]
-            if waiting is not None and waiting["reason"] != printed:
-                printed = waiting["reason"]
-                err.print(waiting["text"], highlight=False, markup=False, soft_wrap=True)
+            waiting = (await client.job(job_id)).waiting
+            if waiting is not None and waiting.reason != shown:
+                shown = waiting.reason
+                err.print(waiting.text, highlight=False, markup=False, soft_wrap=True)

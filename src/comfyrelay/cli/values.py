@@ -15,6 +15,8 @@ from comfyrelay.errors import GraphError, InvalidInput, NotFound
 if TYPE_CHECKING:
     from comfyrelay.client import Client, Workflow
     from comfyrelay.comfy.graphs.graph import Graph
+    from comfyrelay.protocol.desk import DescribedGraph
+    from comfyrelay.protocol.user import Input
 
 __all__ = ["Target", "errors_as_typed", "find_target", "is_graph", "send_files"]
 
@@ -29,7 +31,7 @@ class Target:
     """What to submit. `named` has its `effect_id` or its `workflow_slug`; values and files are by property."""
 
     named: dict[str, Any]
-    properties: Sequence[Mapping[str, Any]]
+    properties: Sequence[Input]
     values: dict[str, Any]
     files: dict[str, Path | str] = field(default_factory=dict)
     # what each property is called by whoever typed the command, where that is not its key
@@ -37,11 +39,11 @@ class Target:
 
     @property
     def primary(self) -> str | None:
-        return next((each["key"] for each in self.properties if each["is_primary_input"]), None)
+        return next((each.key for each in self.properties if each.is_primary_input), None)
 
     @property
     def assets(self) -> set[str]:
-        return {each["key"] for each in self.properties if each["type"] in _ASSETS}
+        return {each.key for each in self.properties if each.type in _ASSETS}
 
     def name(self, key: str) -> str:
         return self.names.get(key, key)
@@ -56,14 +58,14 @@ async def find_target(client: Client, what: str, given: Sequence[str]) -> Target
     if is_graph(what):
         return await _of_graph(client, Path(what), given)
     for effect in await client.effects():
-        if effect["slug"] == what:
-            return _of_properties({"effect_id": effect["id"]}, effect["properties"], given)
+        if effect.slug == what:
+            return _of_properties({"effect_id": effect.id}, effect.properties, given)
     workflow = _named(await client.workflows(), what)
     if workflow is None:
         raise NotFound(
             f"{what!r} is neither a graph (.json), nor an effect or a workflow. There are: {await _names(client)}."
         )
-    return _of_properties({"workflow_slug": workflow["slug"]}, workflow["properties"], given)
+    return _of_properties({"workflow_slug": workflow.slug}, workflow.properties, given)
 
 
 async def send_files(client: Client, target: Target, inputs: Sequence[Path]) -> tuple[list[str], dict[str, str]]:
@@ -83,7 +85,7 @@ def errors_as_typed(target: Target, *, has_input: bool) -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
-        keys = {each["key"] for each in target.properties}
+        keys = {each.key for each in target.properties}
         texts = [_as_typed(target, key, text, keys, has_input=has_input) for key, text in error.errors.items()]
         if None in texts or not texts:
             raise
@@ -110,27 +112,27 @@ def _as_typed(target: Target, key: str, text: str, keys: Iterable[str], *, has_i
 
 def _named(workflows: Sequence[Workflow], what: str) -> Workflow | None:
     for each in workflows:
-        if each["slug"] == what:
+        if each.slug == what:
             return each
-    found = [each for each in workflows if each["name"] == what]
-    found = [each for each in found if each["is_active"]] or found
+    found = [each for each in workflows if each.name == what]
+    found = [each for each in found if each.is_active] or found
     if len(found) > 1:
-        slugs = ", ".join(each["slug"] for each in found)
+        slugs = ", ".join(each.slug for each in found)
         raise InvalidInput(f"{len(found)} workflows are called {what!r}. Name the one you mean, newest first: {slugs}.")
     return found[0] if found else None
 
 
 async def _names(client: Client) -> str:
     """Of what can be run; by the slug where a name alone would not tell which."""
-    effects = [each["slug"] for each in await client.effects()]
-    workflows = [each for each in await client.workflows() if each["is_active"]]
-    names = [each["name"] for each in workflows]
-    shown = [each["name"] if names.count(each["name"]) == 1 else each["slug"] for each in workflows]
+    effects = [each.slug for each in await client.effects()]
+    workflows = [each for each in await client.workflows() if each.is_active]
+    names = [each.name for each in workflows]
+    shown = [each.name if names.count(each.name) == 1 else each.slug for each in workflows]
     return ", ".join([*effects, *shown])
 
 
-def _of_properties(named: dict[str, Any], properties: Sequence[Mapping[str, Any]], given: Sequence[str]) -> Target:
-    types = {each["key"]: each["type"] for each in properties}
+def _of_properties(named: dict[str, Any], properties: Sequence[Input], given: Sequence[str]) -> Target:
+    types = {each.key: each.type for each in properties}
     pairs = dict(map(_pair, given))
     return Target(
         named=named,
@@ -167,29 +169,29 @@ async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> Target:
     graph = load_graph(path)
     given = [_given(graph, each) for each in sets]
     described = await client.add_graph(graph, name=path.stem)
-    types = {each["key"]: each["type"] for each in described["workflow"]["properties"]}
+    types = {each.key: each.type for each in described.workflow.properties}
     keys = _keys_of(described)
     files = {
         each.place: _file(each.typed, each.text) for each in given if types.get(keys.get(each.place, "")) in _ASSETS
     }
     changed = _changed(graph, given, files)
-    values = _difference(described["positions"], graph, changed)
+    values = _difference(described.positions, graph, changed)
     if values is None:
         # something was set that is no property, or one of several that are the same: then it is another graph
         described, values = await client.add_graph(changed, name=path.stem), {}
         keys = _keys_of(described)
     typed = {keys[each.place]: each.typed for each in given if each.place in keys}
     return Target(
-        named={"workflow_slug": described["workflow"]["slug"]},
-        properties=described["workflow"]["properties"],
+        named={"workflow_slug": described.workflow.slug},
+        properties=described.workflow.properties,
         values={key: value for key, value in values.items() if key not in {keys[place] for place in files}},
         files={keys[place]: file for place, file in files.items()},
-        names={**{key: places[0] for key, places in described["positions"].items() if places}, **typed},
+        names={**{key: places[0] for key, places in described.positions.items() if places}, **typed},
     )
 
 
-def _keys_of(described: Mapping[str, Any]) -> dict[str, str]:
-    return {place: key for key, places in described["positions"].items() for place in places}
+def _keys_of(described: DescribedGraph) -> dict[str, str]:
+    return {place: key for key, places in described.positions.items() for place in places}
 
 
 def _given(graph: Graph, text: str) -> _Given:

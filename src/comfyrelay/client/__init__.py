@@ -2,20 +2,23 @@
 
 async with Client() as client:
     job = await client.submit(workflow_slug="clip-3f2a", input_payload={"prompt": "a lighthouse"})
-    async for event in client.events(job["id"]):
+    async for event in client.events(job.id):
         print(event.type)
-    await client.download_outputs(job["id"], Path("."))
+    await client.download_outputs(job.id, Path("."))
 """
 
-from comfyrelay.client.bodies import About, Batch, Effect, Job, LogLine, Now, Output, Preset, Worker, Workflow
 from comfyrelay.client.calls import DEFAULT_URL, Done
 from comfyrelay.client.client import Client
 from comfyrelay.client.events import Event
 from comfyrelay.client.find import Found, find
+from comfyrelay.protocol.admin import WorkerSummary
+from comfyrelay.protocol.desk import AboutJob, Now
+from comfyrelay.protocol.jobs import Batch, Job, LogLine, Output
+from comfyrelay.protocol.user import Effect, Preset, Workflow
 
 __all__ = [
     "DEFAULT_URL",
-    "About",
+    "AboutJob",
     "Batch",
     "Client",
     "Done",
@@ -27,7 +30,7 @@ __all__ = [
     "Now",
     "Output",
     "Preset",
-    "Worker",
+    "WorkerSummary",
     "Workflow",
     "find",
 ]

@@ -7,14 +7,18 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
 from comfyrelay.net import is_loopback, object_in
-from comfyrelay.refusals import refusal_in
+from comfyrelay.protocol.base import AnswerBody, Page, Request, checked
+from comfyrelay.protocol.refusals import refusal_in
 
 __all__ = ["DEFAULT_URL", "Calls", "Done"]
 
 T = TypeVar("T")
+B = TypeVar("B", bound=BaseModel)
+A = TypeVar("A", bound=AnswerBody)
 DEFAULT_URL = "http://127.0.0.1:8420"
 # A batch of 10,000 items takes seconds to accept, and longer where much else is going on.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=120.0, write=60.0, pool=None)
@@ -44,26 +48,37 @@ class Calls:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def get(self, path: str, **query: Any) -> Any:
+    async def get(self, path: str, answer: type[B], **query: Any) -> B:
         params = {name: value for name, value in query.items() if value is not None}
-        return (await self._call("GET", path, params=params)).data
+        return (await self._call("GET", path, answer, params=params)).data
 
-    async def post(self, path: str, body: Mapping[str, Any] | None = None) -> Done[Any]:
-        return await self._call("POST", path, json=body)
+    async def post(self, path: str, answer: type[B], body: Mapping[str, Any] | None = None) -> Done[B]:
+        return await self._call("POST", path, answer, json=body)
 
-    async def delete(self, path: str) -> Any:
-        return (await self._call("DELETE", path)).data
+    async def send(self, path: str, answer: type[B], request: type[Request], **fields: Any) -> Done[B]:
+        """Post what is given of a request, as the server checks it."""
+        try:
+            body = checked(request, **{name: value for name, value in fields.items() if value is not None})
+        except InvalidInput as error:
+            raise _named_fields(error) from None
+        return await self.post(path, answer, body.model_dump(mode="json", exclude_unset=True))
 
-    async def pages(self, path: str, **query: Any) -> AsyncIterator[Any]:
+    async def delete(self, path: str, answer: type[B]) -> B:
+        return (await self._call("DELETE", path, answer)).data
+
+    async def pages(self, path: str, item: type[A], **query: Any) -> AsyncIterator[A]:
         """The items of a list, page after page, asked for as they are needed."""
         cursor: str | None = None
         while True:
-            page = await self.get(path, **query, cursor=cursor)
-            for each in page["items"]:
+            page = await self.page(path, item, **query, cursor=cursor)
+            for each in page.items:
                 yield each
-            cursor = page["next_cursor"]
+            cursor = page.next_cursor
             if cursor is None:
                 return
+
+    async def page(self, path: str, item: type[A], **query: Any) -> Page[A]:
+        return await self.get(path, Page[item], **query)  # type: ignore[valid-type]
 
     @asynccontextmanager
     async def stream(
@@ -80,29 +95,35 @@ class Calls:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
-    async def _call(self, method: str, path: str, **options: Any) -> Done[Any]:
+    async def _call(self, method: str, path: str, answer: type[B], **options: Any) -> Done[B]:
         try:
             response = await self._http.request(method, path, **options)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
-        answer = object_in(response)
-        if response.is_success and "data" in answer:
-            return Done(answer["data"], str(answer.get("message") or ""))
+        found = object_in(response)
+        if response.is_success:
+            try:
+                return Done(answer.model_validate(found.get("data")), str(found.get("message") or ""))
+            except ValidationError as error:
+                raise self._stranger(response) from error
         raise self._refusal(response)
 
     def _refusal(self, response: httpx.Response) -> ComfyRelayError:
         match refusal_in(response):
             case None:
-                return ControlPlaneUnreachable(
-                    f"Something answers at {self.url}, but not like ComfyRelay (status {response.status_code}). "
-                    "Is the address right?"
-                )
+                return self._stranger(response)
             case Unauthorized():
                 return Unauthorized(self._sign_in())
             case InvalidInput() as refusal:
-                return InvalidInput(_with_fields(refusal.detail, refusal.errors), errors=refusal.errors)
+                return _named_fields(refusal)
             case refusal:
                 return refusal
+
+    def _stranger(self, response: httpx.Response) -> ControlPlaneUnreachable:
+        return ControlPlaneUnreachable(
+            f"Something answers at {self.url}, but not like ComfyRelay (status {response.status_code}). "
+            "Is the address right?"
+        )
 
     def _sign_in(self) -> str:
         if self._has_token:
@@ -133,8 +154,9 @@ def _checked(url: str) -> str:
     return text.rstrip("/")
 
 
-def _with_fields(detail: str, errors: Mapping[str, str]) -> str:
+def _named_fields(refused: InvalidInput) -> InvalidInput:
     # often the sentence itself is that of the only field
-    told = [f"{key}: {text}" for key, text in errors.items() if text not in detail]
-    more = len(told) - _MOST_FIELDS
-    return " ".join([detail, *told[:_MOST_FIELDS], *([f"And {more} more."] if more > 0 else [])])
+    fields = [f"{key}: {text}" for key, text in refused.errors.items() if text not in refused.detail]
+    more = len(fields) - _MOST_FIELDS
+    words = [refused.detail, *fields[:_MOST_FIELDS], *([f"And {more} more."] if more > 0 else [])]
+    return InvalidInput(" ".join(words), errors=refused.errors)

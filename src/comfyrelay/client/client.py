@@ -7,29 +7,32 @@ from typing import Any, Literal, Self
 from urllib.parse import quote
 from uuid import uuid4
 
-from comfyrelay.client.bodies import (
-    ENDED,
-    About,
-    Batch,
-    Effect,
-    Job,
-    LogLine,
-    Now,
-    Output,
-    Preset,
-    RunFile,
-    Worker,
-    Workflow,
-)
 from comfyrelay.client.calls import DEFAULT_URL, Calls, Done
 from comfyrelay.client.events import Event, follow
 from comfyrelay.client.files import Files, LinkExpired, media_type, safe_name
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
+from comfyrelay.protocol.admin import WorkerSummary
+from comfyrelay.protocol.desk import AboutJob, DescribedGraph, Desk, NewDeskBatch, NewGraph, Now, RunFile, ScriptCommand
+from comfyrelay.protocol.jobs import (
+    Batch,
+    Job,
+    LogLine,
+    Move,
+    NewBatch,
+    NewJob,
+    NewUpload,
+    Output,
+    Pause,
+    Retry,
+    Upload,
+)
+from comfyrelay.protocol.user import Deleted, Effect, NewPreset, NewWorkflow, Preset, Workflow
 
 __all__ = ["Client"]
 
 Kind = Literal["job", "batch"]
 PATHS: dict[Kind, str] = {"job": "/api/ai-jobs", "batch": "/api/batches"}
+BODIES: dict[Kind, type[Job | Batch]] = {"job": Job, "batch": Batch}
 LARGEST_PAGE = 200
 UPLOADS_AT_ONCE = 4
 # How often it is asked for more of a log.
@@ -69,14 +72,17 @@ class Client:
         size = (await asyncio.to_thread(path.stat)).st_size
         if not size:
             raise InvalidInput(f"{path} is empty.")
-        body = {
-            "mime_type": mime_type or media_type(path),
-            "size": size,
-            "original_filename": path.name,
-        }
-        begun = (await self._calls.post("/api/videos/uploads", body)).data
-        await self._files.send(path, begun["upload_url"], headers=begun["upload_headers"], size=size)
-        return str(begun["file"]["id"])
+        begun = await self._calls.send(
+            "/api/videos/uploads",
+            Upload,
+            NewUpload,
+            mime_type=mime_type or media_type(path),
+            size=size,
+            original_filename=path.name,
+        )
+        upload = begun.data
+        await self._files.send(path, upload.upload_url, headers=upload.upload_headers, size=size)
+        return upload.file.id
 
     async def upload_all(
         self, paths: Iterable[Path], *, on_sent: Callable[[Path], None] | None = None
@@ -107,16 +113,15 @@ class Client:
 
         A desk also has what else the run made: `cat.png` is followed by `cat_2.png` and so on.
         """
-        outputs = (await self.job(job_id))["outputs"]
         saved = [
-            await self._download(job_id, each, folder / safe_name(name(each) if name else each["filename"]))
-            for each in outputs
+            await self._download(job_id, each, folder / safe_name(name(each) if name else each.filename))
+            for each in (await self.job(job_id)).outputs
         ]
         about = await self.about(job_id) if saved else None
-        others = [each for each in about["files"] if not each["is_output"]] if about else []
+        others = [each for each in about.files if not each.is_output] if about else []
         for number, each in enumerate(others, start=2):
-            if each["url"] is not None:
-                place = folder / f"{saved[0].stem}_{number}{PurePath(each['name']).suffix}"
+            if each.url is not None:
+                place = folder / f"{saved[0].stem}_{number}{PurePath(each.name).suffix}"
                 saved.append(await self._files.fetch(_as_output(each, self.url), place))
         return saved
 
@@ -125,7 +130,7 @@ class Client:
             return await self._files.fetch(output, to)
         except LinkExpired:
             # links live for a while; whoever fetches many files gets the later ones anew
-            [fresh] = [each for each in (await self.job(job_id))["outputs"] if each["file_id"] == output["file_id"]]
+            [fresh] = [each for each in (await self.job(job_id)).outputs if each.file_id == output.file_id]
             return await self._files.fetch(fresh, to)
 
     # What can be run
@@ -141,22 +146,24 @@ class Client:
         output_mime_type: str | None = None,
     ) -> Workflow:
         """Make a workflow of one's own out of a graph in ComfyUI's API format."""
-        body = _given(
+        done = await self._calls.send(
+            "/api/workflows",
+            Workflow,
+            NewWorkflow,
+            graph=graph,
+            properties=list(properties),
             name=name,
             output_node_id=output_node_id,
             output_extension=output_extension,
             output_mime_type=output_mime_type,
         )
-        made: Workflow = (
-            await self._calls.post("/api/workflows", {"graph": graph, "properties": list(properties), **body})
-        ).data
-        return made
+        return done.data
 
     async def workflows(self) -> list[Workflow]:
-        return [each async for each in self._calls.pages("/api/workflows", limit=LARGEST_PAGE)]
+        return [each async for each in self._calls.pages("/api/workflows", Workflow, limit=LARGEST_PAGE)]
 
     async def effects(self) -> list[Effect]:
-        return [each async for each in self._calls.pages("/api/effects", limit=LARGEST_PAGE)]
+        return [each async for each in self._calls.pages("/api/effects", Effect, limit=LARGEST_PAGE)]
 
     # Jobs
 
@@ -173,7 +180,10 @@ class Client:
         idempotency_key: str | None = None,
     ) -> Job:
         """Submit a job. Send the same key again where it is not known whether the first time arrived."""
-        body = _given(
+        done = await self._calls.send(
+            PATHS["job"],
+            Job,
+            NewJob,
             effect_id=effect_id,
             workflow_slug=workflow_slug,
             input_payload=input_payload,
@@ -183,12 +193,10 @@ class Client:
             webhook_url=webhook_url,
             idempotency_key=idempotency_key or uuid4().hex,
         )
-        job: Job = (await self._calls.post(PATHS["job"], body)).data
-        return job
+        return done.data
 
     async def job(self, job_id: str) -> Job:
-        job: Job = await self._calls.get(_path("job", job_id))
-        return job
+        return await self._calls.get(_path("job", job_id), Job)
 
     def jobs(
         self,
@@ -202,12 +210,12 @@ class Client:
         """Newest first, asked for as they are needed. `search` is a part of a label (also its batch's), error or id."""
         limit = min(page, LARGEST_PAGE)
         query = {"status": status, "batch_id": batch_id, "no_batch": no_batch, "search": search}
-        return self._calls.pages(PATHS["job"], **query, limit=limit)
+        return self._calls.pages(PATHS["job"], Job, **query, limit=limit)
 
     async def some_jobs(self, *, status: str, limit: int) -> tuple[list[Job], bool]:
         """The newest jobs of a status, and whether there are more."""
-        page = await self._calls.get(PATHS["job"], status=status, limit=limit)
-        return page["items"], page["next_cursor"] is not None
+        page = await self._calls.page(PATHS["job"], Job, status=status, limit=limit)
+        return page.items, page.next_cursor is not None
 
     def events(self, job_id: str, *, after: int = 0, patience_seconds: float = 60.0) -> AsyncGenerator[Event, None]:
         """What happened to a job after that event, then what happens, up to its end; also over broken connections."""
@@ -215,44 +223,44 @@ class Client:
 
     async def logs(self, job_id: str, *, is_followed: bool = False) -> AsyncGenerator[LogLine, None]:
         """What the workers printed, oldest first; followed, up to the job's end."""
-        cursor, seen = None, 0
+        path, cursor, seen = f"{_path('job', job_id)}/logs", None, 0
         while True:
             # asked first: what was printed before the end is then there to be read
-            has_ended = not is_followed or (await self.job(job_id))["status"] in ENDED
+            has_ended = not is_followed or (await self.job(job_id)).has_ended
             while True:
-                page = await self._calls.get(f"{_path('job', job_id)}/logs", limit=LARGEST_PAGE, cursor=cursor)
-                for line in page["items"][seen:]:
+                page = await self._calls.page(path, LogLine, limit=LARGEST_PAGE, cursor=cursor)
+                for line in page.items[seen:]:
                     yield line
-                seen = len(page["items"])
-                if page["next_cursor"] is None:
+                seen = len(page.items)
+                if page.next_cursor is None:
                     break
-                cursor, seen = page["next_cursor"], 0
+                cursor, seen = page.next_cursor, 0
             if has_ended:
                 return
             await asyncio.sleep(LOG_SECONDS)
 
     # Verbs of jobs and batches
 
-    async def cancel(self, kind: Kind, id_: str) -> Done[Any]:
-        return await self._calls.post(f"{_path(kind, id_)}/cancel")
+    async def cancel(self, kind: Kind, id_: str) -> Done[Job | Batch]:
+        return await self._calls.post(f"{_path(kind, id_)}/cancel", BODIES[kind])
 
-    async def pause(self, kind: Kind, id_: str, *, now: bool = False) -> Done[Any]:
-        return await self._calls.post(f"{_path(kind, id_)}/pause", {"mode": "now" if now else "after"})
+    async def pause(self, kind: Kind, id_: str, *, now: bool = False) -> Done[Job | Batch]:
+        return await self._calls.send(f"{_path(kind, id_)}/pause", BODIES[kind], Pause, mode="now" if now else "after")
 
-    async def resume(self, kind: Kind, id_: str) -> Done[Any]:
-        return await self._calls.post(f"{_path(kind, id_)}/resume")
+    async def resume(self, kind: Kind, id_: str) -> Done[Job | Batch]:
+        return await self._calls.post(f"{_path(kind, id_)}/resume", BODIES[kind])
 
-    async def move(self, kind: Kind, id_: str, to: str) -> Done[Any]:
-        return await self._calls.post(f"{_path(kind, id_)}/move", {"to": to})
+    async def move(self, kind: Kind, id_: str, to: str) -> Done[Job | Batch]:
+        return await self._calls.send(f"{_path(kind, id_)}/move", BODIES[kind], Move, to=to)
 
-    async def retry(self, kind: Kind, id_: str, *, new_seeds: bool = False) -> Done[Any]:
+    async def retry(self, kind: Kind, id_: str, *, new_seeds: bool = False) -> Done[Job | Batch]:
         """A failed or canceled job again, as a new one; of a batch, the items that failed."""
         verb = "retry" if kind == "job" else "retry-failed"
-        return await self._calls.post(f"{_path(kind, id_)}/{verb}", {"new_seeds": new_seeds})
+        return await self._calls.send(f"{_path(kind, id_)}/{verb}", BODIES[kind], Retry, new_seeds=new_seeds)
 
-    async def again(self, batch_id: str, *, new_seeds: bool = False) -> Done[Batch]:
+    async def rerun(self, batch_id: str, *, new_seeds: bool = False) -> Done[Batch]:
         """All items of a batch once more, however they ended, as a new batch."""
-        return await self._calls.post(f"{_path('batch', batch_id)}/again", {"new_seeds": new_seeds})
+        return await self._calls.send(f"{_path('batch', batch_id)}/again", Batch, Retry, new_seeds=new_seeds)
 
     # Batches
 
@@ -268,7 +276,10 @@ class Client:
         idempotency_key: str | None = None,
     ) -> Batch:
         """Submit jobs together, all or none. An item may have `input_payload`, `input_file_id` and `label`."""
-        body = _given(
+        done = await self._calls.send(
+            PATHS["batch"],
+            Batch,
+            NewBatch,
             effect_id=effect_id,
             workflow_slug=workflow_slug,
             items=list(items),
@@ -277,99 +288,91 @@ class Client:
             webhook_url=webhook_url,
             idempotency_key=idempotency_key or uuid4().hex,
         )
-        batch: Batch = (await self._calls.post(PATHS["batch"], body)).data
-        return batch
+        return done.data
 
     async def batch(self, batch_id: str) -> Batch:
-        batch: Batch = await self._calls.get(_path("batch", batch_id))
-        return batch
+        return await self._calls.get(_path("batch", batch_id), Batch)
 
     def batches(self) -> AsyncIterator[Batch]:
-        return self._calls.pages(PATHS["batch"], limit=LARGEST_PAGE)
+        return self._calls.pages(PATHS["batch"], Batch, limit=LARGEST_PAGE)
 
     async def some_batches(self, *, limit: int) -> list[Batch]:
-        page = await self._calls.get(PATHS["batch"], limit=limit)
-        return list(page["items"])
+        return (await self._calls.page(PATHS["batch"], Batch, limit=limit)).items
 
     async def batches_before(self, id_: str, *, limit: int) -> list[Batch]:
         """The newest that were made before this id; the id itself need not exist."""
-        return list((await self._calls.get(PATHS["batch"], cursor=id_, limit=limit))["items"])
+        return (await self._calls.page(PATHS["batch"], Batch, cursor=id_, limit=limit)).items
 
     async def jobs_before(self, id_: str, *, limit: int) -> list[Job]:
-        return list((await self._calls.get(PATHS["job"], cursor=id_, limit=limit))["items"])
+        return (await self._calls.page(PATHS["job"], Job, cursor=id_, limit=limit)).items
 
     # Presets
 
     async def presets(self) -> list[Preset]:
-        return [each async for each in self._calls.pages("/api/presets", limit=LARGEST_PAGE)]
+        return [each async for each in self._calls.pages("/api/presets", Preset, limit=LARGEST_PAGE)]
 
     async def preset(self, name: str) -> Preset:
         for each in await self.presets():
-            if each["name"] == name:
+            if each.name == name:
                 return each
         raise NotFound(f"There is no preset {name!r}.")
 
     async def create_preset(self, name: str, values: Mapping[str, Any]) -> Preset:
-        preset: Preset = (await self._calls.post("/api/presets", {"name": name, "values": values})).data
-        return preset
+        return (await self._calls.send("/api/presets", Preset, NewPreset, name=name, values=values)).data
 
     async def remove_preset(self, preset_id: str) -> None:
-        await self._calls.delete(f"/api/presets/{quote(preset_id, safe='')}")
+        await self._calls.delete(f"/api/presets/{quote(preset_id, safe='')}", Deleted)
 
     # Only where there is a desk
 
     async def now(self) -> Now | None:
         """The queue at a glance; nothing where there is no desk."""
         try:
-            now: Now = await self._calls.get("/api/desk/now")
+            return await self._calls.get("/api/desk/now", Now)
         except NotFound:
             return None
-        return now
 
-    async def about(self, job_id: str) -> About | None:
+    async def about(self, job_id: str) -> AboutJob | None:
         """What a job was made of, and each attempt; nothing where there is no desk."""
         try:
-            about: About = await self._calls.get(f"/api/desk/jobs/{quote(job_id, safe='')}")
+            return await self._calls.get(f"/api/desk/jobs/{quote(job_id, safe='')}", AboutJob)
         except NotFound:
             return None
-        return about
 
     # Only on a desk
 
-    async def desk(self) -> dict[str, Any]:
+    async def desk(self) -> Desk:
         """What the desk is made of; `NotFound` where there is none."""
-        desk: dict[str, Any] = await self._calls.get("/api/desk")
-        return desk
+        return await self._calls.get("/api/desk", Desk)
 
-    async def add_graph(self, graph: Mapping[str, Any], *, name: str | None = None) -> dict[str, Any]:
-        """Make a workflow of a graph: `workflow`, with its inputs as properties, and `roles`."""
-        described: dict[str, Any] = (await self._calls.post("/api/desk/graphs", _given(graph=graph, name=name))).data
-        return described
+    async def add_graph(self, graph: Mapping[str, Any], *, name: str | None = None) -> DescribedGraph:
+        """Make a workflow of a graph, with its inputs as properties."""
+        return (await self._calls.send("/api/desk/graphs", DescribedGraph, NewGraph, graph=graph, name=name)).data
 
     async def script_workflow(self) -> str | None:
         """The workflow that runs the user's own script; nothing where there is no desk, or none is configured."""
         try:
-            slug: str | None = (await self.desk())["script_workflow"]
+            return (await self.desk()).script_workflow
         except NotFound:
             return None
-        return slug
 
     async def script_command(self, values: Mapping[str, Any]) -> str:
         """The command that a job of the user's own script would run, quoted as one would type it."""
-        return str((await self._calls.post("/api/desk/script/preview", values)).data["command"])
+        return (await self._calls.post("/api/desk/script/preview", ScriptCommand, values)).data.command
 
     async def add_batch(self, wish: Mapping[str, Any]) -> Batch:
         """A batch made of folders and lists, as `POST /api/desk/batches` takes it."""
-        return (await self.add_batch_told(wish)).data
+        return (await self.add_batch_with_message(wish)).data
 
-    async def add_batch_told(self, wish: Mapping[str, Any]) -> Done[Batch]:
+    async def add_batch_with_message(self, wish: Mapping[str, Any]) -> Done[Batch]:
         """The same, with what the server has to say about it."""
-        return await self._calls.post("/api/desk/batches", {"idempotency_key": uuid4().hex, **wish})
+        wish = {"idempotency_key": uuid4().hex, **wish}
+        return await self._calls.send("/api/desk/batches", Batch, NewDeskBatch, **wish)
 
     # Only for administrators
 
-    async def workers(self) -> list[Worker]:
-        return list((await self._calls.get("/api/admin/workers", limit=LARGEST_PAGE))["items"])
+    async def workers(self) -> list[WorkerSummary]:
+        return (await self._calls.page("/api/admin/workers", WorkerSummary, limit=LARGEST_PAGE)).items
 
 
 def _path(kind: Kind, id_: str) -> str:
@@ -377,15 +380,4 @@ def _path(kind: Kind, id_: str) -> str:
 
 
 def _as_output(file: RunFile, url: str) -> Output:
-    return {
-        "file_id": "",
-        "url": f"{url}{file['url']}",
-        "filename": file["name"],
-        "mime_type": file["mime_type"],
-        "size": file["size"],
-        "content_hash": None,
-    }
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    return Output.of(file, file_id="", url=f"{url}{file.url}", filename=file.name, content_hash=None)

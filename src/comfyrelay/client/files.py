@@ -8,10 +8,10 @@ from pathlib import Path
 
 import httpx
 
-from comfyrelay.client.bodies import Output
 from comfyrelay.errors import InvalidInput, TransferFailed
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.net import is_loopback, save
+from comfyrelay.protocol.jobs import Output
 
 __all__ = ["Files", "LinkExpired", "media_type", "safe_name"]
 
@@ -48,12 +48,12 @@ class Files:
 
     async def fetch(self, output: Output, to: Path) -> Path:
         """The file appears under its name only when it is whole."""
-        what = f"{output['filename']} could not be fetched"
+        what = f"{output.filename} could not be fetched"
         # as it is stored, not packed on the way: its checksum is that of the stored bytes
         headers = {"Accept-Encoding": "identity"}
         try:
             await asyncio.to_thread(to.parent.mkdir, parents=True, exist_ok=True)
-            async with self._for(output["url"]).stream("GET", output["url"], headers=headers) as response:
+            async with self._for(output.url).stream("GET", output.url, headers=headers) as response:
                 if response.status_code in (400, 401, 403):
                     raise LinkExpired(f"{what}: storage answered with {response.status_code}.")
                 if not response.is_success:
@@ -101,6 +101,6 @@ async def _checked(response: httpx.Response, output: Output, what: str) -> Async
         size += len(piece)
         yield piece
     # before the file appears
-    wanted = output["content_hash"] or ""
-    if output["size"] not in (None, size) or (_SHA256.fullmatch(wanted) and digest.hexdigest() != wanted):
+    wanted = output.content_hash or ""
+    if output.size not in (None, size) or (_SHA256.fullmatch(wanted) and digest.hexdigest() != wanted):
         raise TransferFailed(f"{what}: what came is not what was stored.")

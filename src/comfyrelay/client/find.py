@@ -50,11 +50,11 @@ async def find(client: "Client", text: str) -> Found:
 
 async def _whole(client: "Client", id_: str) -> Found:
     try:
-        return Found("job", (await client.job(id_))["id"])
+        return Found("job", (await client.job(id_)).id)
     except NotFound:
         pass
     try:
-        return Found("batch", (await client.batch(id_))["id"])
+        return Found("batch", (await client.batch(id_)).id)
     except NotFound:
         raise NotFound(f"There is no job and no batch {id_!r}.") from None
 
@@ -63,12 +63,12 @@ async def _beginning(client: "Client", part: str) -> list[Found]:
     """Lists go back in time from any id, so the ids that begin so come first after the last that could."""
     last = part + _LAST[len(part) :]
     jobs, batches = await client.jobs_before(last, limit=_SOME), await client.batches_before(last, limit=_SOME)
-    found = [*(Found("job", each["id"]) for each in jobs), *(Found("batch", each["id"]) for each in batches)]
+    found = [*(Found("job", each.id) for each in jobs), *(Found("batch", each.id) for each in batches)]
     return [each for each in found if each.id.startswith(part)]
 
 
 async def _ending(client: "Client", part: str) -> list[Found]:
-    jobs = [Found("job", each["id"]) async for each in client.jobs(search=part) if each["id"].endswith(part)]
+    jobs = [Found("job", each.id) async for each in client.jobs(search=part) if each.id.endswith(part)]
     # there are few of them, so all may be looked through
-    batches = [Found("batch", each["id"]) async for each in client.batches() if each["id"].endswith(part)]
+    batches = [Found("batch", each.id) async for each in client.batches() if each.id.endswith(part)]
     return [*jobs, *batches]

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from comfyrelay.client.bodies import Job
 from comfyrelay.client.client import Client
 from comfyrelay.client.find import SHORT
 from comfyrelay.errors import NotFound
+from comfyrelay.protocol.jobs import Job
 from comfyrelay.text import printable
 
 __all__ = ["Labels"]
@@ -20,25 +20,25 @@ class Labels:
         self._effects: dict[int, str] | None = None
 
     async def of(self, jobs: Iterable[Job]) -> dict[str, str]:
-        return {each["id"]: printable(await self._of(each)) for each in jobs}
+        return {each.id: printable(await self._of(each)) for each in jobs}
 
     async def _of(self, job: Job) -> str:
-        if job["batch_id"] is not None:
-            place = f"{await self._batch(job['batch_id'])} #{job['item_no'] + 1}"
-            return f"{place}: {job['label']}" if job["label"] else place
-        if job["label"]:
-            return str(job["label"])
-        if job["effect_id"] is not None:
-            return await self._effect(job["effect_id"])
-        return job["outputs"][0]["filename"] if job["outputs"] else ""
+        if job.batch_id is not None:
+            place = f"{await self._batch(job.batch_id)} #{job.item_no + 1}"
+            return f"{place}: {job.label}" if job.label else place
+        if job.label:
+            return job.label
+        if job.effect_id is not None:
+            return await self._effect(job.effect_id)
+        return job.outputs[0].filename if job.outputs else ""
 
     async def _batch(self, batch_id: str) -> str:
         if self._batches is None:
             newest = await self._client.some_batches(limit=200)
-            self._batches = {each["id"]: _batch_name(each["label"], each["id"]) for each in newest}
+            self._batches = {each.id: _batch_name(each.label, each.id) for each in newest}
         if batch_id not in self._batches:
             try:
-                label = (await self._client.batch(batch_id))["label"]
+                label = (await self._client.batch(batch_id)).label
             except NotFound:
                 label = None
             self._batches[batch_id] = _batch_name(label, batch_id)
@@ -46,7 +46,7 @@ class Labels:
 
     async def _effect(self, effect_id: int) -> str:
         if self._effects is None:
-            self._effects = {each["id"]: each["name"] for each in await self._client.effects()}
+            self._effects = {each.id: each.name for each in await self._client.effects()}
         return self._effects.get(effect_id, "")
 
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -10,9 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from comfyrelay.client.bodies import About, Batch, InputValue, Job, Preset
 from comfyrelay.client.find import SHORT
-from comfyrelay.clock import utc_now
+from comfyrelay.protocol.desk import AboutJob, InputValue
+from comfyrelay.protocol.jobs import Batch, Job
+from comfyrelay.protocol.user import Preset
 from comfyrelay.text import printable
 
 __all__ = [
@@ -23,7 +25,6 @@ __all__ = [
     "how_far",
     "job_details",
     "job_table",
-    "now",
     "output_lines",
     "part_done",
     "preset_table",
@@ -60,8 +61,8 @@ def span(seconds: float) -> str:
     return f"{whole // 3600}:{whole % 3600 // 60:02} h" if whole < 100 * 3600 else f"{whole // 86400} days"
 
 
-def since(moment: str, now: datetime) -> float:
-    return max(0.0, (now - datetime.fromisoformat(moment)).total_seconds())
+def since(moment: datetime, now: datetime) -> float:
+    return max(0.0, (now - moment).total_seconds())
 
 
 def size_of(count: int | None) -> str:
@@ -75,29 +76,29 @@ def size_of(count: int | None) -> str:
     return f"{size:.1f} GB"
 
 
-def part_done(job: Job) -> float | None:
-    value = (job["progress"] or {}).get("value")
+def part_done(progress: Mapping[str, Any] | None) -> float | None:
+    value = (progress or {}).get("value")
     return min(1.0, max(0.0, float(value))) if isinstance(value, int | float) else None
 
 
-def began_at(job: Job) -> str | None:
+def began_at(progress: Mapping[str, Any] | None, started_at: datetime | None) -> datetime | None:
     """When it began to run, where the worker said so: it may have been fetched long before that."""
-    told = (job["progress"] or {}).get("began_at")
-    return told if isinstance(told, str) else job["started_at"]
+    reported = (progress or {}).get("began_at")
+    return datetime.fromisoformat(reported) if isinstance(reported, str) else started_at
 
 
-def how_far(job: Job, now: datetime) -> str:
+def how_far(progress: Mapping[str, Any] | None, started_at: datetime | None, now: datetime) -> str:
     """What a running job does: its node, its step, and when it should be done."""
-    progress, words = job["progress"] or {}, []
+    progress, words = progress or {}, []
     if progress.get("node"):
         words.append(printable(str(progress["node"])))
     if progress.get("steps"):
         words.append(f"step {progress.get('step') or 0} of {progress['steps']}")
     if not words and progress.get("phase"):
         words.append(printable(str(progress["phase"])))
-    done = part_done(job)
+    done = part_done(progress)
     # before that much is done, the guess would jump about
-    if done and 0.05 <= done < 1 and (began := began_at(job)):
+    if done and 0.05 <= done < 1 and (began := began_at(progress, started_at)):
         words.append(f"about {span(since(began, now) * (1 - done) / done)} left")
     return ", ".join(words)
 
@@ -116,14 +117,16 @@ def grid(*columns: str) -> Table:
 def job_table(jobs: Sequence[Job], labels: Mapping[str, str], now: datetime) -> Table:
     table = grid("job", "status", "", "what", "made", "")
     for each in jobs:
-        done = part_done(each) if each["status"] == "processing" else None
+        done = part_done(each.progress) if each.status == "processing" else None
         table.add_row(
-            short(each["id"]),
-            status_text(each["status"]),
+            short(each.id),
+            status_text(each.status),
             "" if done is None else f"{done:.0%}",
-            Text(labels.get(each["id"], "")),
-            f"{span(since(each['created_at'], now))} ago",
-            Text(printable(each["error"] or ""), style="red") if each["error"] else how_far(each, now),
+            Text(labels.get(each.id, "")),
+            f"{span(since(each.created_at, now))} ago",
+            Text(printable(each.error or ""), style="red")
+            if each.error
+            else how_far(each.progress, each.started_at, now),
         )
     return table
 
@@ -132,12 +135,12 @@ def batch_table(batches: Iterable[Batch]) -> Table:
     table = grid("batch", "", "done", "what", "", "")
     for each in batches:
         table.add_row(
-            short(each["id"]),
-            ProgressBar(total=1.0, completed=each["progress"], width=20),
-            f"{each['done']} of {each['total']}",
-            Text(printable(each["label"] or "")),
+            short(each.id),
+            ProgressBar(total=1.0, completed=each.progress, width=20),
+            f"{each.done} of {each.total}",
+            Text(printable(each.label or "")),
             _counts(each),
-            _left(each),
+            _remaining(each),
         )
     return table
 
@@ -145,34 +148,34 @@ def batch_table(batches: Iterable[Batch]) -> Table:
 def preset_table(presets: Iterable[Preset]) -> Table:
     table = grid("preset", "values")
     for each in presets:
-        values = ", ".join(f"{key}={value}" for key, value in each["values"].items())
-        table.add_row(Text(printable(each["name"])), Text(printable(values)))
+        values = ", ".join(f"{key}={value}" for key, value in each.values.items())
+        table.add_row(Text(printable(each.name)), Text(printable(values)))
     return table
 
 
-def job_details(job: Job, label: str, about: About | None, now: datetime, *, is_whole: bool = False) -> Table:
-    given = about["inputs"] if about else []
-    run = (about["attempts"][-1]["about"] or {}) if about and about["attempts"] else {}
+def job_details(job: Job, label: str, about: AboutJob | None, now: datetime, *, is_whole: bool = False) -> Table:
+    given = about.inputs if about else []
+    run = (about.attempts[-1].about or {}) if about and about.attempts else {}
     inputs = given if is_whole else _worth_showing(given)
-    left = len(given) - len(inputs)
+    hidden = len(given) - len(inputs)
     rows: list[tuple[str, RenderableType]] = [
-        ("job", job["id"]),
-        ("status", status_text(job["status"])),
+        ("job", job.id),
+        ("status", status_text(job.status)),
         ("what", Text(label)),
-        ("workflow", Text(printable(about["workflow_name"])) if about else ""),
+        ("workflow", Text(printable(about.workflow_name)) if about else ""),
         ("progress", _progress(job, now)),
-        ("waits", Text(printable(job["waiting"]["text"])) if job["waiting"] else ""),
-        ("error", Text(printable(job["error"] or ""), style="red")),
-        ("attempts", f"{job['attempts']} of {job['max_attempts']}"),
-        ("priority", str(job["priority"]) if job["priority"] else ""),
-        ("retry of", job["retry_of"] or ""),
-        ("made", _moment(job["created_at"])),
-        ("started", _moment(job["started_at"]) + _waited(job)),
-        ("ended", _moment(job["completed_at"]) + _took(job)),
+        ("waits", Text(printable(job.waiting.text)) if job.waiting else ""),
+        ("error", Text(printable(job.error or ""), style="red")),
+        ("attempts", f"{job.attempts} of {job.max_attempts}"),
+        ("priority", str(job.priority) if job.priority else ""),
+        ("retry of", job.retry_of or ""),
+        ("made", _moment(job.created_at)),
+        ("started", _moment(job.started_at) + _waited(job)),
+        ("ended", _moment(job.completed_at) + _took(job)),
         ("command", Text(printable(shlex.join(run.get("argv", []))))),
         ("exit code", str(run.get("exit_code", ""))),
-        *((printable(each["key"]), Text(printable(str(each["value"])))) for each in inputs),
-        ("", f"and {left} more as the workflow has them: --all" if left else ""),
+        *((printable(each.key), Text(printable(str(each.value)))) for each in inputs),
+        ("", f"and {hidden} more as the workflow has them: --all" if hidden else ""),
     ]
     return _rows(rows)
 
@@ -181,31 +184,31 @@ def _worth_showing(inputs: Sequence[InputValue]) -> list[InputValue]:
     """What people change most, and what was changed: a graph may have hundreds of inputs."""
     if len(inputs) <= FEW_INPUTS:
         return list(inputs)
-    return [each for each in inputs if each["url"] or each["key"] in _FIRST or not each["is_default"]]
+    return [each for each in inputs if each.url or each.key in _FIRST or not each.is_default]
 
 
-def output_lines(job: Job, about: About | None) -> list[str]:
+def output_lines(job: Job, about: AboutJob | None) -> list[str]:
     """Where everything is that a job has made, to be printed as it is: neither links nor paths may be cut. A desk tells
     of files on its machine; else there are links."""
-    if about and about["files"]:
-        return [f"{printable(each['path'])}  {size_of(each['size']) or 'gone'}" for each in about["files"]]
+    if about and about.files:
+        return [f"{printable(each.path)}  {size_of(each.size) or 'gone'}" for each in about.files]
     return [
         line
-        for each in job["outputs"]
-        for line in (f"{printable(each['filename'])}  {size_of(each['size'])}", printable(each["url"]))
+        for each in job.outputs
+        for line in (f"{printable(each.filename)}  {size_of(each.size)}", printable(each.url))
     ]
 
 
 def batch_details(batch: Batch, failed: Sequence[Job]) -> RenderableType:
     rows: list[tuple[str, RenderableType]] = [
-        ("batch", batch["id"]),
-        ("what", Text(printable(batch["label"] or ""))),
-        ("done", f"{batch['done']} of {batch['total']} ({batch['progress']:.0%})"),
+        ("batch", batch.id),
+        ("what", Text(printable(batch.label or ""))),
+        ("done", f"{batch.done} of {batch.total} ({batch.progress:.0%})"),
         ("items", _counts(batch)),
-        ("left", _left(batch)),
-        ("made", _moment(batch["created_at"])),
+        ("left", _remaining(batch)),
+        ("made", _moment(batch.created_at)),
     ]
-    errors = [Text(f"{short(each['id'])}  {printable(each['error'] or '')}", style="red") for each in failed]
+    errors = [Text(f"{short(each.id)}  {printable(each.error or '')}", style="red") for each in failed]
     return Group(_rows(rows), *errors)
 
 
@@ -218,39 +221,37 @@ def _rows(rows: Sequence[tuple[str, RenderableType]]) -> Table:
 
 
 def _progress(job: Job, now: datetime) -> str:
-    if job["status"] != "processing":
+    if job.status != "processing":
         return ""
-    done = part_done(job)
-    return ", ".join(each for each in ("" if done is None else f"{done:.0%}", how_far(job, now)) if each)
+    done = part_done(job.progress)
+    return ", ".join(
+        each for each in ("" if done is None else f"{done:.0%}", how_far(job.progress, job.started_at, now)) if each
+    )
 
 
 def _counts(batch: Batch) -> Text:
     parts = [
-        Text(f"{count} {status}", style=_COLOURS.get(status, "")) for status, count in batch["counts"].items() if count
+        Text(f"{count} {status}", style=_COLOURS.get(status, "")) for status, count in batch.counts.items() if count
     ]
     return Text(", ").join(parts)
 
 
-def _left(batch: Batch) -> str:
-    seconds = batch.get("expected_seconds")
+def _remaining(batch: Batch) -> str:
+    seconds = batch.expected_seconds
     return "" if seconds is None else f"about {span(seconds)}"
 
 
-def _moment(text: str | None) -> str:
-    return "" if text is None else f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M:%S}"
+def _moment(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _waited(job: Job) -> str:
-    if job["started_at"] is None:
+    if job.started_at is None:
         return ""
-    return f", after {span(since(job['created_at'], datetime.fromisoformat(job['started_at'])))} in the queue"
+    return f", after {span(since(job.created_at, job.started_at))} in the queue"
 
 
 def _took(job: Job) -> str:
-    if job["started_at"] is None or job["completed_at"] is None:
+    if job.started_at is None or job.completed_at is None:
         return ""
-    return f", took {span(since(job['started_at'], datetime.fromisoformat(job['completed_at'])))}"
-
-
-def now() -> datetime:
-    return utc_now()
+    return f", took {span(since(job.started_at, job.completed_at))}"

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,13 +16,15 @@ from rich.rule import Rule
 from rich.text import Text
 
 from comfyrelay.client import render
-from comfyrelay.client.bodies import Batch, Job, Now, Unit
 from comfyrelay.client.client import LARGEST_PAGE, Client
 from comfyrelay.client.labels import Labels
+from comfyrelay.clock import utc_now
 from comfyrelay.errors import ControlPlaneUnreachable, Forbidden
+from comfyrelay.protocol.desk import Now, Unit
+from comfyrelay.protocol.jobs import Batch, Job
 from comfyrelay.text import printable
 
-__all__ = ["Snapshot", "look", "shown", "watch"]
+__all__ = ["Snapshot", "shown", "take_snapshot", "watch"]
 
 OUTCOMES = 8
 NEXT = 5
@@ -37,6 +38,16 @@ class Coming:
     what: str
 
 
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A worker, and how much it does."""
+
+    name: str
+    state: str
+    leases: int
+    max_concurrency: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """Where there is no desk, counts stop at a page, and `more` names the states that have more than that; the order
@@ -47,7 +58,7 @@ class Snapshot:
     more: list[str]
     waits_for: str | None
     comfyui_away: list[str]
-    workers: list[dict[str, Any]] | None
+    workers: list[Busy] | None
     running: list[Job]
     next: list[Coming]
     batches: list[Batch]
@@ -55,7 +66,7 @@ class Snapshot:
     labels: dict[str, str]
 
 
-async def look(client: Client, labels: Labels) -> Snapshot:
+async def take_snapshot(client: Client, labels: Labels) -> Snapshot:
     now = await client.now()
     running, queued, paused, batches, outcomes = await asyncio.gather(
         client.some_jobs(status="processing", limit=LARGEST_PAGE),
@@ -64,19 +75,20 @@ async def look(client: Client, labels: Labels) -> Snapshot:
         client.some_batches(limit=LARGEST_PAGE),
         _outcomes(client),
     )
-    fetched = {each["id"] for each in now["fetched"]} if now else set()
-    runs = [each for each in running[0] if each["id"] not in fetched]
+    fetched = {each.id for each in now.fetched} if now else set()
+    runs = [each for each in running[0] if each.id not in fetched]
+    counts = {str(status): count for status, count in now.counts.items()} if now else {}
     pages = {"processing": running, "queued": queued, "paused": paused}
     return Snapshot(
         url=client.url,
-        counts={status: now["counts"][status] if now else len(jobs) for status, (jobs, _) in pages.items()},
+        counts={status: counts.get(status, len(jobs)) for status, (jobs, _) in pages.items()},
         more=[] if now else [status for status, (_, has_more) in pages.items() if has_more],
         waits_for=await _why(client, queued[0]) if queued[0] and not runs else None,
-        comfyui_away=now["comfyui_away"] if now else [],
+        comfyui_away=now.comfyui_away if now else [],
         workers=await _workers(client, now),
         running=runs,
-        next=[await _coming(client, each, labels) for each in now["waiting"][:NEXT]] if now else [],
-        batches=[each for each in batches if each["done"] < each["total"]][:BATCHES],
+        next=[await _coming(client, each, labels) for each in now.waiting[:NEXT]] if now else [],
+        batches=[each for each in batches if each.done < each.total][:BATCHES],
         outcomes=outcomes,
         labels=await labels.of([*runs, *outcomes]),
     )
@@ -87,40 +99,36 @@ async def _outcomes(client: Client) -> list[Job]:
         *(client.some_jobs(status=each, limit=OUTCOMES) for each in ("completed", "failed", "canceled"))
     )
     ended = [job for jobs, _ in pages for job in jobs]
-    return sorted(ended, key=lambda each: each["completed_at"] or "", reverse=True)[:OUTCOMES]
+    return sorted(ended, key=lambda each: each.completed_at or each.created_at, reverse=True)[:OUTCOMES]
 
 
-async def _workers(client: Client, now: Now | None) -> list[dict[str, Any]] | None:
+async def _workers(client: Client, now: Now | None) -> list[Busy] | None:
     if now is not None:
-        return [{"name": "this machine", **now["worker"]}] if now["worker"] else []
+        return (
+            [Busy("this machine", now.worker.state, now.worker.leases, now.worker.max_concurrency)]
+            if now.worker
+            else []
+        )
     try:
         found = await client.workers()
     except Forbidden:
         return None
-    return [
-        {
-            "name": each["display_name"] or each["worker_id"],
-            "state": each["state"],
-            "leases": each["leases"],
-            "max_concurrency": each["max_concurrency"],
-        }
-        for each in found
-    ]
+    return [Busy(each.display_name or each.worker_id, each.state, each.leases, each.max_concurrency) for each in found]
 
 
 async def _coming(client: Client, unit: Unit, labels: Labels) -> Coming:
-    if unit["is_batch"]:
-        batch = await client.batch(unit["id"])
-        left = batch["total"] - batch["done"]
-        return Coming("batch", batch["id"], f"{printable(batch['label'] or '')} ({left} left)".strip())
-    job = await client.job(unit["id"])
-    return Coming("job", job["id"], (await labels.of([job]))[job["id"]])
+    if unit.is_batch:
+        batch = await client.batch(unit.id)
+        remaining = batch.total - batch.done
+        return Coming("batch", batch.id, f"{printable(batch.label or '')} ({remaining} left)".strip())
+    job = await client.job(unit.id)
+    return Coming("job", job.id, (await labels.of([job]))[job.id])
 
 
 async def _why(client: Client, queued: Sequence[Job]) -> str | None:
     """Why nothing runs although something waits; the oldest of them is as good as any."""
-    waiting = (await client.job(queued[-1]["id"]))["waiting"]
-    return waiting["text"] if waiting else None
+    waiting = (await client.job(queued[-1].id)).waiting
+    return waiting.text if waiting else None
 
 
 def shown(seen: Snapshot, now: datetime) -> RenderableType:
@@ -154,21 +162,21 @@ def _about_workers(seen: Snapshot) -> list[RenderableType]:
         return [Text("No worker has registered.", style="yellow")]
     table = render.grid("worker", "state", "busy")
     for each in seen.workers:
-        table.add_row(Text(printable(each["name"])), each["state"], f"{each['leases']} of {each['max_concurrency']}")
+        table.add_row(Text(printable(each.name)), each.state, f"{each.leases} of {each.max_concurrency}")
     return [table]
 
 
 def _running(seen: Snapshot, now: datetime) -> RenderableType:
     table = render.grid("job", "", "", "what", "since", "")
     for each in seen.running:
-        done = render.part_done(each)
+        done, began = render.part_done(each.progress), render.began_at(each.progress, each.started_at)
         table.add_row(
-            render.short(each["id"]),
+            render.short(each.id),
             ProgressBar(total=1.0, completed=done or 0.0, width=20),
             "" if done is None else f"{done:.0%}",
-            Text(seen.labels.get(each["id"], "")),
-            render.span(render.since(began, now)) if (began := render.began_at(each)) else "",
-            Text(render.how_far(each, now)),
+            Text(seen.labels.get(each.id, "")),
+            render.span(render.since(began, now)) if began else "",
+            Text(render.how_far(each.progress, each.started_at, now)),
         )
     return table
 
@@ -183,13 +191,13 @@ def _next(seen: Snapshot) -> RenderableType:
 def _last(seen: Snapshot, now: datetime) -> RenderableType:
     table = render.grid("job", "", "what", "ended", "")
     for each in seen.outcomes:
-        made = ", ".join(out["filename"] for out in each["outputs"])
+        made = ", ".join(out.filename for out in each.outputs)
         table.add_row(
-            render.short(each["id"]),
-            render.status_text(each["status"]),
-            Text(seen.labels.get(each["id"], "")),
-            f"{render.span(render.since(each['completed_at'], now))} ago" if each["completed_at"] else "",
-            Text(printable(each["error"] or made), style="red" if each["error"] else ""),
+            render.short(each.id),
+            render.status_text(each.status),
+            Text(seen.labels.get(each.id, "")),
+            f"{render.span(render.since(each.completed_at, now))} ago" if each.completed_at else "",
+            Text(printable(each.error or made), style="red" if each.error else ""),
         )
     return table
 
@@ -204,7 +212,7 @@ async def watch(client: Client, console: Console, *, every_seconds: float) -> No
     with _quit_key() as is_over, Live(console=console, screen=True, auto_refresh=False) as live:
         while not is_over.is_set():
             try:
-                view = shown(await look(client, labels), render.now())
+                view = shown(await take_snapshot(client, labels), utc_now())
             except ControlPlaneUnreachable as error:
                 view = Text(f"{error} Trying again.", style="yellow")
             live.update(Group(view, Text("\nq quits", style="dim")), refresh=True)

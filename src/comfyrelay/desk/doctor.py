@@ -139,9 +139,9 @@ async def _about_port(settings: Settings, holder: str | None) -> tuple[Finding, 
         return _about_silence(about, settings, holder), []
     except (ComfyRelayError, TimeoutError):
         return _broken(about, "Something else answers there. Set COMFYRELAY_PORT to another port."), []
-    in_use = [] if found["is_stand_in"] else list(found["comfyui"])
+    in_use = [] if found.is_stand_in else list(found.comfyui)
     runs = ", ".join(in_use) or "the built-in stand-in"
-    return _fine(about, f"A desk runs there, version {found['version']}, with {runs}."), in_use
+    return _fine(about, f"A desk runs there, version {found.version}, with {runs}."), in_use
 
 
 def _about_silence(about: str, settings: Settings, holder: str | None) -> Finding:

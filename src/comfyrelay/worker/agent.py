@@ -261,7 +261,7 @@ class Agent:
             job_id=lease.job_id,
             dispatch_id=lease.dispatch_id,
             workflow=lease.workflow_hash,
-            attempt=lease.attempt,
+            attempt=lease.job.attempt,
         )
         work = Work(lease, tools)
         self._begin(work, work.run())

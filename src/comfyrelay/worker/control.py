@@ -3,42 +3,42 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+from pydantic import ValidationError
 
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Fault, TooManyRequests, Unauthorized
 from comfyrelay.net import http_client, is_loopback, object_in
-from comfyrelay.refusals import refusal_in
+from comfyrelay.protocol.base import AnswerBody, WorkerRequest, checked
+from comfyrelay.protocol.refusals import refusal_in
+from comfyrelay.protocol.worker import (
+    Complete,
+    Deregister,
+    Fail,
+    Heartbeat,
+    HeartbeatAnswer,
+    Poll,
+    PollAnswer,
+    Register,
+    Registered,
+    Released,
+    Requeue,
+    RunReport,
+    Settled,
+    WouldRegister,
+)
 from comfyrelay.text import storable
-from comfyrelay.worker.lease import Lease, Stop, Urls
+from comfyrelay.worker.lease import Lease, Stop
 
-__all__ = ["Control", "Registered", "RunTold", "patiently"]
+__all__ = ["Control", "patiently"]
 
 T = TypeVar("T")
+A = TypeVar("A", bound=AnswerBody)
 # Beyond what a parked call may take.
 ANSWER_SECONDS = 20.0
 LONGEST_PAUSE_SECONDS = 15.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunTold:
-    """What is reported of a run with every result, for the job's history."""
-
-    seed: int | None = None
-    # after the job was handed over, in seconds: our clock is not the control plane's
-    began_after_seconds: float | None = None
-    about: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Registered:
-    token: str
-    workflows_assigned: list[str]
-    # workflow → what this worker lacks for it; only told when it was just asked
-    lacking: Mapping[str, list[str]]
 
 
 class Control:
@@ -60,18 +60,18 @@ class Control:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def register(self, secret: str, body: Mapping[str, Any]) -> Registered:
-        data = await self._call(
-            "register", {"worker_id": self.worker_id, **body}, headers={"X-Fleet-Secret": secret}, seconds=60.0
-        )
-        return Registered(
-            token=data["token"], workflows_assigned=data["workflows_assigned"], lacking=data.get("lacking") or {}
-        )
+    async def register(self, secret: str, details: Mapping[str, Any]) -> Registered:
+        return await self._join(secret, details, Registered)
+
+    async def try_to_register(self, secret: str, details: Mapping[str, Any]) -> WouldRegister:
+        """What registering would bring, without registering."""
+        return await self._join(secret, {**details, "dry_run": True}, WouldRegister)
 
     async def poll(self, wish: Mapping[str, Any]) -> Lease | None:
         """Ask for a job. The same `request_id` gets the same lease, so an answer that was lost loses no job."""
-        data = await self._told("poll", {"worker_id": self.worker_id, **wish}, waits=wish.get("wait_seconds", 0.0))
-        return Lease.from_json(data["job"]) if data["job"] is not None else None
+        body = checked(Poll, worker_id=self.worker_id, **wish)
+        job = (await self._call("poll", body, PollAnswer, waits=body.wait_seconds)).job
+        return Lease(job=job, urls=job.urls) if job is not None else None
 
     async def heartbeat(
         self,
@@ -83,36 +83,43 @@ class Control:
         fresh_urls: bool = False,
     ) -> Stop | None:
         """Extend a lease and hear whether to stop; newer URLs are taken over. `LeaseLost` when it is no longer ours."""
-        body = {
-            "progress": progress,
-            "logs": logs or [],
-            "wait_seconds": wait_seconds,
-            "fresh_urls": fresh_urls,
-        }
-        data = await self._about(lease, "heartbeat", body, waits=wait_seconds)
-        if (urls := data.get("urls")) is not None:
-            lease.urls = Urls(
-                output_url=urls["output_url"], output_headers=urls["output_headers"], assets=urls["assets"]
-            )
-        # a word that a newer control plane may have is no reason to stop
-        return Stop(data["stop"]) if data["stop"] in tuple(Stop) else None
+        body = checked(
+            Heartbeat,
+            **_named(lease),
+            progress=progress,
+            logs=logs or [],
+            wait_seconds=wait_seconds,
+            fresh_urls=fresh_urls,
+        )
+        answer = await self._call("heartbeat", body, HeartbeatAnswer, waits=wait_seconds)
+        if answer.urls is not None:
+            lease.urls = answer.urls
+        return Stop(answer.stop) if answer.stop in tuple(Stop) else None
 
-    async def complete(self, lease: Lease, run: RunTold, *, output: Mapping[str, Any], provider_job_id: str) -> None:
+    async def complete(self, lease: Lease, run: RunReport, *, output: Mapping[str, Any], provider_job_id: str) -> None:
         """`InvalidInput` when the output is not there or not readable: the lease is kept."""
-        body = {"output": output, "provider_job_id": provider_job_id, **asdict(run)}
-        await self._about(lease, "complete", body, waits=60.0)
+        body = checked(Complete, **_named(lease), **dict(run), output=output, provider_job_id=provider_job_id)
+        await self._call("complete", body, Settled, waits=60.0)
 
     async def fail(
-        self, lease: Lease, run: RunTold, *, error: str, fault: Fault, retry_after_seconds: float = 0.0
+        self, lease: Lease, run: RunReport, *, error: str, fault: Fault, retry_after_seconds: float = 0.0
     ) -> None:
-        body = {"error_message": storable(error), "fault": fault.value, "retry_after_seconds": retry_after_seconds}
-        await self._about(lease, "fail", {**body, **asdict(run)})
+        body = checked(
+            Fail,
+            **_named(lease),
+            **dict(run),
+            error_message=storable(error),
+            fault=fault,
+            retry_after_seconds=retry_after_seconds,
+        )
+        await self._call("fail", body, Settled)
 
-    async def requeue(self, lease: Lease, run: RunTold, *, reason: str) -> None:
-        await self._about(lease, "requeue", {"reason": storable(reason), **asdict(run)})
+    async def requeue(self, lease: Lease, run: RunReport, *, reason: str) -> None:
+        body = checked(Requeue, **_named(lease), **dict(run), reason=storable(reason))
+        await self._call("requeue", body, Settled)
 
     async def deregister(self, *, reason: str) -> None:
-        await self._told("deregister", {"reason": reason})
+        await self._call("deregister", checked(Deregister, reason=reason), Released)
 
     async def check(self) -> None:
         """Whether somebody answers like a control plane."""
@@ -123,26 +130,32 @@ class Control:
         if not response.is_success:
             raise ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}.")
 
-    async def _about(self, lease: Lease, call: str, body: Mapping[str, Any], *, waits: float = 0.0) -> dict[str, Any]:
-        named = {"dispatch_id": lease.dispatch_id, "lease_token": lease.lease_token, **body}
-        return await self._told(call, named, waits=waits)
+    async def _join(self, secret: str, details: Mapping[str, Any], answer: type[A]) -> A:
+        body = checked(Register, worker_id=self.worker_id, **details)
+        return await self._send("register", body, answer, headers={"X-Fleet-Secret": secret}, seconds=60.0)
 
-    async def _told(self, call: str, body: Mapping[str, Any], *, waits: float = 0.0) -> dict[str, Any]:
+    async def _call(self, call: str, body: WorkerRequest, answer: type[A], *, waits: float = 0.0) -> A:
         if not self.token:
             raise Unauthorized("This worker is not registered.")
         headers = {"Authorization": f"Bearer {self.token}"}
-        return await self._call(call, body, headers=headers, seconds=waits + ANSWER_SECONDS)
+        return await self._send(call, body, answer, headers=headers, seconds=waits + ANSWER_SECONDS)
 
-    async def _call(
-        self, call: str, body: Mapping[str, Any], *, headers: Mapping[str, str], seconds: float
-    ) -> dict[str, Any]:
+    async def _send(
+        self, call: str, body: WorkerRequest, answer: type[A], *, headers: Mapping[str, str], seconds: float
+    ) -> A:
         timeout = httpx.Timeout(ANSWER_SECONDS, read=seconds, connect=10.0)
+        content = body.model_dump(mode="json", exclude_unset=True)
         try:
-            response = await self._http.post(f"/api/worker/{call}", json=body, headers=headers, timeout=timeout)
+            response = await self._http.post(f"/api/worker/{call}", json=content, headers=headers, timeout=timeout)
         except httpx.HTTPError as error:
             self.is_up = False
             raise self._unreachable(error) from error
-        if response.is_success and isinstance(data := object_in(response).get("data"), dict):
+        if response.is_success:
+            try:
+                data = answer.model_validate(object_in(response).get("data"))
+            except ValidationError:
+                self.is_up = False
+                raise ControlPlaneUnreachable(f"{self.url} does not answer like a control plane.") from None
             self.is_up = True
             return data
         refusal = self._refusal(response)
@@ -178,3 +191,7 @@ async def patiently(
                 on_pause(error, seconds)
         await asyncio.sleep(seconds * random.uniform(0.8, 1.2))
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+
+def _named(lease: Lease) -> dict[str, Any]:
+    return {"dispatch_id": lease.dispatch_id, "lease_token": lease.job.lease_token}

@@ -32,9 +32,11 @@ from comfyrelay.errors import (
     Unauthorized,
 )
 from comfyrelay.pool import JobAccepted, JobEvent, JobNoted, JobPrinted, JobProgress, JobStarted
+from comfyrelay.protocol.base import checked
+from comfyrelay.protocol.worker import RunReport
 from comfyrelay.worker.comfyui.leftovers import Leftovers
 from comfyrelay.worker.comfyui.servers import Ran, Servers
-from comfyrelay.worker.control import Control, RunTold, patiently
+from comfyrelay.worker.control import Control, patiently
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.files.folders import ComfyFolders
 from comfyrelay.worker.files.inputs import Inputs
@@ -240,7 +242,7 @@ class Work:
         self._move(Phase.STORING)
         self._heartbeats.progress(1.0)
         assert self._ran.server is not None
-        place = tools.state.folder_of(lease) / f"output.{lease.output_extension}"
+        place = tools.state.folder_of(lease) / f"output.{lease.payload.output_extension}"
         collected = await collect(self._ran.server, result, lease, place)
         if tools.on_output is not None:
             more = await collect_more(self._ran.server, result, lease, place.parent)
@@ -261,7 +263,7 @@ class Work:
             # one that answers and cannot say would be leased the job again at once, if this were nobody's fault
             fault = Fault.WORKER if servers.online(lease.provider) else Fault.INTERRUPTED
             raise ComfyError("No ComfyUI of this worker can say what its nodes are.", fault=fault)
-        own = [each.placeholder for each in lease.assets]
+        own = [each.placeholder for each in lease.payload.assets]
         graph = {name: node for name, node in lease.graph.items() if node["class_type"] not in self._tools.own_nodes}
         if problems := foreign_files(graph, own=own, object_info=info):
             raise GraphError("The graph names files that are not its own. " + " ".join(problems))
@@ -418,9 +420,10 @@ class Work:
         log.info(f"worker.job_{outcome}", **self._names, seconds=round(self.running_seconds, 2), **more)
 
     @property
-    def _report(self) -> RunTold:
+    def _report(self) -> RunReport:
         lease = self.lease
-        return RunTold(
+        return checked(
+            RunReport,
             seed=_seed_of(lease.graph, lease.about),
             began_after_seconds=lease.began_after_seconds,
             about={name: value for name, value in lease.about.items() if not name.startswith("_")} or None,
@@ -436,7 +439,7 @@ class Work:
             "job_id": self.lease.job_id,
             "dispatch_id": self.lease.dispatch_id,
             "workflow": self.lease.workflow_hash,
-            "attempt": self.lease.attempt,
+            "attempt": self.lease.job.attempt,
         }
 
     def _clean_server(self) -> None:

@@ -1,7 +1,7 @@
 """How a worker joins its fleet, and what to do when it is not let in."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,8 @@ from comfyrelay.errors import (
     NotFound,
     Unauthorized,
 )
-from comfyrelay.worker.control import Control, Registered, patiently
+from comfyrelay.protocol.worker import Registered, WouldRegister
+from comfyrelay.worker.control import Control, patiently
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 
@@ -54,7 +55,7 @@ class Registration:
         if self._control.token:
             # an earlier process may have got a lease that it had no time to write down: signing off gives it back
             try:
-                await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_told_once())
+                await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
             except Forbidden as error:
                 # revoked, which may be taken back; without this token it could not be heard of
                 log.warning("worker.forbidden", why=error.detail)
@@ -63,7 +64,7 @@ class Registration:
                 pass
             self._control.token = ""
             self._state.forget_token()
-        registered = await patiently(lambda: self._register(details), on_pause=_told_once())
+        registered = await patiently(lambda: self._register(details), on_pause=_log_once())
         log.info(
             "worker.registered",
             worker_id=self._control.worker_id,
@@ -76,35 +77,35 @@ class Registration:
         await self._control.deregister(reason=reason)
         self._state.forget_token()
 
-    async def try_out(self, details: Mapping[str, Any]) -> Registered:
+    async def try_out(self, details: Mapping[str, Any]) -> WouldRegister:
         """What registering would bring, without registering."""
-        return await self._control.register(self._secret, {**self._body(details), "dry_run": True})
+        return await self._control.try_to_register(self._secret, self._details(details))
 
     async def _register(self, details: Mapping[str, Any]) -> Registered:
-        told = None
+        logged = None
         while True:
             try:
-                return await self._registered(self._body(details))
+                return await self._send(self._details(details))
             except (Unauthorized, NotFound) as error:
                 raise ConfigurationError(explain(error, self._settings, self._control)) from None
             except (Forbidden, Conflict, InvalidInput) as error:
-                if error.detail != told:
+                if error.detail != logged:
                     log.warning("worker.not_let_in", why=explain(error, self._settings, self._control))
-                told = error.detail
+                logged = error.detail
             await asyncio.sleep(self._later_seconds)
 
-    async def _registered(self, body: Mapping[str, Any]) -> Registered:
+    async def _send(self, details: Mapping[str, Any]) -> Registered:
         """One call, which is not cut off: without the token in its answer this name could not be used again."""
-        call = asyncio.ensure_future(self._control.register(self._secret, body))
+        call = asyncio.ensure_future(self._control.register(self._secret, details))
         try:
-            return self._noted(await asyncio.shield(call))
+            return self._keep_token(await asyncio.shield(call))
         except asyncio.CancelledError:
             with suppress(ComfyRelayError, TimeoutError):
                 async with asyncio.timeout(CUT_OFF_SECONDS):
-                    self._noted(await call)
+                    self._keep_token(await call)
             raise
 
-    def _noted(self, registered: Registered) -> Registered:
+    def _keep_token(self, registered: Registered) -> Registered:
         self._control.token = registered.token
         try:
             self._state.keep_token(registered.token)
@@ -118,7 +119,7 @@ class Registration:
             raise ConfigurationError("FLEET_SECRET is not set: it is what a worker joins its fleet with.")
         return self._settings.fleet_secret
 
-    def _body(self, details: Mapping[str, Any]) -> dict[str, Any]:
+    def _details(self, details: Mapping[str, Any]) -> dict[str, Any]:
         if not self._settings.fleet_slug:
             raise ConfigurationError("FLEET_SLUG is not set: name the fleet that this worker joins.")
         given = {
@@ -155,12 +156,12 @@ def explain(error: ComfyRelayError, settings: WorkerSettings, control: Control) 
             return error.detail
 
 
-def _told_once() -> Any:
-    told: set[str] = set()
+def _log_once() -> Callable[[ComfyRelayError, float], None]:
+    logged: set[str] = set()
 
-    def tell(error: ComfyRelayError, _seconds: float) -> None:
-        if error.detail not in told:
-            told.add(error.detail)
+    def note(error: ComfyRelayError, _seconds: float) -> None:
+        if error.detail not in logged:
+            logged.add(error.detail)
             log.warning("worker.control_plane_away", why=error.detail)
 
-    return tell
+    return note

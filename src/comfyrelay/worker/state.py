@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from comfyrelay import atomic
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
+from comfyrelay.protocol.worker import LeasedJob, Urls
 from comfyrelay.worker.lease import Lease
 
 __all__ = ["Held", "State"]
@@ -22,6 +25,17 @@ class Held:
     lease: Lease
     runs: Sequence[tuple[str, str]]
     output: Mapping[str, Any] | None
+
+
+class _HeldFile(BaseModel):
+    """A lease as it is kept: as it came, with the newest URLs, and what is known of its run."""
+
+    job: LeasedJob
+    urls: Urls
+    began_after_seconds: float | None
+    about: dict[str, Any]
+    runs: list[tuple[str, str]]
+    output: dict[str, Any] | None
 
 
 class State:
@@ -73,7 +87,7 @@ class State:
             return None
 
     def keep_token(self, token: str) -> None:
-        _write(self._token, {"token": token})
+        _write(self._token, json.dumps({"token": token}))
 
     def forget_token(self) -> None:
         self._token.unlink(missing_ok=True)
@@ -89,7 +103,15 @@ class State:
     ) -> None:
         """Write down that we hold a lease, and how far it has come."""
         # a small file, into the page cache: shorter than handing it to a thread, and in order
-        _write(self._entry(lease.name), {"job": lease.to_json(), "runs": runs, "output": output})
+        held = _HeldFile(
+            job=lease.job,
+            urls=lease.urls,
+            began_after_seconds=lease.began_after_seconds,
+            about=lease.about,
+            runs=list(runs),
+            output=dict(output) if output is not None else None,
+        )
+        _write(self._entry(lease.name), json.dumps(held.model_dump(mode="json")))
 
     def forget(self, lease: Lease) -> None:
         """The lease has ended: nothing of it is kept."""
@@ -101,16 +123,19 @@ class State:
         found = []
         for path in sorted(self._held.glob("*.json")):
             try:
-                kept = json.loads(path.read_text())
-                runs = [(str(server), str(prompt_id)) for server, prompt_id in kept["runs"]]
-                found.append(Held(lease=Lease.from_json(kept["job"]), runs=runs, output=kept["output"]))
-            except (OSError, ValueError, KeyError, TypeError):
+                held = _HeldFile.model_validate(json.loads(path.read_text()))
+            except (OSError, ValueError):
                 path.unlink(missing_ok=True)
+                continue
+            lease = Lease(
+                job=held.job, urls=held.urls, began_after_seconds=held.began_after_seconds, about=dict(held.about)
+            )
+            found.append(Held(lease=lease, runs=held.runs, output=held.output))
         return found
 
     def record_unfinished(self, server: str, prompt_id: str) -> None:
         """Write down that a run may still write files; its id is fit to be part of a file's name."""
-        _write(self._unfinished / f"{prompt_id}.json", {"server": server})
+        _write(self._unfinished / f"{prompt_id}.json", json.dumps({"server": server}))
 
     def forget_unfinished(self, prompt_id: str) -> None:
         (self._unfinished / f"{prompt_id}.json").unlink(missing_ok=True)
@@ -129,6 +154,6 @@ class State:
         return self._held / f"{name}.json"
 
 
-def _write(path: Path, value: Mapping[str, Any]) -> None:
+def _write(path: Path, text: str) -> None:
     """All or nothing, and for nobody else to read: it holds a token, or a graph with somebody's words."""
-    atomic.write(path, json.dumps(value).encode(), mode=0o600)
+    atomic.write(path, text.encode(), mode=0o600)

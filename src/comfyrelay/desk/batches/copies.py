@@ -47,7 +47,7 @@ class Copies:
         return None
 
     async def _place(self, lease: Lease) -> Path:
-        job, snapshot = await self._engine.jobs.views.job_with_snapshot(lease.tenant_id, lease.job_id)
+        job, snapshot = await self._engine.jobs.views.job_with_snapshot(lease.job.tenant_id, lease.job_id)
         seeds = (snapshot.values.get(each) for each in snapshot.seeds)
         seed = next((each for each in seeds if isinstance(each, int)), None)
         suffix = snapshot.output_extension
@@ -55,7 +55,7 @@ class Copies:
             return self._root / readable_name(f"{job.label or 'job'} {job.id[-8:]}", seed, 1, suffix)
         folder = snapshot.output_folder
         if folder is None:
-            batch = await self._engine.jobs.batches.state(lease.tenant_id, job.batch_id)
+            batch = await self._engine.jobs.batches.state(lease.job.tenant_id, job.batch_id)
             # a label is no path, whatever is in it
             folder = f"{_plain(batch.label or '') or 'batch'} {job.batch_id[-8:]}"
         return self._root / folder / readable_name(job.label or "", seed, job.item_no + 1, suffix)

@@ -4,11 +4,11 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
 
+from comfyrelay.domain.bulk import MOST_ITEMS, Mode, SeedMode
 from comfyrelay.errors import InvalidInput
 
 __all__ = ["LARGEST_SEED", "MOST_ITEMS", "Item", "Mode", "SeedMode", "SeedPlan", "expand"]
@@ -17,22 +17,9 @@ __all__ = ["LARGEST_SEED", "MOST_ITEMS", "Item", "Mode", "SeedMode", "SeedPlan",
 LARGEST_SEED = 2**64 - 1
 # Random ones stay below what JavaScript counts exactly, so that a page can show them and send them back.
 LARGEST_RANDOM_SEED = 2**53 - 1
-# As many as one batch takes.
-MOST_ITEMS = 10_000
 # Under which keys the values go, where the workflow does not say otherwise.
 ROLES: Mapping[str, str] = MappingProxyType({each: each for each in ("prompt", "negative_prompt", "seed")})
 _LABEL_LENGTH = 60
-
-
-class Mode(StrEnum):
-    PRODUCT = "product"
-    PAIRWISE = "pairwise"
-
-
-class SeedMode(StrEnum):
-    FIXED = "fixed"
-    INCREMENT = "increment"
-    RANDOM = "random"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

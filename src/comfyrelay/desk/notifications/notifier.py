@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from comfyrelay.protocol.desk import Occasion
 
 __all__ = [
     "BatchNow",
@@ -36,12 +37,6 @@ _SHORTEST_SECRET = 3
 _LOGGERS = ("apprise", "urllib3.connectionpool")
 # Its own, so that services that do not answer leave the threads of others alone.
 _THREADS = ThreadPoolExecutor(4, thread_name_prefix="notify")
-
-
-class Occasion(StrEnum):
-    COMPLETED = "completed"
-    FAILED = "failed"
-    QUEUE_EMPTY = "empty"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Request, status
-from pydantic import Field
 
 from comfyrelay.desk.batches.copies import folder_name
-from comfyrelay.desk.batches.expand import LARGEST_SEED, ROLES, Mode, SeedMode, SeedPlan, expand
+from comfyrelay.desk.batches.expand import ROLES, SeedPlan, expand
 from comfyrelay.desk.batches.expand import Item as ExpandedItem
 from comfyrelay.desk.batches.folders import inputs_in
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
@@ -19,14 +18,13 @@ from comfyrelay.domain.properties import AppliedPreset, Property, apply_preset
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import InvalidInput
-from comfyrelay.server.base.answers import Answer, Body
+from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.desk import NewDeskBatch, Seeds
+from comfyrelay.protocol.jobs import Batch
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.fields import Json, Line
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.batches import batch_body
-from comfyrelay.server.user.job_models import BatchBody, Key, Priority, Slug
-from comfyrelay.server.user.models import Id
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.requests import Item
 from comfyrelay.services.jobs.resolve import Target
@@ -35,48 +33,9 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/api/desk", tags=["desk"])
 
-Subdir = Annotated[str, Field(max_length=1000)]
-Texts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=10_000)]
-
-
-class Seeds(Body):
-    mode: SeedMode = SeedMode.RANDOM
-    start: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
-
-
-class NewDeskBatch(Body):
-    """What to run, on what, and how often. `values` and those of the `preset` are the same for all items.
-
-    `input_subdir` is one folder, or several: a script is run on each, of other workflows each file is an input.
-    """
-
-    effect_slug: Slug | None = None
-    workflow_slug: Slug | None = None
-    label: Line | None = None
-    input_subdir: Subdir | Annotated[list[Subdir], Field(max_length=1000)] | None = None
-    input_file_ids: Annotated[list[Id], Field(max_length=10_000)] = Field(default_factory=list)
-    prompts: Texts = Field(default_factory=list)
-    negative_prompts: Texts = Field(default_factory=list)
-    tries: Annotated[int, Field(ge=1, le=1000)] = 1
-    seeds: Seeds | None = None
-    mode: Mode = Mode.PRODUCT
-    values: Json = Field(default_factory=dict)
-    preset: Line | None = None
-    output_folder: Annotated[str, Field(max_length=200)] | None = None
-    priority: Priority = 0
-    notify_urls: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=20, repr=False)] = Field(
-        default_factory=list, description="who is told of its end beside those of the settings, as apprise writes it"
-    )
-    idempotency_key: Key | None = None
-
-    @property
-    def folders(self) -> list[str]:
-        given = self.input_subdir
-        return [] if given is None else [given] if isinstance(given, str) else given
-
 
 @router.post("/batches", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 503))
-async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser) -> Answer[Batch]:
     """Make a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
     state: DeskState = request.app.state.desk
     engine = context.engine

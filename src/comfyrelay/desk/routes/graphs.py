@@ -6,13 +6,12 @@ from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.desk.graphs.describe import Described, describe
 from comfyrelay.desk.state import DeskState
 from comfyrelay.errors import ComfyError
-from comfyrelay.server.base.answers import Answer, Body
+from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.desk import DescribedGraph, NewGraph
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.fields import Json, Line
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.effects import workflow_body
-from comfyrelay.server.user.models import WorkflowBody
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
 
 __all__ = ["router"]
@@ -20,21 +19,8 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/desk/graphs", tags=["desk"])
 
 
-class NewGraph(Body):
-    graph: Json
-    name: Line | None = None
-
-
-class DescribedBody(Body):
-    """`roles` says which property is the prompt, the seed and so on; `positions`, which inputs each property sets."""
-
-    workflow: WorkflowBody
-    roles: dict[str, str]
-    positions: dict[str, list[str]]
-
-
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
-async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: CurrentUser) -> Answer[DescribedBody]:
+async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: CurrentUser) -> Answer[DescribedGraph]:
     """Bring a graph in ComfyUI's API format. Types, ranges and choices are those of the nodes that are installed."""
     state: DeskState = request.app.state.desk
     message = "Added."
@@ -54,7 +40,7 @@ async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: 
     )
     made = await context.engine.catalogue.own_workflows.create_once(user.tenant_id, new)
     return Answer(
-        data=DescribedBody(workflow=workflow_body(made), roles=described.roles, positions=_positions(described)),
+        data=DescribedGraph(workflow=workflow_body(made), roles=described.roles, positions=_positions(described)),
         message=message,
     )
 

@@ -3,9 +3,9 @@
 from fastapi import status
 
 from comfyrelay.domain.uploads import NewUpload
-from comfyrelay.server.admin.models import AssetBody, NewAsset
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.base.answers import Answer
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 
@@ -15,13 +15,9 @@ router = admin_router("/assets")
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(413, 422))
-async def begin_upload(body: NewAsset, context: ContextOf) -> Answer[AssetBody]:
+async def begin_upload(body: wire.NewAsset, context: ContextOf) -> Answer[wire.AssetUpload]:
     """Announce a file, and hear where its bytes go and how a default or an override names it."""
     upload = await context.engine.catalogue.assets.begin(NewUpload(**body.model_dump()))
-    data = AssetBody(
-        path=upload.path,
-        upload_url=upload.signed.url,
-        upload_headers=dict(upload.signed.headers),
-        expires_at=upload.signed.expires_at,
-    )
+    signed = upload.signed
+    data = wire.AssetUpload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
     return Answer(data=data, message="Send the bytes with PUT.")

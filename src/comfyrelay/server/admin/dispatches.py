@@ -1,18 +1,17 @@
 """The queue: looking for dispatches, and stopping, repeating or hurrying one."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import Query
 
 from comfyrelay.domain.records.jobs import DispatchFilter
-from comfyrelay.domain.states import DispatchStatus, Provider, Stage
-from comfyrelay.server.admin.models import DispatchBody, NewPriority, RetriedBody, WaitingBody
+from comfyrelay.domain.states import DispatchStatus, Stage
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.admin.types import AnyId, DispatchId, plain_json
-from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.fields import Limit, NumberCursor
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import AnyId, DispatchId, Limit, NumberCursor
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.operations.inspection import DispatchView
 
@@ -43,7 +42,7 @@ async def list_dispatches(
     search: Search = None,
     limit: Limit = 50,
     cursor: NumberCursor = None,
-) -> Answer[Page[DispatchBody]]:
+) -> Answer[Page[wire.Dispatch]]:
     """The queue, newest first. A page that had to look through very many may be short: go on to the next."""
     wanted = DispatchFilter(
         status=status, stage=stage, tenant_id=tenant, worker_id=worker, batch_id=batch, search=search
@@ -51,16 +50,16 @@ async def list_dispatches(
     page = await context.engine.operations.inspection.dispatches(
         wanted, workflow_slug=workflow, cursor=cursor, limit=limit
     )
-    return Answer(data=Page(items=[_body(each) for each in page.items], next_cursor=page.next_cursor))
+    return page_of(page, _body)
 
 
 @router.get("/{dispatch_id}", responses=may_answer(404, 422))
-async def get_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[DispatchBody]:
+async def get_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Dispatch]:
     return Answer(data=_body(await context.engine.operations.inspection.dispatch(dispatch_id)))
 
 
 @router.post("/{dispatch_id}/cancel", responses=may_answer(404, 409, 422))
-async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[DispatchBody]:
+async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Dispatch]:
     """Cancel a job: at once when it waits, by asking its worker when it runs."""
     view = await context.engine.operations.inspection.cancel(dispatch_id)
     done = "Canceled." if view.dispatch.is_terminal else "The worker is asked to stop."
@@ -68,10 +67,10 @@ async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer
 
 
 @router.post("/{dispatch_id}/retry", responses=may_answer(404, 409, 422, 429))
-async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[RetriedBody]:
+async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Retried]:
     """A failed or canceled job again, as a new job of its tenant's, which pays for it."""
     retried = await context.engine.operations.inspection.retry(dispatch_id)
-    data = RetriedBody(
+    data = wire.Retried(
         job_id=retried.job.id,
         retry_of=retried.job.retry_of or "",
         dispatch=_body(retried.dispatch) if retried.dispatch else None,
@@ -80,44 +79,17 @@ async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[
 
 
 @router.post("/{dispatch_id}/priority", responses=may_answer(404, 409, 422))
-async def set_priority(dispatch_id: DispatchId, body: NewPriority, context: ContextOf) -> Answer[DispatchBody]:
+async def set_priority(dispatch_id: DispatchId, body: wire.NewPriority, context: ContextOf) -> Answer[wire.Dispatch]:
     """Let a job go before or after others; higher goes first."""
     view = await context.engine.operations.inspection.set_priority(dispatch_id, body.priority)
     return Answer(data=_body(view), message="Changed.")
 
 
 @router.get("/{dispatch_id}/waiting", responses=may_answer(404, 422))
-async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[WaitingBody]:
+async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.WaitingDetails]:
     """Why a job is waiting: one reason, in words and in data."""
-    return Answer(data=WaitingBody(**asdict(await context.engine.operations.inspection.waiting(dispatch_id))))
+    return Answer(data=wire.WaitingDetails.of(await context.engine.operations.inspection.waiting(dispatch_id)))
 
 
-def _body(view: DispatchView) -> DispatchBody:
-    dispatch = view.dispatch
-    return DispatchBody(
-        id=dispatch.id,
-        status=DispatchStatus(dispatch.status),
-        stage=Stage(dispatch.stage),
-        provider=Provider(dispatch.provider),
-        tenant_id=dispatch.tenant_id,
-        job_id=dispatch.tenant_job_id,
-        batch_id=dispatch.batch_id,
-        workflow_slug=view.workflow_slug,
-        workflow_hash=dispatch.workflow_hash,
-        effect_id=dispatch.effect_id,
-        priority=dispatch.priority,
-        attempts=dispatch.attempts,
-        max_attempts=dispatch.max_attempts,
-        worker_id=dispatch.worker_id,
-        last_worker_id=view.last_worker_id,
-        progress=plain_json(view.progress),
-        last_error=dispatch.last_error,
-        cancel_requested_at=dispatch.cancel_requested_at,
-        pause_requested_at=dispatch.pause_requested_at,
-        available_at=dispatch.available_at,
-        created_at=dispatch.created_at,
-        leased_at=dispatch.leased_at,
-        lease_expires_at=dispatch.lease_expires_at,
-        finished_at=dispatch.finished_at,
-        duration_seconds=dispatch.duration_seconds,
-    )
+def _body(view: DispatchView) -> wire.Dispatch:
+    return wire.Dispatch.of(view, view.dispatch, job_id=view.dispatch.tenant_job_id)

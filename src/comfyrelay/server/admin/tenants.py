@@ -1,12 +1,11 @@
 """Tenants and their credits, and the audit of all workers."""
 
-from comfyrelay.server.admin.models import AuditBody, Credited, NewCredits, TenantBody
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.admin.types import AnyId, TenantId, TextCursor
-from comfyrelay.server.admin.workers import audit_body
-from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.fields import Limit, NumberCursor
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor, TenantId, TextCursor
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.operations.inspection import TenantView
 
@@ -18,14 +17,14 @@ router = admin_router()
 @router.get("/tenants", responses=may_answer(422))
 async def list_tenants(
     context: ContextOf, search: AnyId = None, limit: Limit = 50, cursor: TextCursor = None
-) -> Answer[Page[TenantBody]]:
+) -> Answer[Page[wire.Tenant]]:
     """Tenants with their users and balances, newest first; `search` is a part of an email address."""
     page = await context.engine.operations.inspection.tenants(email=search, cursor=cursor, limit=limit)
-    return Answer(data=Page(items=[_body(each) for each in page.items], next_cursor=page.next_cursor))
+    return page_of(page, _body)
 
 
 @router.post("/tenants/{tenant_id}/credits", responses=may_answer(404, 409, 422))
-async def credit_tenant(tenant_id: TenantId, body: NewCredits, context: ContextOf) -> Answer[Credited]:
+async def credit_tenant(tenant_id: TenantId, body: wire.NewCredits, context: ContextOf) -> Answer[wire.Credited]:
     """Add tokens to a wallet, once for each reference."""
     balance = await context.engine.accounts.ledger.credit(
         tenant_id,
@@ -33,30 +32,20 @@ async def credit_tenant(tenant_id: TenantId, body: NewCredits, context: ContextO
         reference=body.reference,
         description=body.description or "Credited by an administrator.",
     )
-    data = Credited(tenant_id=tenant_id, reference=body.reference, amount=body.amount, balance=balance)
+    data = wire.Credited(tenant_id=tenant_id, reference=body.reference, amount=body.amount, balance=balance)
     return Answer(data=data, message="Credited.")
 
 
 @router.get("/audit-logs", responses=may_answer(422))
 async def list_audit_logs(
     context: ContextOf, worker: AnyId = None, event: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
-) -> Answer[Page[AuditBody]]:
+) -> Answer[Page[wire.AuditEntry]]:
     """What workers did and what was done to them, newest first."""
     page = await context.engine.operations.inspection.audit_logs(
         worker_id=worker, event=event, cursor=cursor, limit=limit
     )
-    return Answer(data=Page(items=[audit_body(each) for each in page.items], next_cursor=page.next_cursor))
+    return page_of(page, wire.AuditEntry.of)
 
 
-def _body(view: TenantView) -> TenantBody:
-    tenant = view.tenant
-    return TenantBody(
-        id=tenant.id,
-        db_pool=tenant.db_pool,
-        user_id=tenant.user_id,
-        email=tenant.email,
-        name=tenant.name,
-        is_admin=tenant.is_admin,
-        balance=view.balance,
-        created_at=tenant.created_at,
-    )
+def _body(view: TenantView) -> wire.Tenant:
+    return wire.Tenant.of(view, view.tenant)

@@ -1,20 +1,16 @@
 """Workers: who there is and what each may do. They register themselves; nobody is made or assigned by hand."""
 
-from typing import Any
-
-from comfyrelay.domain.records.fleet import AuditRecord, ListedWorker
 from comfyrelay.domain.states import Stage, WorkerState
-from comfyrelay.server.admin.models import AuditBody, BlockBody, RotatedToken, WorkerBody, WorkerSummary
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.admin.types import AnyId, TextCursor, WorkerId, plain_json
-from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.auth import Admin
 from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.fields import Limit, NumberCursor
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor, TextCursor, WorkerId
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.services.fleet.views import WorkerView
 
-__all__ = ["audit_body", "router"]
+__all__ = ["router"]
 
 router = admin_router("/workers")
 
@@ -28,33 +24,32 @@ async def list_workers(
     state: WorkerState | None = None,
     limit: Limit = 50,
     cursor: TextCursor = None,
-) -> Answer[Page[WorkerSummary]]:
+) -> Answer[Page[wire.WorkerSummary]]:
     """Workers by their ids; `fleet` is the slug of a fleet."""
     page = await context.engine.fleet.views.workers(
         fleet_slug=fleet, stage=stage, state=state, cursor=cursor, limit=limit
     )
-    items = [WorkerSummary(**_fields(each)) for each in page.items]
-    return Answer(data=Page(items=items, next_cursor=page.next_cursor))
+    return page_of(page, wire.WorkerSummary.of)
 
 
 # A worker's id may hold slashes, so it takes what is left of the path: longer paths come first.
 @router.get("/{worker_id:path}/audit-logs", responses=may_answer(404, 422))
 async def list_worker_audit_logs(
     worker_id: WorkerId, context: ContextOf, event: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
-) -> Answer[Page[AuditBody]]:
+) -> Answer[Page[wire.AuditEntry]]:
     """What a worker did and what was done to it, newest first; also of one that has left."""
     page = await context.engine.operations.inspection.audit_logs_of(worker_id, event=event, cursor=cursor, limit=limit)
-    return Answer(data=Page(items=[audit_body(each) for each in page.items], next_cursor=page.next_cursor))
+    return page_of(page, wire.AuditEntry.of)
 
 
 @router.get("/{worker_id:path}", responses=may_answer(404, 422))
-async def get_worker(worker_id: WorkerId, context: ContextOf) -> Answer[WorkerBody]:
+async def get_worker(worker_id: WorkerId, context: ContextOf) -> Answer[wire.WorkerDetails]:
     """A worker with its workflows, which follow from its fleet, its blocks, and what it says it has."""
     return Answer(data=await _worker(context, worker_id))
 
 
 @router.post("/{worker_id:path}/approve", responses=may_answer(404, 422))
-async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[WorkerBody]:
+async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
     """Let a worker that was revoked work again."""
     await context.engine.fleet.workers.set_approved(worker_id, is_approved=True, by=admin.id)
     context.forget_worker(worker_id)
@@ -62,7 +57,7 @@ async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) 
 
 
 @router.post("/{worker_id:path}/revoke", responses=may_answer(404, 422))
-async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[WorkerBody]:
+async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
     """Shut a worker out. Its leases are requeued without penalty, and what it still says of them is not heard."""
     await context.engine.fleet.workers.set_approved(worker_id, is_approved=False, by=admin.id)
     context.forget_worker(worker_id)
@@ -70,57 +65,27 @@ async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -
 
 
 @router.post("/{worker_id:path}/drain", responses=may_answer(404, 422))
-async def drain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[WorkerBody]:
+async def drain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
     """Let a worker finish what it has and give it nothing new."""
     await context.engine.fleet.workers.set_draining(worker_id, is_draining=True, by=admin.id)
     return Answer(data=await _worker(context, worker_id), message="Draining.")
 
 
 @router.post("/{worker_id:path}/undrain", responses=may_answer(404, 422))
-async def undrain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[WorkerBody]:
+async def undrain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
     """Give a draining worker jobs again."""
     await context.engine.fleet.workers.set_draining(worker_id, is_draining=False, by=admin.id)
     return Answer(data=await _worker(context, worker_id), message="No longer draining.")
 
 
 @router.post("/{worker_id:path}/rotate-token", responses=may_answer(404, 422))
-async def rotate_worker_token(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[RotatedToken]:
+async def rotate_worker_token(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.RotatedToken]:
     """Give a worker another token, shown this once. The old one works nowhere any more after 5 seconds."""
     token = await context.engine.fleet.workers.rotate_token(worker_id, by=admin.id)
     context.forget_worker(worker_id)
-    return Answer(data=RotatedToken(worker_id=worker_id, token=token), message="The old token is no longer valid.")
+    return Answer(data=wire.RotatedToken(worker_id=worker_id, token=token), message="The old token is no longer valid.")
 
 
-async def _worker(context: Context, worker_id: str) -> WorkerBody:
-    return _body(await context.engine.fleet.views.worker(worker_id))
-
-
-def _fields(worker: ListedWorker) -> dict[str, Any]:
-    return {name: getattr(worker, name) for name in ListedWorker.__dataclass_fields__}
-
-
-def _body(view: WorkerView) -> WorkerBody:
-    return WorkerBody(
-        **_fields(view.worker),
-        workflow_slugs=list(view.workflow_slugs),
-        blocks=[
-            BlockBody(
-                workflow_hash=each.workflow_hash,
-                failure_count=each.failure_count,
-                blocked_until=each.blocked_until,
-            )
-            for each in view.blocks
-        ],
-        capabilities=plain_json(dict(view.capabilities)),
-    )
-
-
-def audit_body(record: AuditRecord) -> AuditBody:
-    return AuditBody(
-        id=record.id,
-        created_at=record.created_at,
-        worker_id=record.worker_id,
-        event=record.event,
-        dispatch_id=record.dispatch_id,
-        data=plain_json(record.data),
-    )
+async def _worker(context: Context, worker_id: str) -> wire.WorkerDetails:
+    view = await context.engine.fleet.views.worker(worker_id)
+    return wire.WorkerDetails.of(view, view.worker)

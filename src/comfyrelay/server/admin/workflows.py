@@ -1,25 +1,13 @@
 """Workflows: registering graphs, changing and deleting them, and holding them against the workers."""
 
-from typing import Any
-
 from fastapi import status
 
-from comfyrelay.domain.records.catalogue import Workflow
-from comfyrelay.domain.states import Provider, Stage
-from comfyrelay.server.admin.models import (
-    Deleted,
-    NewWorkflow,
-    Validated,
-    WorkerCheck,
-    WorkflowBody,
-    WorkflowPatch,
-    WorkflowSummary,
-)
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.admin.types import AnyId, TextCursor
-from comfyrelay.server.base.answers import Answer, Page
 from comfyrelay.server.base.context import ContextOf
-from comfyrelay.server.base.fields import Limit, SlugInPath
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import AnyId, Limit, SlugInPath, TextCursor
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
 
@@ -35,17 +23,16 @@ async def list_workflows(
     is_active: bool | None = None,
     limit: Limit = 50,
     cursor: TextCursor = None,
-) -> Answer[Page[WorkflowSummary]]:
+) -> Answer[Page[wire.WorkflowSummary]]:
     """The catalogue's workflows by slug; with `tenant_id`, those private to a tenant."""
     page = await context.engine.catalogue.workflows.page(
         tenant_id=tenant_id, is_active=is_active, cursor=cursor, limit=limit
     )
-    items = [WorkflowSummary(**_fields(each)) for each in page.items]
-    return Answer(data=Page(items=items, next_cursor=page.next_cursor))
+    return page_of(page, wire.WorkflowSummary.of)
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
-async def create_workflow(body: NewWorkflow, context: ContextOf) -> Answer[WorkflowBody]:
+async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -> Answer[wire.WorkflowDetails]:
     """Register a graph, in ComfyUI's API format. The slug is there for good."""
     fields = body.model_dump(exclude={"properties"})
     fields["properties"] = [each.model_dump(mode="json", exclude_unset=True) for each in body.properties]
@@ -54,13 +41,15 @@ async def create_workflow(body: NewWorkflow, context: ContextOf) -> Answer[Workf
 
 
 @router.get("/{slug}", responses=may_answer(404, 422))
-async def get_workflow(slug: SlugInPath, context: ContextOf) -> Answer[WorkflowBody]:
+async def get_workflow(slug: SlugInPath, context: ContextOf) -> Answer[wire.WorkflowDetails]:
     """A workflow with its graph, and warnings where something in it looks like a mistake."""
     return Answer(data=_body(await context.engine.catalogue.workflows.get(slug)))
 
 
 @router.patch("/{slug}", responses=may_answer(404, 409, 422))
-async def change_workflow(slug: SlugInPath, body: WorkflowPatch, context: ContextOf) -> Answer[WorkflowBody]:
+async def change_workflow(
+    slug: SlugInPath, body: wire.WorkflowPatch, context: ContextOf
+) -> Answer[wire.WorkflowDetails]:
     """Change what is sent. Jobs that were submitted before keep the graph that they were submitted with."""
     changes = body.changes()
     if body.properties is not None:
@@ -69,61 +58,34 @@ async def change_workflow(slug: SlugInPath, body: WorkflowPatch, context: Contex
 
 
 @router.delete("/{slug}", responses=may_answer(404, 409, 422))
-async def delete_workflow(slug: SlugInPath, context: ContextOf) -> Answer[Deleted]:
+async def delete_workflow(slug: SlugInPath, context: ContextOf) -> Answer[wire.DeletedSlug]:
     """Delete a workflow that no effect uses and of which no job is under way."""
     await context.engine.catalogue.workflows.delete(slug)
-    return Answer(data=Deleted(slug=slug), message="Deleted.")
+    return Answer(data=wire.DeletedSlug(slug=slug), message="Deleted.")
 
 
 @router.post("/{slug}/validate", responses=may_answer(404, 422))
 async def validate_workflow(
     slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: TextCursor = None
-) -> Answer[Validated]:
+) -> Answer[wire.Validated]:
     """Which nodes and models of the graph the workers that have it assigned lack, as far as they report them."""
     found = await context.engine.catalogue.workflows.inspect(slug, cursor=cursor, limit=limit)
-    checks = [_check(each) for each in found.workers.items]
-    data = Validated(
-        text=found.text,
+    data = wire.Validated.of(
+        found,
         node_types=sorted(found.needs.node_types),
         models=sorted(found.needs.models),
-        assigned_workers=found.assigned_workers,
-        workers=Page(items=checks, next_cursor=found.workers.next_cursor),
+        workers=page_of(found.workers, _check).data,
     )
     return Answer(data=data, message=found.text)
 
 
-def _fields(workflow: Workflow) -> dict[str, Any]:
-    return {
-        "id": workflow.id,
-        "slug": workflow.slug,
-        "name": workflow.name,
-        "tenant_id": workflow.tenant_id,
-        "provider": Provider(workflow.provider),
-        "properties": [dict(each) for each in workflow.properties],
-        "output_node_id": workflow.output_node_id,
-        "output_extension": workflow.output_extension,
-        "output_mime_type": workflow.output_mime_type,
-        "is_active": workflow.is_active,
-        "created_at": workflow.created_at,
-        "updated_at": workflow.updated_at,
-    }
+def _body(view: WorkflowView) -> wire.WorkflowDetails:
+    return wire.WorkflowDetails.of(view, view.workflow)
 
 
-def _body(view: WorkflowView) -> WorkflowBody:
-    return WorkflowBody(**_fields(view.workflow), graph=view.graph, warnings=list(view.warnings))
-
-
-def _answer(view: WorkflowView, done: str) -> Answer[WorkflowBody]:
+def _answer(view: WorkflowView, done: str) -> Answer[wire.WorkflowDetails]:
     return Answer(data=_body(view), message=f"{done}, with warnings." if view.warnings else f"{done}.")
 
 
-def _check(each: WorkerFitness) -> WorkerCheck:
-    return WorkerCheck(
-        worker_id=each.worker.worker_id,
-        fleet_slug=each.worker.fleet_slug,
-        stage=Stage(each.worker.stage),
-        fit=each.fitness.fit,
-        text=each.fitness.text,
-        missing_node_types=list(each.fitness.missing_node_types),
-        missing_models=list(each.fitness.missing_models),
-    )
+def _check(each: WorkerFitness) -> wire.WorkerCheck:
+    return wire.WorkerCheck.of(each.worker, each.fitness)

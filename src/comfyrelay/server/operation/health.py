@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from comfyrelay.server.base.answers import Answer
+from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 

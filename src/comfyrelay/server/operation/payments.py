@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from comfyrelay.domain.payments import Payment
 from comfyrelay.errors import TooLarge
-from comfyrelay.server.base.answers import Answer
+from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.text import is_storable

@@ -2,26 +2,15 @@
 
 from fastapi import APIRouter, Request, Response, status
 
-from comfyrelay.domain.records.accounts import Token, User
+from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Forbidden
-from comfyrelay.server.base.answers import Answer, Page
+from comfyrelay.protocol import user as wire
+from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import SESSION_COOKIE, Bearer, CurrentUser
 from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.fields import Limit, NumberCursor
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.user.models import (
-    Credentials,
-    Cursor,
-    Deleted,
-    IdInPath,
-    IssuedToken,
-    NewTokenBody,
-    SignedIn,
-    TokenBody,
-    TransactionBody,
-    UserBody,
-    Wallet,
-)
 from comfyrelay.server.worker.api import address_of
 from comfyrelay.services.paging import listed
 
@@ -32,7 +21,9 @@ router = APIRouter(prefix="/api", tags=["account"])
 
 
 @router.post("/register", status_code=status.HTTP_201_CREATED, responses=may_answer(403, 409, 422, 429, 503))
-async def register(body: Credentials, request: Request, response: Response, context: ContextOf) -> Answer[SignedIn]:
+async def register(
+    body: wire.Credentials, request: Request, response: Response, context: ContextOf
+) -> Answer[wire.SignedIn]:
     """Make an account and sign in."""
     context.sign_ins.check(address_of(request))
     if not context.settings.allow_registration:
@@ -42,7 +33,9 @@ async def register(body: Credentials, request: Request, response: Response, cont
 
 
 @router.post("/login", responses=may_answer(401, 422, 429, 503))
-async def login(body: Credentials, request: Request, response: Response, context: ContextOf) -> Answer[SignedIn]:
+async def login(
+    body: wire.Credentials, request: Request, response: Response, context: ContextOf
+) -> Answer[wire.SignedIn]:
     """Sign in. The token works as a bearer token, and is the session cookie of a browser."""
     context.sign_ins.check(address_of(request))
     user = await context.engine.accounts.sign_in.sign_in(email=body.email, password=body.password)
@@ -62,60 +55,48 @@ async def logout(
 
 
 @router.get("/me", responses=may_answer(401, 503))
-async def me(user: CurrentUser) -> Answer[UserBody]:
+async def me(user: CurrentUser) -> Answer[wire.User]:
     """Who is signed in."""
-    return Answer(data=_user(user))
+    return Answer(data=wire.User.of(user))
 
 
 @router.get("/wallet", responses=may_answer(401, 422, 503))
 async def wallet(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
-) -> Answer[Wallet]:
+) -> Answer[wire.Wallet]:
     """The balance, and the transactions behind it, newest first."""
     balance, found = await context.engine.accounts.ledger.statement(user.tenant_id, limit=limit + 1, before_id=cursor)
     page = listed(found, lambda each: each.id, limit=limit)
-    transactions = [
-        TransactionBody(
-            id=each.id,
-            type=each.type,
-            amount=each.amount,
-            job_id=each.job_id,
-            description=each.description,
-            created_at=each.created_at,
-        )
-        for each in page.items
-    ]
-    return Answer(data=Wallet(balance=balance, transactions=transactions, next_cursor=page.next_cursor))
+    return Answer(data=wire.Wallet.of(page, balance=balance, transactions=page.items))
 
 
 @router.get("/tokens", responses=may_answer(401, 422, 503))
 async def tokens(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
-) -> Answer[Page[TokenBody]]:
+) -> Answer[Page[wire.Token]]:
     """Your tokens and sessions, newest first."""
     found = await context.engine.accounts.sign_in.tokens_of(user, before_id=cursor, limit=limit + 1)
-    page = listed(found, lambda each: each.id, limit=limit)
-    return Answer(data=Page(items=[_token(each) for each in page.items], next_cursor=page.next_cursor))
+    return page_of(listed(found, lambda each: each.id, limit=limit), wire.Token.of)
 
 
 @router.post("/tokens", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
-async def create_token(body: NewTokenBody, context: ContextOf, user: CurrentUser) -> Answer[IssuedToken]:
+async def create_token(body: wire.NewToken, context: ContextOf, user: CurrentUser) -> Answer[wire.IssuedToken]:
     """Make a token for a program. It is shown this once."""
     lifetime = body.expires_in_days * SECONDS_A_DAY if body.expires_in_days is not None else None
     issued = await context.engine.accounts.sign_in.issue(user, name=body.name, lifetime_seconds=lifetime)
-    data = IssuedToken(**_token(issued.token).model_dump(), token=issued.secret)
+    data = wire.IssuedToken.of(issued.token, token=issued.secret)
     return Answer(data=data, message="Keep this token: it is not shown again.")
 
 
 @router.delete("/tokens/{token_id}", responses=may_answer(401, 403, 404, 422, 503))
-async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
+async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
     """Revoke a token or a session. It may work for five more seconds."""
     await context.engine.accounts.sign_in.revoke(user, token_id)
     context.forget_user(user)
-    return Answer(data=Deleted(id=token_id), message="Revoked.")
+    return Answer(data=wire.Deleted(id=token_id), message="Revoked.")
 
 
-async def _signed_in(context: Context, user: User, response: Response) -> SignedIn:
+async def _signed_in(context: Context, user: User, response: Response) -> wire.SignedIn:
     seconds = context.settings.session_days * SECONDS_A_DAY
     issued = await context.engine.accounts.sign_in.issue(user, name="session", lifetime_seconds=seconds)
     response.set_cookie(
@@ -126,16 +107,8 @@ async def _signed_in(context: Context, user: User, response: Response) -> Signed
         samesite="lax",
         secure=_is_secure(context),
     )
-    return SignedIn(token=issued.secret, user=_user(user))
+    return wire.SignedIn(token=issued.secret, user=wire.User.of(user))
 
 
 def _is_secure(context: Context) -> bool:
     return context.settings.base_url.startswith("https://")
-
-
-def _user(user: User) -> UserBody:
-    return UserBody(id=user.id, email=user.email, name=user.name, tenant_id=user.tenant_id, is_admin=user.is_admin)
-
-
-def _token(token: Token) -> TokenBody:
-    return TokenBody(id=token.id, name=token.name, created_at=token.created_at, expires_at=token.expires_at)

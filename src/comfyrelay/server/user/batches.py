@@ -7,13 +7,14 @@ from fastapi import APIRouter, Body, Response, status
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import JobStatus
-from comfyrelay.server.base.answers import Answer, Page
+from comfyrelay.protocol import jobs as wire
+from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.fields import Limit
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.user.job_models import BatchBody, Move, NewBatchBody, Pause, Retry, told_of_move
-from comfyrelay.server.user.models import Cursor, IdInPath
+from comfyrelay.server.user.jobs import moved
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.requests import Item, chosen_stage
 
@@ -26,25 +27,17 @@ router = APIRouter(prefix="/api/batches", tags=["batches"])
     "",
     status_code=status.HTTP_201_CREATED,
     responses={
-        200: {"description": "The batch that this key made before", "model": Answer[BatchBody]},
+        200: {"description": "The batch that this key made before", "model": Answer[wire.Batch]},
         **may_answer(401, 403, 404, 409, 422, 429, 503),
     },
 )
-async def submit(body: NewBatchBody, response: Response, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+async def submit(body: wire.NewBatch, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Submit many jobs at once, all or none. With an idempotency key, once per key."""
     request = BatchRequest(
         tenant_id=user.tenant_id,
         user_id=user.id,
         idempotency_key=body.idempotency_key or new_id(),
-        items=[
-            Item(
-                input_payload=each.input_payload,
-                input_file_id=each.input_file_id,
-                video_id=each.video_id,
-                label=each.label,
-            )
-            for each in body.items
-        ],
+        items=[Item(**dict(each)) for each in body.items],
         label=body.label,
         effect_id=body.effect_id,
         workflow_slug=body.workflow_slug,
@@ -61,85 +54,78 @@ async def submit(body: NewBatchBody, response: Response, context: ContextOf, use
 @router.get("", responses=may_answer(401, 422, 503))
 async def batches(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
-) -> Answer[Page[BatchBody]]:
+) -> Answer[Page[wire.Batch]]:
     """Your batches, newest first."""
     page = await context.engine.jobs.batches.page(user.tenant_id, before_id=cursor, limit=limit)
-    return Answer(data=Page(items=[batch_body(each) for each in page.items], next_cursor=page.next_cursor))
+    return page_of(page, batch_body)
 
 
 @router.get("/{batch_id}", responses=may_answer(401, 404, 422, 503))
-async def batch(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+async def batch(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """One batch: how many of its items are where."""
     return await _answer(context, user, batch_id, "OK")
 
 
 @router.post("/{batch_id}/pause", responses=may_answer(401, 403, 404, 422, 503))
 async def pause(
-    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Pause | None, Body()] = None
-) -> Answer[BatchBody]:
+    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Pause | None, Body()] = None
+) -> Answer[wire.Batch]:
     """Stop what is queued. What runs is let finish, or with `now` interrupted and put back."""
-    changed = await context.engine.queue.control.pause_batch(user.tenant_id, batch_id, mode=(body or Pause()).mode)
-    return await _answer(context, user, batch_id, _told(changed, "paused"))
+    changed = await context.engine.queue.control.pause_batch(user.tenant_id, batch_id, mode=(body or wire.Pause()).mode)
+    return await _answer(context, user, batch_id, _count(changed, "paused"))
 
 
 @router.post("/{batch_id}/resume", responses=may_answer(401, 403, 404, 422, 503))
-async def resume(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+async def resume(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Let what is paused run."""
     changed = await context.engine.queue.control.resume_batch(user.tenant_id, batch_id)
-    return await _answer(context, user, batch_id, _told(changed, "resumed"))
+    return await _answer(context, user, batch_id, _count(changed, "resumed"))
 
 
 @router.post("/{batch_id}/cancel", responses=may_answer(401, 403, 404, 422, 503))
-async def cancel(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+async def cancel(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Cancel what has not ended. What runs is asked to stop."""
     changed = await context.engine.queue.control.cancel_batch(user.tenant_id, batch_id)
-    return await _answer(context, user, batch_id, _told(changed, "canceled"))
+    return await _answer(context, user, batch_id, _count(changed, "canceled"))
 
 
 @router.post("/{batch_id}/retry-failed", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
 async def retry_failed(
-    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Retry | None, Body()] = None
-) -> Answer[BatchBody]:
+    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
+) -> Answer[wire.Batch]:
     """The items whose newest try failed again, as new jobs in the same batch."""
-    new_seeds = (body or Retry()).new_seeds
+    new_seeds = (body or wire.Retry()).new_seeds
     made = await context.engine.jobs.batches.retry_failed(user.tenant_id, batch_id, new_seeds=new_seeds)
-    return await _answer(context, user, batch_id, _told(made, "submitted again"))
+    return await _answer(context, user, batch_id, _count(made, "submitted again"))
 
 
 @router.post(
     "/{batch_id}/again", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 429, 503)
 )
-async def again(
-    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Retry | None, Body()] = None
-) -> Answer[BatchBody]:
+async def run_again(
+    batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
+) -> Answer[wire.Batch]:
     """All items once more, however they ended, as a new batch."""
-    state = await context.engine.jobs.batches.run_again(user.tenant_id, batch_id, new_seeds=(body or Retry()).new_seeds)
+    state = await context.engine.jobs.batches.run_again(
+        user.tenant_id, batch_id, new_seeds=(body or wire.Retry()).new_seeds
+    )
     return Answer(data=batch_body(state), message="Submitted.")
 
 
 @router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
-async def move(batch_id: IdInPath, body: Move, context: ContextOf, user: CurrentUser) -> Answer[BatchBody]:
+async def move(batch_id: IdInPath, body: wire.Move, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Move the waiting items together among your own jobs."""
     has_moved = await context.engine.queue.control.move_batch(user.tenant_id, batch_id, body.to)
-    return await _answer(context, user, batch_id, told_of_move(has_moved=has_moved))
+    return await _answer(context, user, batch_id, moved(has_moved=has_moved))
 
 
-async def _answer(context: Context, user: User, batch_id: str, message: str) -> Answer[BatchBody]:
+async def _answer(context: Context, user: User, batch_id: str, message: str) -> Answer[wire.Batch]:
     return Answer(data=batch_body(await context.engine.jobs.batches.state(user.tenant_id, batch_id)), message=message)
 
 
-def _told(count: int, what: str) -> str:
+def _count(count: int, what: str) -> str:
     return f"1 job {what}." if count == 1 else f"{count} jobs {what}."
 
 
-def batch_body(state: BatchState) -> BatchBody:
-    return BatchBody(
-        id=state.id,
-        label=state.label,
-        total=state.total,
-        done=state.done,
-        progress=state.progress,
-        expected_seconds=state.expected_seconds,
-        counts={each: state.counts.get(each, 0) for each in JobStatus},
-        created_at=state.created_at,
-    )
+def batch_body(state: BatchState) -> wire.Batch:
+    return wire.Batch.of(state, counts={each: state.counts.get(each, 0) for each in JobStatus})

@@ -13,8 +13,8 @@ from comfyrelay.domain.settlement import Event
 from comfyrelay.domain.states import TERMINAL_JOB
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import Context, ContextOf
+from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.user.models import IdInPath
 
 __all__ = ["router"]
 

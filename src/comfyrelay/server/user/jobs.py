@@ -6,31 +6,20 @@ from fastapi import APIRouter, Body, Query, Response, status
 
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import JobStatus
-from comfyrelay.server.base.answers import Answer, Page
+from comfyrelay.protocol import jobs as wire
+from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.fields import ID, STORABLE
+from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.fields import STORABLE, Limit, NumberCursor
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.user.job_models import (
-    BulkBody,
-    BulkDone,
-    JobBody,
-    LogLineBody,
-    Move,
-    NewJobBody,
-    OutputBody,
-    Pause,
-    RefusedBody,
-    Retry,
-    WaitingBody,
-    told_of_move,
-)
-from comfyrelay.server.user.models import ID, Cursor, Deleted, IdInPath
 from comfyrelay.services.jobs.bulk import BulkFilter
 from comfyrelay.services.jobs.requests import Item, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views import JobView
 
-__all__ = ["router"]
+__all__ = ["moved", "router"]
 
 router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"])
 
@@ -39,11 +28,11 @@ router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"])
     "",
     status_code=status.HTTP_201_CREATED,
     responses={
-        200: {"description": "The job that this key made before", "model": Answer[JobBody]},
+        200: {"description": "The job that this key made before", "model": Answer[wire.Job]},
         **may_answer(401, 403, 404, 409, 422, 429, 503),
     },
 )
-async def submit(body: NewJobBody, response: Response, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
+async def submit(body: wire.NewJob, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """Submit a job, once per idempotency key: the same request again gives the same job, and 200."""
     request = JobRequest(
         tenant_id=user.tenant_id,
@@ -51,12 +40,7 @@ async def submit(body: NewJobBody, response: Response, context: ContextOf, user:
         idempotency_key=body.idempotency_key,
         effect_id=body.effect_id,
         workflow_slug=body.workflow_slug,
-        item=Item(
-            input_payload=body.input_payload,
-            input_file_id=body.input_file_id,
-            video_id=body.video_id,
-            label=body.label,
-        ),
+        item=Item(**body.model_dump(include=set(wire.Item.model_fields))),
         priority=body.priority,
         webhook_url=body.webhook,
         stage=chosen_stage(user, body.stage),
@@ -64,7 +48,7 @@ async def submit(body: NewJobBody, response: Response, context: ContextOf, user:
     submitted = await context.engine.jobs.submit.submit_once(request)
     if submitted.is_new:
         # nothing can be said of it yet that would be worth a query
-        return Answer(data=job_body(JobView(job=submitted.job)), message="Submitted.")
+        return Answer(data=_body(JobView(job=submitted.job)), message="Submitted.")
     response.status_code = status.HTTP_200_OK
     return await _answer(context, submitted.job, "Submitted before.")
 
@@ -80,7 +64,7 @@ async def jobs(
     search: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="in labels, errors, ids")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Answer[Page[JobBody]]:
+) -> Answer[Page[wire.Job]]:
     """Your jobs, newest first. What they wait for is told when one is asked for."""
     page = await context.engine.jobs.views.jobs(
         user.tenant_id,
@@ -91,22 +75,21 @@ async def jobs(
         before_id=cursor,
         limit=limit,
     )
-    return Answer(data=Page(items=[job_body(each) for each in page.items], next_cursor=page.next_cursor))
+    return page_of(page, _body)
 
 
 @router.post("/bulk", responses=may_answer(401, 403, 422, 503))
-async def bulk(body: BulkBody, context: ContextOf, user: CurrentUser) -> Answer[BulkDone]:
+async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.BulkDone]:
     """One verb for many jobs: those named, or all that fit the filter."""
-    among = BulkFilter(status=body.filter.status, batch_id=body.filter.batch_id) if body.filter else None
+    among = BulkFilter(**dict(body.filter)) if body.filter else None
     done = await context.engine.jobs.bulk.run(user.tenant_id, body.action, ids=body.ids, among=among, mode=body.mode)
-    refused = [RefusedBody(id=each.id, detail=each.detail) for each in done.refused]
-    return Answer(data=BulkDone(matched=done.matched, changed=done.changed, refused=refused))
+    return Answer(data=wire.BulkDone.of(done))
 
 
 @router.get("/{job_id}", responses=may_answer(401, 404, 422, 503))
-async def job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
+async def job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """One job: how far it is, what it waits for, and its output with a URL that works for a while."""
-    return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)))
+    return Answer(data=_body(await context.engine.jobs.views.job(user.tenant_id, job_id)))
 
 
 @router.delete("/{job_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
@@ -119,15 +102,14 @@ async def delete_job(job_id: IdInPath, context: ContextOf, user: CurrentUser) ->
 @router.get("/{job_id}/logs", responses=may_answer(401, 404, 422, 503))
 async def logs(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: NumberCursor = None
-) -> Answer[Page[LogLineBody]]:
+) -> Answer[Page[wire.LogLine]]:
     """What the workers printed, oldest first."""
     page = await context.engine.jobs.views.logs(user.tenant_id, job_id, after_id=cursor or 0, limit=limit)
-    lines = [LogLineBody(line=each.line, created_at=each.created_at) for each in page.items]
-    return Answer(data=Page(items=lines, next_cursor=page.next_cursor))
+    return page_of(page, wire.LogLine.of)
 
 
 @router.post("/{job_id}/cancel", responses=may_answer(401, 403, 404, 409, 422, 503))
-async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
+async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """Cancel a job. One that runs is asked to stop; if it completes first, it is completed."""
     found = await context.engine.queue.control.cancel(user.tenant_id, job_id)
     return await _answer(context, found, _canceled(found))
@@ -135,10 +117,10 @@ async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Ans
 
 @router.post("/{job_id}/retry", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
 async def retry(
-    job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Retry | None, Body()] = None
-) -> Answer[JobBody]:
+    job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
+) -> Answer[wire.Job]:
     """A failed or canceled job again, as a new job."""
-    new_seeds = (body or Retry()).new_seeds
+    new_seeds = (body or wire.Retry()).new_seeds
     made = await context.engine.jobs.submit.retry_once(user.tenant_id, job_id, new_seeds=new_seeds)
     if made.is_new:
         return await _answer(context, made.job, "Submitted again.")
@@ -147,74 +129,39 @@ async def retry(
 
 @router.post("/{job_id}/pause", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def pause(
-    job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[Pause | None, Body()] = None
-) -> Answer[JobBody]:
+    job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Pause | None, Body()] = None
+) -> Answer[wire.Job]:
     """Pause a job. One that runs is let finish, or with `now` interrupted and put back."""
-    found = await context.engine.queue.control.pause(user.tenant_id, job_id, mode=(body or Pause()).mode)
+    found = await context.engine.queue.control.pause(user.tenant_id, job_id, mode=(body or wire.Pause()).mode)
     return await _answer(context, found, f"The job is {found.status}.")
 
 
 @router.post("/{job_id}/resume", responses=may_answer(401, 403, 404, 409, 422, 503))
-async def resume(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
+async def resume(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """Let a paused job run."""
     found = await context.engine.queue.control.resume(user.tenant_id, job_id)
     return await _answer(context, found, f"The job is {found.status}.")
 
 
 @router.post("/{job_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
-async def move(job_id: IdInPath, body: Move, context: ContextOf, user: CurrentUser) -> Answer[JobBody]:
+async def move(job_id: IdInPath, body: wire.Move, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """Move a waiting job among your own of the same priority."""
-    message = told_of_move(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, body.to))
-    return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)), message=message)
+    message = moved(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, body.to))
+    return Answer(data=_body(await context.engine.jobs.views.job(user.tenant_id, job_id)), message=message)
 
 
-async def _answer(context: Context, found: Job, message: str) -> Answer[JobBody]:
-    return Answer(data=job_body(await context.engine.jobs.views.of_job(found)), message=message)
+async def _answer(context: Context, found: Job, message: str) -> Answer[wire.Job]:
+    return Answer(data=_body(await context.engine.jobs.views.of_job(found)), message=message)
 
 
 def _canceled(found: Job) -> str:
     return "Canceled." if found.status == JobStatus.CANCELED else "The worker is asked to stop."
 
 
-def job_body(view: JobView) -> JobBody:
-    found, waiting = view.job, view.waiting
-    return JobBody(
-        id=found.id,
-        status=found.status,
-        effect_id=found.effect_id,
-        video_id=found.video_id,
-        batch_id=found.batch_id,
-        item_no=found.item_no,
-        label=found.label,
-        input_file_id=found.input_file_id,
-        retry_of=found.retry_of,
-        priority=found.priority,
-        progress=view.progress,
-        attempts=found.attempts,
-        max_attempts=found.max_attempts,
-        reserved_tokens=found.reserved_tokens,
-        error=found.error_message,
-        waiting=WaitingBody(
-            reason=waiting.reason,
-            text=waiting.text,
-            until=waiting.until,
-            position=waiting.position,
-            expected_start_seconds=waiting.expected_start_seconds,
-        )
-        if waiting
-        else None,
-        outputs=[
-            OutputBody(
-                file_id=each.file.id,
-                url=each.url,
-                filename=each.filename,
-                mime_type=each.file.mime_type,
-                size=each.file.size,
-                content_hash=each.file.content_hash,
-            )
-            for each in view.outputs
-        ],
-        created_at=found.created_at,
-        started_at=found.started_at,
-        completed_at=found.completed_at,
-    )
+def moved(*, has_moved: bool) -> str:
+    return "Moved." if has_moved else "It is there already: a move is among your own jobs of the same priority."
+
+
+def _body(view: JobView) -> wire.Job:
+    outputs = [wire.Output.of(each, each.file, file_id=each.file.id) for each in view.outputs]
+    return wire.Job.of(view, view.job, outputs=outputs, error=view.job.error_message)

@@ -11,29 +11,12 @@ from fastapi import APIRouter, Header, HTTPException, Request, Response, status
 
 from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.errors import Forbidden, Unauthorized
-from comfyrelay.server.base.answers import Answer
+from comfyrelay.protocol import worker as wire
+from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.auth import CurrentWorker, PollingWorker
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.worker.models import (
-    LONGEST_WAIT_SECONDS,
-    Beat,
-    Beaten,
-    Complete,
-    Deregister,
-    Fail,
-    LeasedJobBody,
-    Poll,
-    Polled,
-    Register,
-    Registered,
-    Released,
-    Requeue,
-    Settled,
-    VerdictBody,
-    WouldRegister,
-)
-from comfyrelay.server.worker.urls import fresh_urls, leased_job
+from comfyrelay.server.worker.urls import leased_job
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -52,15 +35,15 @@ router = APIRouter(prefix="/api/worker", tags=["worker"])
 @router.post(
     "/register",
     status_code=status.HTTP_201_CREATED,
-    responses={200: {"model": Answer[WouldRegister]}, **may_answer(401, 403, 404, 409, 422, 429, 503)},
+    responses={200: {"model": Answer[wire.WouldRegister]}, **may_answer(401, 403, 404, 409, 422, 429, 503)},
 )
 async def register(
-    body: Register,
+    body: wire.Register,
     request: Request,
     response: Response,
     context: ContextOf,
     x_fleet_secret: Annotated[str, Header()] = "",
-) -> Answer[WouldRegister] | Answer[Registered]:
+) -> Answer[wire.WouldRegister] | Answer[wire.Registered]:
     """Join a fleet, with its secret. The token is shown this once. A dry run only says what would happen."""
     context.registrations.check(address_of(request))
     if not context.secrets.opens(body.stage, x_fleet_secret):
@@ -68,7 +51,7 @@ async def register(
     await context.engine.fleet.instances.check(body.worker_id)
     if body.dry_run:
         response.status_code = status.HTTP_200_OK
-        return Answer(data=await _tried(context, body), message="Nothing was registered.")
+        return Answer(data=await _try_to_register(context, body), message="Nothing was registered.")
     token = secrets.token_hex(32)
     worker, assigned = await context.engine.fleet.workers.register(
         worker_id=body.worker_id,
@@ -82,7 +65,7 @@ async def register(
         capacity_type=body.capacity_type,
         instance_type=body.instance_type,
     )
-    data = Registered(
+    data = wire.Registered(
         worker_id=worker.worker_id,
         token=token,
         workflows_assigned=assigned,
@@ -93,7 +76,7 @@ async def register(
 
 
 @router.post("/poll", responses=may_answer(401, 403, 422, 503))
-async def poll(body: Poll, request: Request, context: ContextOf, worker: PollingWorker) -> Answer[Polled]:
+async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: PollingWorker) -> Answer[wire.PollAnswer]:
     """Ask for a job; with `wait_seconds`, wait for one. The same `request_id` gets the same lease while it lives."""
     if body.worker_id != worker.worker_id:
         raise Forbidden("This token belongs to another worker.")
@@ -108,68 +91,55 @@ async def poll(body: Poll, request: Request, context: ContextOf, worker: Polling
     )
     if body.capabilities is not None:
         await context.engine.fleet.workers.note_capabilities(worker, body.capabilities)
-    wait_seconds = 0.0 if context.stopping.is_set() else _spread(min(body.wait_seconds, LONGEST_WAIT_SECONDS))
-    leased = await _unless_gone(request, _leased(context, wish, wait_seconds))
-    return Answer(data=Polled(job=leased), message="Here is a job." if leased else "There is nothing to do.")
+    wait_seconds = 0.0 if context.stopping.is_set() else _spread(min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS))
+    leased = await _unless_gone(request, _lease(context, wish, wait_seconds))
+    return Answer(data=wire.PollAnswer(job=leased), message="Here is a job." if leased else "There is nothing to do.")
 
 
 @router.post("/heartbeat", responses=may_answer(401, 403, 404, 422, 503))
-async def heartbeat(body: Beat, request: Request, context: ContextOf, worker: CurrentWorker) -> Answer[Beaten]:
+async def heartbeat(
+    body: wire.Heartbeat, request: Request, context: ContextOf, worker: CurrentWorker
+) -> Answer[wire.HeartbeatAnswer]:
     """Extend a lease and hear whether to stop; with `wait_seconds`, wait until there is something to hear."""
-    beat = Heartbeat(
+    given = Heartbeat(
         dispatch_id=body.dispatch_id,
         lease_token=body.lease_token,
         progress=body.progress,
         logs=body.logs,
         worker_id=worker.worker_id,
     )
-    answer = await context.engine.queue.heartbeats.beat(beat)
-    wait_seconds = min(body.wait_seconds, LONGEST_WAIT_SECONDS)
+    answer = await context.engine.queue.heartbeats.beat(given)
+    wait_seconds = min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS)
     if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
         await _unless_gone(request, context.engine.queue.stops.wait(body.dispatch_id, seconds=wait_seconds))
-        answer = await context.engine.queue.heartbeats.beat(replace(beat, progress=None, logs=()))
+        answer = await context.engine.queue.heartbeats.beat(replace(given, progress=None, logs=()))
     urls = await context.engine.queue.handover.fresh_urls(body.dispatch_id, body.lease_token, at_once=body.fresh_urls)
-    data = Beaten(lease_expires_at=answer.lease_expires_at, stop=answer.stop, urls=fresh_urls(urls))
+    data = wire.HeartbeatAnswer.of(answer, urls=urls)
     return Answer(data=data, message="Stop." if answer.stop else "Go on.")
 
 
 @router.post("/complete", responses=may_answer(401, 403, 404, 422, 503))
-async def complete(body: Complete, context: ContextOf, worker: CurrentWorker) -> Answer[Settled]:
+async def complete(body: wire.Complete, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
     """The job is done and its output uploaded. 422 when the output is not there or not readable: the lease is kept."""
-    told = body.output
     handed = await context.engine.queue.outputs.check(
         body.dispatch_id,
         body.lease_token,
-        size=told.size if told else None,
-        mime_type=told.mime_type if told else None,
+        size=body.output.size if body.output else None,
+        mime_type=body.output.mime_type if body.output else None,
     )
-    output = None
-    if told is not None:
-        output = Output(
-            size=told.size,
-            mime_type=told.mime_type,
-            extension=handed.snapshot.output_extension if handed else "bin",
-            sha256=told.sha256,
-            metadata=told.metadata,
-        )
-    return await _settled(
-        context,
-        worker,
-        body,
-        verb=Verb.COMPLETE,
-        output=output,
-        provider_job_id=body.provider_job_id,
-    )
+    extension = handed.snapshot.output_extension if handed else "bin"
+    output = Output(**dict(body.output), extension=extension) if body.output else None
+    return await _settle(context, worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
 
 
 @router.post("/fail", responses=may_answer(401, 403, 404, 422, 503))
-async def fail(body: Fail, context: ContextOf, worker: CurrentWorker) -> Answer[Settled]:
+async def fail(body: wire.Fail, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
     """The job failed; without a `fault` that is final. With `worker` it is tried elsewhere, if attempts are left."""
-    return await _settled(
+    return await _settle(
         context,
         worker,
         body,
-        verb=Verb.FAIL,
+        Verb.FAIL,
         error=body.error_message,
         fault=body.fault,
         retry_after_seconds=body.retry_after_seconds,
@@ -177,24 +147,24 @@ async def fail(body: Fail, context: ContextOf, worker: CurrentWorker) -> Answer[
 
 
 @router.post("/requeue", responses=may_answer(401, 403, 404, 422, 503))
-async def requeue(body: Requeue, context: ContextOf, worker: CurrentWorker) -> Answer[Settled]:
+async def requeue(body: wire.Requeue, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
     """Give a job back without penalty: the machine goes away, or the server asked for it."""
-    return await _settled(context, worker, body, verb=Verb.REQUEUE, reason=body.reason)
+    return await _settle(context, worker, body, Verb.REQUEUE, reason=body.reason)
 
 
 @router.post("/deregister", responses=may_answer(401, 403, 404, 422, 503))
-async def deregister(body: Deregister, context: ContextOf, worker: CurrentWorker) -> Answer[Released]:
+async def deregister(body: wire.Deregister, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Released]:
     """Leave the fleet; any lease that is still held is requeued."""
     released = await context.engine.fleet.workers.deregister(worker.worker_id, reason=body.reason)
     context.forget_worker(worker.worker_id)
-    return Answer(data=Released(released=released), message="Deregistered.")
+    return Answer(data=wire.Released(released=released), message="Deregistered.")
 
 
-async def _tried(context: Context, body: Register) -> WouldRegister:
+async def _try_to_register(context: Context, body: wire.Register) -> wire.WouldRegister:
     assigned = await context.engine.fleet.workers.try_to_register(
         worker_id=body.worker_id, fleet_slug=body.fleet_slug, stage=body.stage, workflow_slugs=body.workflow_slugs
     )
-    return WouldRegister(
+    return wire.WouldRegister(
         worker_id=body.worker_id,
         token="",
         workflows_assigned=assigned,
@@ -204,7 +174,7 @@ async def _tried(context: Context, body: Register) -> WouldRegister:
     )
 
 
-async def _leased(context: Context, wish: LeaseRequest, wait_seconds: float) -> LeasedJobBody | None:
+async def _lease(context: Context, wish: LeaseRequest, wait_seconds: float) -> wire.LeasedJob | None:
     try:
         leased = await context.engine.queue.polls.poll(wish, wait_seconds=wait_seconds)
     except (Unauthorized, Forbidden):
@@ -218,7 +188,9 @@ def _spread(wait_seconds: float) -> float:
     return wait_seconds * random.uniform(SHORTEST_SHARE, 1)
 
 
-async def _settled(context: Context, worker: Worker, body: VerdictBody, *, verb: Verb, **what: Any) -> Answer[Settled]:
+async def _settle(
+    context: Context, worker: Worker, body: wire.Settlement, verb: Verb, **more: Any
+) -> Answer[wire.Settled]:
     report = Report(
         verb=verb,
         dispatch_id=body.dispatch_id,
@@ -227,11 +199,11 @@ async def _settled(context: Context, worker: Worker, body: VerdictBody, *, verb:
         seed=body.seed,
         began_after_seconds=body.began_after_seconds,
         about=body.about,
-        **what,
+        **more,
     )
     # the decision stands once the queue has it; the tenant pool is updated behind the answer
     settlement = await context.engine.queue.settle.report(report, wait_for_tenant=False)
-    return Answer(data=Settled(status=settlement.status), message=f"The job is {settlement.status}.")
+    return Answer(data=wire.Settled(status=settlement.status), message=f"The job is {settlement.status}.")
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -29,7 +29,7 @@ class FleetView:
 class WorkflowMetrics:
     """One workflow at the fleet's stage. Another fleet of the stage may have done part of the work."""
 
-    slug: str
+    workflow_slug: str
     queued: int
     oldest_age_seconds: float | None
     completed: int
@@ -161,7 +161,7 @@ async def _workflow_metrics(tx: Tx, fleet: Fleet) -> list[WorkflowMetrics]:
     failed = await fleets.failed_since(tx, now - LATELY, stage=fleet.stage, workflow_ids=ids)
     return [
         WorkflowMetrics(
-            slug=slug,
+            workflow_slug=slug,
             queued=queues[id_].queued if id_ in queues else 0,
             oldest_age_seconds=(now - queues[id_].oldest_at).total_seconds() if id_ in queues else None,
             completed=done[id_].jobs if id_ in done else 0,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from comfyrelay.domain.bulk import MOST_ITEMS
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.records.jobs import Batch, NewJob
 from comfyrelay.domain.states import JobStatus, Stage
@@ -17,8 +18,6 @@ from comfyrelay.services.jobs.resolve import Resolver
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs, media
-
-MOST_ITEMS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

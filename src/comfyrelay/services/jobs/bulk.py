@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import assert_never
 
+from comfyrelay.domain.bulk import BulkAction
 from comfyrelay.domain.states import JobStatus, PauseMode
 from comfyrelay.errors import ComfyRelayError, PoolUnavailable
 from comfyrelay.services.databases import Databases
@@ -13,20 +13,11 @@ from comfyrelay.services.jobs.submit import Submit
 from comfyrelay.services.queue.control import Control
 from comfyrelay.store.tenant import jobs
 
-__all__ = ["MOST_IDS", "Bulk", "BulkAction", "BulkFilter", "BulkResult", "Refused"]
+__all__ = ["Bulk", "BulkFilter", "BulkResult", "Refused"]
 
-MOST_IDS = 1000
 AT_ONCE = 500
 # Beyond this an answer names no more of those that could not be done; it still counts them.
 MOST_REFUSED = 100
-
-
-class BulkAction(StrEnum):
-    CANCEL = "cancel"
-    PAUSE = "pause"
-    RESUME = "resume"
-    RETRY = "retry"
-    DELETE = "delete"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -207,13 +207,15 @@ class Servers:
         """
         job = await self._pools[lease.provider].enqueue(
             graph,
-            include_outputs=[lease.output_node_id] if lease.output_node_id else [],
+            include_outputs=[lease.payload.output_node_id] if lease.payload.output_node_id else [],
             attachments=attachments,
             max_attempts=1,
             one_try_per_server=True,
             retry_delay=0,
             give_up_after_seconds=OFFLINE_SECONDS,
-            extra_data={**lease.extra_data, MARK: lease.name} if lease.provider == "self_hosted" else lease.extra_data,
+            extra_data={**lease.payload.extra_data, MARK: lease.name}
+            if lease.provider == "self_hosted"
+            else lease.payload.extra_data,
         )
         listening = asyncio.create_task(_listen(job, lease, ran, on_event, on_move))
         try:

@@ -11,9 +11,10 @@ from urllib.parse import unquote, urlsplit
 
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import Fault, TransferFailed
+from comfyrelay.protocol.worker import Asset
 from comfyrelay.worker.files.assets import AssetCache
 from comfyrelay.worker.files.transfers import Transfers
-from comfyrelay.worker.lease import Asset, Lease
+from comfyrelay.worker.lease import Lease
 
 __all__ = ["Inputs", "asset_folder", "job_folder"]
 
@@ -41,7 +42,7 @@ class Inputs:
             async with turn:
                 return await self._fetch_one(lease, number, asset, refresh)
 
-        tasks = [asyncio.create_task(in_turn(number, asset)) for number, asset in enumerate(lease.assets)]
+        tasks = [asyncio.create_task(in_turn(number, asset)) for number, asset in enumerate(lease.payload.assets)]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
@@ -102,7 +103,7 @@ def asset_folder(worker: Path) -> str:
 
 
 def _suffix(lease: Lease, asset: Asset) -> str:
-    own_name = (lease.input_name or "") if asset.is_primary_input else ""
+    own_name = (lease.payload.input_name or "") if asset.is_primary_input else ""
     for name in (own_name, unquote(urlsplit(lease.urls.assets[asset.key]).path)):
         suffix = PurePosixPath(name).suffix.lower()
         if _SUFFIX.fullmatch(suffix):

@@ -66,7 +66,7 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
     """Save the output as `to`, which appears only when it is whole."""
     picked = pick(result, lease)
     about: dict[str, Any] = {**result.about, "prompt_id": result.prompt_id, "seconds": result.seconds}
-    mime_type = lease.output_mime_type
+    mime_type = lease.payload.output_mime_type
     if isinstance(picked, str):
         about["node_id"] = _text_node(result, lease)
         size, sha256 = await _save_hashed(_once(picked.encode()), to)
@@ -120,15 +120,15 @@ async def _once(content: bytes) -> AsyncIterator[bytes]:
 
 def _rank(file: OutputFile, lease: Lease) -> tuple[bool, bool, bool, bool]:
     return (
-        lease.output_node_id is not None and file.node_id != lease.output_node_id,
+        lease.payload.output_node_id is not None and file.node_id != lease.payload.output_node_id,
         not _has_extension(file, lease),
-        _family(file.mime_type) != _family(lease.output_mime_type),
+        _family(file.mime_type) != _family(lease.payload.output_mime_type),
         file.type != "output",
     )
 
 
 def _has_extension(file: OutputFile, lease: Lease) -> bool:
-    return PurePosixPath(file.filename).suffix.lower() == f".{lease.output_extension.lower().lstrip('.')}"
+    return PurePosixPath(file.filename).suffix.lower() == f".{lease.payload.output_extension.lower().lstrip('.')}"
 
 
 def _family(mime_type: str) -> str:
@@ -137,7 +137,7 @@ def _family(mime_type: str) -> str:
 
 def _text_node(result: RunResult, lease: Lease) -> str | None:
     """The node whose text the job is for, where it is for a text."""
-    if not lease.output_mime_type.startswith("text/") and lease.output_mime_type != "application/json":
+    if not lease.payload.output_mime_type.startswith("text/") and lease.payload.output_mime_type != "application/json":
         return None
-    wanted = lease.output_node_id
+    wanted = lease.payload.output_node_id
     return wanted if wanted in result.texts else next(iter(result.texts), None)

@@ -13,7 +13,7 @@ import structlog
 
 from comfyrelay.errors import Fault, TransferFailed
 from comfyrelay.net import http_client, is_loopback, save
-from comfyrelay.worker.lease import Urls
+from comfyrelay.protocol.worker import Urls
 
 __all__ = ["Transfers"]
 

@@ -1,4 +1,4 @@
-"""The bodies of the worker protocol."""
+"""The seven calls of workers: what they send, and what they are answered."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -7,8 +7,8 @@ from pydantic import Field
 
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Fault
-from comfyrelay.server.base.answers import Body, example
-from comfyrelay.server.base.fields import LARGEST_NUMBER, STORABLE, Json, RowId
+from comfyrelay.protocol.base import AnswerBody, WorkerRequest, example
+from comfyrelay.protocol.fields import LARGEST_NUMBER, STORABLE, Json, RowId
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 Token = Annotated[str, Field(min_length=1, max_length=200)]
@@ -16,7 +16,7 @@ Text = Annotated[str, Field(max_length=1_000_000, pattern=STORABLE)]
 LONGEST_WAIT_SECONDS = 30.0
 
 
-class Register(Body):
+class Register(WorkerRequest):
     model_config = example(
         worker_id="gpu-1", fleet_slug="home", max_concurrency=1, capabilities={"gpus": [{"name": "RTX 4090"}]}
     )
@@ -35,7 +35,7 @@ class Register(Body):
     dry_run: bool = False
 
 
-class Registered(Body):
+class Registered(AnswerBody):
     worker_id: str
     token: str
     workflows_assigned: list[str]
@@ -49,7 +49,7 @@ class WouldRegister(Registered):
     lacking: dict[str, list[str]]
 
 
-class Poll(Body):
+class Poll(WorkerRequest):
     model_config = example(worker_id="gpu-1", current_load=0, wait_seconds=30, request_id="gpu-1-000042", prefetch=1)
 
     worker_id: Name
@@ -63,7 +63,9 @@ class Poll(Body):
     warm_workflow_hashes: list[Token] = Field(default_factory=list, max_length=1000)
 
 
-class JobAsset(Body):
+class Asset(AnswerBody):
+    """A file that a job needs. `content_hash` is there for effect assets only: those may be kept."""
+
     key: str
     placeholder: str
     download_url: str
@@ -72,9 +74,18 @@ class JobAsset(Body):
     is_primary_input: bool
 
 
-class InputPayload(Body):
+class Urls(AnswerBody):
+    """Pre-signed URLs: of each asset by its key, and of the output with the headers that its upload must carry."""
+
+    input_url: str | None
+    output_url: str
+    output_headers: dict[str, str]
+    assets: dict[str, str]
+
+
+class InputPayload(AnswerBody):
     workflow: dict[str, Any]
-    assets: list[JobAsset]
+    assets: list[Asset]
     output_node_id: str | None
     output_extension: str
     output_mime_type: str
@@ -84,7 +95,7 @@ class InputPayload(Body):
     extra_data: dict[str, Any]
 
 
-class LeasedJobBody(Body):
+class LeasedJob(AnswerBody):
     dispatch_id: int
     lease_token: str
     lease_expires_at: datetime
@@ -99,17 +110,22 @@ class LeasedJobBody(Body):
     output_headers: dict[str, str]
     input_payload: InputPayload
 
+    @property
+    def urls(self) -> Urls:
+        """Those that came with the lease; heartbeats bring newer ones."""
+        return Urls.of(self, assets={each.key: each.download_url for each in self.input_payload.assets})
 
-class Polled(Body):
-    job: LeasedJobBody | None
+
+class PollAnswer(AnswerBody):
+    job: LeasedJob | None
 
 
-class LeaseBody(Body):
+class LeaseRequest(WorkerRequest):
     dispatch_id: RowId
     lease_token: Token
 
 
-class Beat(LeaseBody):
+class Heartbeat(LeaseRequest):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", progress={"value": 12, "max": 20}, wait_seconds=20)
 
     progress: Json | None = None
@@ -119,23 +135,15 @@ class Beat(LeaseBody):
     fresh_urls: bool = False
 
 
-class FreshUrls(Body):
-    """URLs in place of those that came with the lease."""
-
-    input_url: str | None
-    output_url: str
-    output_headers: dict[str, str]
-    assets: dict[str, str]
-
-
-class Beaten(Body):
+class HeartbeatAnswer(AnswerBody):
     lease_expires_at: datetime
-    stop: Literal["cancel", "pause", "release"] | None
-    urls: FreshUrls | None = None
+    # a word that a newer server may have is no reason to stop
+    stop: Literal["cancel", "pause", "release"] | str | None
+    urls: Urls | None = None
 
 
-class VerdictBody(LeaseBody):
-    """What may be told of a run however it ended, for the job's history."""
+class RunReport(WorkerRequest):
+    """What may be reported of a run however it ended, for the job's history."""
 
     seed: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
     # how long after it was handed over the run began: the clock of a worker is its own
@@ -143,14 +151,18 @@ class VerdictBody(LeaseBody):
     about: Json | None = None
 
 
-class OutputBody(Body):
+class Settlement(LeaseRequest, RunReport):
+    """The end of a lease."""
+
+
+class StoredOutput(WorkerRequest):
     size: Annotated[int, Field(ge=0)]
     mime_type: Annotated[str, Field(min_length=1, max_length=200)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     metadata: Json | None = None
 
 
-class Complete(VerdictBody):
+class Complete(Settlement):
     model_config = example(
         dispatch_id=4711,
         lease_token="9f2c4e",
@@ -159,10 +171,10 @@ class Complete(VerdictBody):
     )
 
     provider_job_id: Annotated[str, Field(max_length=200)] | None = None
-    output: OutputBody | None = None
+    output: StoredOutput | None = None
 
 
-class Fail(VerdictBody):
+class Fail(Settlement):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", error_message="CUDA out of memory", fault="worker")
 
     error_message: Text
@@ -170,21 +182,21 @@ class Fail(VerdictBody):
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
 
 
-class Requeue(VerdictBody):
+class Requeue(Settlement):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", reason="spot_interruption")
 
     reason: Annotated[str, Field(min_length=1, max_length=500)]
 
 
-class Deregister(Body):
+class Deregister(WorkerRequest):
     model_config = example(reason="shutdown")
 
     reason: Annotated[str, Field(max_length=500)] = "shutdown"
 
 
-class Settled(Body):
+class Settled(AnswerBody):
     status: str
 
 
-class Released(Body):
+class Released(AnswerBody):
     released: int

@@ -1,18 +1,28 @@
-"""The bodies of the admin API."""
+"""The admin API: the catalogue, fleets, workers, the queue, and tenants."""
 
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from comfyrelay.domain.capabilities import Fit
 from comfyrelay.domain.properties import PropertyType
 from comfyrelay.domain.states import DispatchStatus, Provider, Stage, WorkerState
 from comfyrelay.domain.waiting import Reason
-from comfyrelay.server.admin.types import Extension, MediaType, Patch, Slug, Unchanging
-from comfyrelay.server.base.answers import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, Body, Page, example
-from comfyrelay.server.base.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line, Number
+from comfyrelay.protocol.base import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, AnswerBody, Page, Request, example
+from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line, Number, Reported
 
+
+def _refuse_change(_value: object) -> None:
+    raise ValueError("This never changes. Make a new one instead.")
+
+
+Slug = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", examples=["face-swap"])]
+Extension = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9]{1,10}$", examples=["mp4"])]
+MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$", examples=["video/mp4"])]
+# Told apart from a field that nobody knows, so that the answer can say why.
+Unchanging = SkipJsonSchema[Annotated[None, BeforeValidator(_refuse_change)]]
 Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 Cost = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
@@ -22,7 +32,23 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Scalar = str | bool | int | float
 
 
-class PropertyBody(Body):
+class Patch(Request):
+    """What is not sent stays as it is."""
+
+    may_be_null: ClassVar[frozenset[str]] = frozenset()
+
+    @field_validator("*")
+    @classmethod
+    def _not_null(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is None and info.field_name not in cls.may_be_null:
+            raise ValueError("This cannot be null. Leave it out to keep it as it is.")
+        return value
+
+    def changes(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True)
+
+
+class WorkflowProperty(Request):
     """A named input of a workflow: its value takes the place of the placeholder."""
 
     key: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
@@ -38,10 +64,10 @@ class PropertyBody(Body):
     maximum: Number | None = None
 
 
-Properties = Annotated[list[PropertyBody], Field(max_length=200)]
+Properties = Annotated[list[WorkflowProperty], Field(max_length=200)]
 
 
-class NewWorkflow(Body):
+class NewCatalogueWorkflow(Request):
     model_config = example(slug="text-to-image", graph=GRAPH_EXAMPLE, properties=[PROPERTY_EXAMPLE], output_node_id="9")
 
     slug: Slug
@@ -71,7 +97,7 @@ class WorkflowPatch(Patch):
     is_active: bool | None = None
 
 
-class WorkflowSummary(Body):
+class WorkflowSummary(AnswerBody):
     id: int
     slug: str
     name: str
@@ -86,14 +112,14 @@ class WorkflowSummary(Body):
     updated_at: datetime
 
 
-class WorkflowBody(WorkflowSummary):
+class WorkflowDetails(WorkflowSummary):
     """`warnings` tell what is probably a mistake, though it can be run."""
 
     graph: dict[str, Any]
     warnings: list[str]
 
 
-class WorkerCheck(Body):
+class WorkerCheck(AnswerBody):
     worker_id: str
     fleet_slug: str
     stage: Stage
@@ -103,7 +129,7 @@ class WorkerCheck(Body):
     missing_models: list[str]
 
 
-class Validated(Body):
+class Validated(AnswerBody):
     """What a workflow needs, and which of the workers that have it lack something of that."""
 
     text: str
@@ -113,7 +139,7 @@ class Validated(Body):
     workers: Page[WorkerCheck]
 
 
-class NewAsset(Body):
+class NewAsset(Request):
     model_config = example(mime_type="image/png", size=1048576, original_filename="logo.png")
 
     mime_type: MediaType
@@ -121,7 +147,7 @@ class NewAsset(Body):
     original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
 
 
-class AssetBody(Body):
+class AssetUpload(AnswerBody):
     """Send the bytes with PUT to `upload_url`, with exactly these headers; then name `path` where a file is wanted."""
 
     path: str
@@ -130,7 +156,7 @@ class AssetBody(Body):
     expires_at: datetime
 
 
-class NewEffect(Body):
+class NewEffect(Request):
     model_config = example(slug="rainy-cat", name="Rainy cat", workflow_slug="text-to-image", credits_cost=5)
 
     slug: Slug
@@ -152,7 +178,7 @@ class EffectPatch(Patch):
     is_active: bool | None = None
 
 
-class EffectBody(Body):
+class EffectDetails(AnswerBody):
     id: int
     slug: str
     name: str
@@ -165,7 +191,7 @@ class EffectBody(Body):
     updated_at: datetime
 
 
-class NewFleet(Body):
+class NewFleet(Request):
     """Without `max_workers` the server's own limit holds."""
 
     model_config = example(slug="home", max_workers=10, workflow_slugs=["text-to-image"])
@@ -188,13 +214,13 @@ class FleetPatch(Patch):
     max_workers: WorkerLimit | None = None
 
 
-class FleetMapping(Body):
+class FleetMapping(Request):
     model_config = example(workflow_slugs=["text-to-image", "face-swap"])
 
     workflow_slugs: list[Slug] = Field(max_length=1000)
 
 
-class FleetBody(Body):
+class Fleet(AnswerBody):
     id: int
     slug: str
     stage: Stage
@@ -205,7 +231,7 @@ class FleetBody(Body):
     created_at: datetime
 
 
-class QueueMetrics(Body):
+class QueueMetrics(AnswerBody):
     """`completed`, `failed` and the mean are of the last hour."""
 
     queued: int
@@ -215,17 +241,17 @@ class QueueMetrics(Body):
     mean_duration_seconds: float | None
 
 
-class WorkflowMetricsBody(QueueMetrics):
+class WorkflowMetrics(QueueMetrics):
     workflow_slug: str
 
 
-class FleetMetricsBody(QueueMetrics):
+class FleetMetrics(QueueMetrics):
     workers: dict[WorkerState, int]
     leases: int
-    workflows: list[WorkflowMetricsBody]
+    workflows: list[WorkflowMetrics]
 
 
-class WorkerSummary(Body):
+class WorkerSummary(AnswerBody):
     worker_id: str
     display_name: str | None
     fleet_slug: str
@@ -242,35 +268,35 @@ class WorkerSummary(Body):
     created_at: datetime
 
 
-class BlockBody(Body):
+class Block(AnswerBody):
     workflow_hash: str
     failure_count: int
     blocked_until: datetime | None
 
 
-class WorkerBody(WorkerSummary):
+class WorkerDetails(WorkerSummary):
     workflow_slugs: list[str]
-    blocks: list[BlockBody]
-    capabilities: dict[str, Any]
+    blocks: list[Block]
+    capabilities: Annotated[dict[str, Any], Reported]
 
 
-class RotatedToken(Body):
+class RotatedToken(AnswerBody):
     """The token is shown this once."""
 
     worker_id: str
     token: str
 
 
-class AuditBody(Body):
+class AuditEntry(AnswerBody):
     id: int
     created_at: datetime
     worker_id: str
     event: str
     dispatch_id: int | None
-    data: dict[str, Any] | None
+    data: Annotated[dict[str, Any] | None, Reported]
 
 
-class DispatchBody(Body):
+class Dispatch(AnswerBody):
     """`worker_id` holds the lease, `last_worker_id` held the newest one. A lease's token is its holder's alone."""
 
     id: int
@@ -288,7 +314,7 @@ class DispatchBody(Body):
     max_attempts: int
     worker_id: str | None
     last_worker_id: str | None
-    progress: Any
+    progress: Annotated[Any, Reported]
     last_error: str | None
     cancel_requested_at: datetime | None
     pause_requested_at: datetime | None
@@ -300,21 +326,21 @@ class DispatchBody(Body):
     duration_seconds: float | None
 
 
-class NewPriority(Body):
+class NewPriority(Request):
     model_config = example(priority=10)
 
     priority: Priority
 
 
-class RetriedBody(Body):
+class Retried(AnswerBody):
     """`dispatch` is null when the queue has yet to hear of the new job."""
 
     job_id: str
     retry_of: str
-    dispatch: DispatchBody | None
+    dispatch: Dispatch | None
 
 
-class WaitingBody(Body):
+class WaitingDetails(AnswerBody):
     reason: Reason
     text: str
     until: datetime | None
@@ -323,7 +349,7 @@ class WaitingBody(Body):
     workers: int
 
 
-class TenantBody(Body):
+class Tenant(AnswerBody):
     """`balance` is null while the tenant's pool cannot be reached."""
 
     id: str
@@ -336,7 +362,7 @@ class TenantBody(Body):
     created_at: datetime
 
 
-class NewCredits(Body):
+class NewCredits(Request):
     """The same `reference` is credited once, however often it is sent."""
 
     model_config = example(amount=500, reference="invoice-2026-001", description="Thank you")
@@ -347,12 +373,12 @@ class NewCredits(Body):
     description: Text | None = None
 
 
-class Credited(Body):
+class Credited(AnswerBody):
     tenant_id: str
     reference: str
     amount: int
     balance: int
 
 
-class Deleted(Body):
+class DeletedSlug(AnswerBody):
     slug: str

@@ -1,24 +1,28 @@
-"""The words that bodies, paths and queries of every audience are made of."""
+"""The words that bodies are made of."""
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import Path, Query
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from comfyrelay.text import is_storable
+from comfyrelay.text import is_storable, storable
 
 __all__ = [
+    "ID",
     "LARGEST_ID",
+    "LARGEST_NUMBER",
     "STORABLE",
+    "Id",
     "Json",
     "JsonValue",
-    "Limit",
+    "Key",
     "Line",
     "Number",
-    "NumberCursor",
+    "Priority",
+    "Reported",
     "RowId",
-    "SlugInPath",
+    "Slug",
 ]
 
 LARGEST_ID = 2**63 - 1
@@ -28,6 +32,7 @@ SMALLEST_NUMBER, LARGEST_NUMBER = -(2**63), 2**64 - 1
 DEEPEST = 64
 # Rust's regular expressions, and JSON: everything but NUL, which PostgreSQL does not keep.
 STORABLE = r"^[^\x00]*$"
+ID = r"^[A-Za-z0-9_-]+$"
 
 
 def _check_json(value: Any) -> Any:
@@ -55,13 +60,25 @@ def _check_scalar(value: Any) -> None:
         raise ValueError(f"This contains a whole number beyond 64 bits: at most {LARGEST_NUMBER}.")
 
 
+def plain_json(value: Any, *, levels: int = DEEPEST) -> Any:
+    """What a worker reported, cut off where it is nested too deeply to be passed on."""
+    if isinstance(value, Mapping):
+        return {storable(key): plain_json(each, levels=levels - 1) for key, each in value.items()} if levels else "…"
+    if isinstance(value, list):
+        return [plain_json(each, levels=levels - 1) for each in value] if levels else "…"
+    return storable(value)
+
+
 Json = Annotated[dict[str, Any], AfterValidator(_check_json)]
+# What a worker said, as it may be passed on.
+Reported = BeforeValidator(plain_json)
 JsonValue = Annotated[Any, AfterValidator(_check_json)]
 # whole ones stay whole: those of seeds have more digits than a float
 Number = Annotated[int, Field(ge=SMALLEST_NUMBER, le=LARGEST_NUMBER)] | Annotated[float, Field(allow_inf_nan=False)]
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 RowId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
 
-SlugInPath = Annotated[str, Path(max_length=200, pattern=r"^[^\x00/]+$")]
-Limit = Annotated[int, Query(ge=1, le=200, description="how many at most")]
-NumberCursor = Annotated[int | None, Query(ge=0, le=LARGEST_ID, description="`next_cursor` of the page before")]
+Id = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]
+Key = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
+Slug = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
+Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="clamped to the server's range")]

@@ -1,25 +1,20 @@
-"""The bodies of jobs, batches and videos."""
+"""The user API: jobs, batches, files and videos."""
 
 from datetime import datetime
 from typing import Annotated, Any, Self
 
 from pydantic import AnyHttpUrl, Field, model_validator
 
+from comfyrelay.domain.bulk import MOST_IDS, MOST_ITEMS, BulkAction
 from comfyrelay.domain.ordering import MoveTo
-from comfyrelay.domain.states import JobStatus, PauseMode, Stage, VideoStatus
-from comfyrelay.server.base.answers import Body, example
-from comfyrelay.server.base.fields import LARGEST_ID, STORABLE, Json, Line, RowId
-from comfyrelay.server.user.models import Id
-from comfyrelay.services.jobs.batches import MOST_ITEMS
-from comfyrelay.services.jobs.bulk import MOST_IDS, BulkAction
+from comfyrelay.domain.states import TERMINAL_JOB, JobStatus, PauseMode, Stage, VideoStatus
+from comfyrelay.protocol.base import AnswerBody, Request, example
+from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Id, Json, Key, Line, Priority, RowId, Slug
 
-Key = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
-Slug = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
-Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="clamped to the server's range")]
 WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
 
 
-class NewUploadBody(Body):
+class NewUpload(Request):
     model_config = example(mime_type="image/png", size=1048576, original_filename="cat.png")
 
     mime_type: Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$")]
@@ -28,7 +23,7 @@ class NewUploadBody(Body):
     effect_id: RowId | None = None
 
 
-class FileBody(Body):
+class File(AnswerBody):
     id: str
     mime_type: str
     size: int | None
@@ -36,16 +31,16 @@ class FileBody(Body):
     created_at: datetime
 
 
-class UploadBody(Body):
+class Upload(AnswerBody):
     """Send the bytes with PUT to `upload_url`, with exactly these headers."""
 
-    file: FileBody
+    file: File
     upload_url: str
     upload_headers: dict[str, str]
     expires_at: datetime
 
 
-class NewVideo(Body):
+class NewVideo(Request):
     model_config = example(original_file_id="01JA2B3C4D5E6F7G8H9J0KMNPQ", title="My cat")
 
     original_file_id: Id
@@ -53,7 +48,7 @@ class NewVideo(Body):
     title: Line | None = None
 
 
-class VideoBody(Body):
+class Video(AnswerBody):
     id: str
     title: str | None
     status: VideoStatus
@@ -67,7 +62,7 @@ class VideoBody(Body):
     updated_at: datetime
 
 
-class ItemBody(Body):
+class Item(Request):
     """One job's own inputs."""
 
     input_payload: Json = Field(default_factory=dict)
@@ -82,7 +77,7 @@ class ItemBody(Body):
         return self
 
 
-class Submission(Body):
+class Submission(Request):
     """What is to be run: an effect, or a workflow of your own."""
 
     effect_id: RowId | None = None
@@ -96,23 +91,23 @@ class Submission(Body):
         return str(self.webhook_url) if self.webhook_url is not None else None
 
 
-class NewJobBody(Submission, ItemBody):
+class NewJob(Submission, Item):
     model_config = example(effect_id=1, idempotency_key="order-4711", input_payload={"prompt": "a cat in the rain"})
 
     idempotency_key: Key
 
 
-class NewBatchBody(Submission):
+class NewBatch(Submission):
     model_config = example(
         effect_id=1, label="Cats", items=[{"input_payload": {"prompt": "a cat"}}, {"input_payload": {"prompt": "two"}}]
     )
 
-    items: Annotated[list[ItemBody], Field(min_length=1, max_length=MOST_ITEMS)]
+    items: Annotated[list[Item], Field(min_length=1, max_length=MOST_ITEMS)]
     label: Line | None = None
     idempotency_key: Key | None = None
 
 
-class WaitingBody(Body):
+class Waiting(AnswerBody):
     reason: str
     text: str
     until: datetime | None
@@ -120,7 +115,7 @@ class WaitingBody(Body):
     expected_start_seconds: float | None
 
 
-class OutputBody(Body):
+class Output(AnswerBody):
     file_id: str
     url: str
     filename: str
@@ -129,7 +124,7 @@ class OutputBody(Body):
     content_hash: str | None
 
 
-class JobBody(Body):
+class Job(AnswerBody):
     id: str
     status: JobStatus
     effect_id: int | None
@@ -145,53 +140,53 @@ class JobBody(Body):
     max_attempts: int
     reserved_tokens: int
     error: str | None
-    waiting: WaitingBody | None
-    outputs: list[OutputBody]
+    waiting: Waiting | None
+    outputs: list[Output]
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
 
+    @property
+    def has_ended(self) -> bool:
+        return self.status in TERMINAL_JOB
 
-class Pause(Body):
+
+class Pause(Request):
     """`after` lets what runs finish, `now` interrupts it and puts it back."""
 
     mode: PauseMode = PauseMode.AFTER
 
 
-class Retry(Body):
+class Retry(Request):
     """`new_seeds` gives every property that is a seed another value."""
 
     new_seeds: bool = False
 
 
-class Move(Body):
+class Move(Request):
     model_config = example(to="top")
 
     to: MoveTo
 
 
-def told_of_move(*, has_moved: bool) -> str:
-    return "Moved." if has_moved else "It is there already: a move is among your own jobs of the same priority."
-
-
-class LogLineBody(Body):
+class LogLine(AnswerBody):
     line: str
     created_at: datetime
 
 
-class BulkFilterBody(Body):
+class BulkFilter(Request):
     status: JobStatus | None = None
     batch_id: Id | None = None
 
 
-class BulkBody(Body):
+class BulkRequest(Request):
     """Named jobs, or all that fit the filter; an empty filter fits all."""
 
     model_config = example(action="cancel", filter={"status": "queued"})
 
     action: BulkAction
     ids: Annotated[list[Id], Field(min_length=1, max_length=MOST_IDS)] | None = None
-    filter: BulkFilterBody | None = None
+    filter: BulkFilter | None = None
     mode: PauseMode = PauseMode.AFTER
 
     @model_validator(mode="after")
@@ -201,18 +196,18 @@ class BulkBody(Body):
         return self
 
 
-class RefusedBody(Body):
+class RefusedJob(AnswerBody):
     id: str
     detail: str
 
 
-class BulkDone(Body):
+class BulkDone(AnswerBody):
     matched: int
     changed: int
-    refused: list[RefusedBody]
+    refused: list[RefusedJob]
 
 
-class BatchBody(Body):
+class Batch(AnswerBody):
     """`counts` has the items by status; a retried item counts as its newest try. `expected_seconds` is how long those
     that are queued or run should take, at the pace of the newest that completed; null when that is not known."""
 

@@ -1,0 +1,89 @@
+"""What all bodies are made of, and the envelope of every good answer."""
+
+from typing import Any, Generic, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from comfyrelay.errors import InvalidInput
+
+__all__ = [
+    "GRAPH_EXAMPLE",
+    "PROPERTY_EXAMPLE",
+    "Answer",
+    "AnswerBody",
+    "Page",
+    "Request",
+    "WorkerRequest",
+    "checked",
+    "example",
+    "field_errors",
+]
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+class Request(BaseModel):
+    """A request to the user or admin API. A field that we do not know is a mistake that is better told than ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WorkerRequest(BaseModel):
+    """A request of a worker, which may be newer than the server."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class AnswerBody(BaseModel):
+    """What the server answers. What a newer one adds is kept, for whoever passes it on."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    @classmethod
+    def of(cls, *sources: object, **fields: Any) -> Self:
+        """Made of the attributes of these objects: each field from the first that has it, unless it is given."""
+        if len(sources) == 1 and not fields:
+            return cls.model_validate(sources[0], from_attributes=True)
+        for name in cls.model_fields.keys() - fields.keys():
+            source = next((each for each in sources if hasattr(each, name)), None)
+            if source is not None:
+                fields[name] = getattr(source, name)
+        return cls.model_validate(fields, from_attributes=True)
+
+
+class Answer(BaseModel, Generic[T]):
+    data: T
+    message: str = "OK"
+
+
+class Page(BaseModel, Generic[T]):
+    """One page of a list; `next_cursor`, sent back as `cursor`, gives the next one."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+
+def checked(model: type[M], **fields: Any) -> M:
+    """A request as its receiver checks it; `InvalidInput` with what it would refuse."""
+    try:
+        return model(**fields)
+    except ValidationError as error:
+        raise InvalidInput(errors=field_errors(error.errors())) from None
+
+
+def field_errors(errors: Any) -> dict[str, str]:
+    """What is wrong, by field."""
+    return {".".join(map(str, each["loc"])) or "body": each["msg"].removeprefix("Value error, ") for each in errors}
+
+
+def example(**fields: Any) -> ConfigDict:
+    """What the documentation shows of a body."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+GRAPH_EXAMPLE = {
+    "6": {"class_type": "CLIPTextEncode", "inputs": {"text": "{{PROMPT}}", "clip": ["4", 1]}},
+    "9": {"class_type": "SaveImage", "inputs": {"images": ["8", 0], "filename_prefix": "ComfyUI"}},
+}
+PROPERTY_EXAMPLE = {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "user_configurable": True}

@@ -1,0 +1,212 @@
+"""What only a desk serves: batches from folders, graphs, scripts, and what its page shows."""
+
+from datetime import datetime
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from comfyrelay.domain.bulk import Mode, SeedMode
+from comfyrelay.domain.states import JobStatus, WorkerState
+from comfyrelay.protocol.base import AnswerBody, Request
+from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, Priority, Slug
+from comfyrelay.protocol.user import Workflow
+
+# A place on the desk's machine.
+Place = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, PurePath) else value)]
+Subdir = Annotated[str, Field(max_length=1000)]
+Texts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=10_000)]
+
+
+class Occasion(StrEnum):
+    """When somebody is notified."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    QUEUE_EMPTY = "empty"
+
+
+class Seeds(Request):
+    mode: SeedMode = SeedMode.RANDOM
+    start: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] = 0
+
+
+class NewDeskBatch(Request):
+    """What to run, on what, and how often. `values` and those of the `preset` are the same for all items.
+
+    `input_subdir` is one folder, or several: a script is run on each, of other workflows each file is an input.
+    """
+
+    effect_slug: Slug | None = None
+    workflow_slug: Slug | None = None
+    label: Line | None = None
+    input_subdir: Subdir | Annotated[list[Subdir], Field(max_length=1000)] | None = None
+    input_file_ids: Annotated[list[Id], Field(max_length=10_000)] = Field(default_factory=list)
+    prompts: Texts = Field(default_factory=list)
+    negative_prompts: Texts = Field(default_factory=list)
+    tries: Annotated[int, Field(ge=1, le=1000)] = 1
+    seeds: Seeds | None = None
+    mode: Mode = Mode.PRODUCT
+    values: Json = Field(default_factory=dict)
+    preset: Line | None = None
+    output_folder: Annotated[str, Field(max_length=200)] | None = None
+    priority: Priority = 0
+    notify_urls: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=20, repr=False)] = Field(
+        default_factory=list, description="who is told of its end beside those of the settings, as apprise writes it"
+    )
+    idempotency_key: Key | None = None
+
+    @property
+    def folders(self) -> list[str]:
+        given = self.input_subdir
+        return [] if given is None else [given] if isinstance(given, str) else given
+
+
+class NewGraph(Request):
+    graph: Json
+    name: Line | None = None
+
+
+class DescribedGraph(AnswerBody):
+    """`roles` says which property is the prompt, the seed and so on; `positions`, which inputs each property sets."""
+
+    workflow: Workflow
+    roles: dict[str, str]
+    positions: dict[str, list[str]]
+
+
+class Script(AnswerBody):
+    """What the configuration says. Of `environment` only the names: values may be secrets."""
+
+    workflow_slug: str
+    python: Place
+    script: Place | None
+    working_folder: Place
+    input_folder: Place
+    template_folder: Place
+    output_folder: Place | None
+    output_extension: str
+    profiles: list[str]
+    default_profile: str
+    templates: list[str]
+    arguments: list[str]
+    extra_options: dict[str, str]
+    environment: list[str]
+
+
+class ScriptCommand(AnswerBody):
+    """`argv` is what is run; `command` is the same as one would type it, to be read."""
+
+    argv: list[str]
+    command: str
+
+
+class NotSent(AnswerBody):
+    """A notification that did not arrive."""
+
+    at: datetime
+    url: str
+    why: str
+
+
+class Notifications(AnswerBody):
+    """`urls` are without their secrets; `not_sent` has the last that did not arrive."""
+
+    urls: list[str]
+    on: list[Occasion]
+    not_sent: list[NotSent]
+
+
+class Desk(AnswerBody):
+    version: str
+    comfyui: list[str]
+    is_stand_in: bool
+    data_dir: Place
+    input_folder: Place
+    output_folder: Place
+    # the workflow that runs the user's own script, where one is configured
+    script_workflow: str | None
+    notifications: Notifications
+
+
+class WorkerNow(AnswerBody):
+    state: WorkerState
+    leases: int
+    max_concurrency: int
+
+
+class Unit(AnswerBody):
+    """A batch, or a job that belongs to none."""
+
+    id: str
+    is_batch: bool
+
+
+class Fetched(AnswerBody):
+    """A job whose inputs the worker has fetched, to run it next."""
+
+    id: str
+    batch_id: str | None
+
+
+class Now(AnswerBody):
+    """`waiting` is in the order in which it will run; `worker` is null until it has registered. What is only fetched
+    counts as waiting, although the job's own status is `processing`. `comfyui_away` says of each ComfyUI
+    server that cannot be used why."""
+
+    worker: WorkerNow | None
+    comfyui_away: list[str]
+    counts: dict[JobStatus, int]
+    running: list[Unit]
+    waiting: list[Unit]
+    fetched: list[Fetched]
+
+
+class InputValue(AnswerBody):
+    """A value; of a file, its name and a URL that works for a while. `is_default`: nobody changed it for this job."""
+
+    key: str
+    type: str
+    value: Any
+    url: str | None
+    is_default: bool
+
+
+class RunFile(AnswerBody):
+    """A file that the run made, where it is on this machine. `size` and `url` are null once it is gone from there.
+    `is_output` is the one that is also the job's output."""
+
+    name: str
+    path: Place
+    mime_type: str
+    size: int | None
+    url: str | None
+    is_output: bool
+
+
+class Attempt(AnswerBody):
+    """`started_at` is when its run began; while that is not over, when the worker took it. `about` is what is kept of
+    the run: of a script `argv`, `exit_code`, `outputs`, `seed` and `log`."""
+
+    number: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    outcome: str | None
+    fault: str | None
+    error: str | None
+    seed: int | None
+    about: dict[str, Any] | None
+
+
+class AboutJob(AnswerBody):
+    """`error_detail` is what the program itself said; `output_metadata`, what was told of the output; `files`, all that
+    the run made."""
+
+    workflow_slug: str
+    workflow_name: str
+    inputs: list[InputValue]
+    error_detail: str | None
+    attempts: list[Attempt]
+    output_metadata: dict[str, Any] | None
+    files: list[RunFile]

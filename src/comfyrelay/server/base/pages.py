@@ -1,0 +1,17 @@
+"""Pages of lists, as they are answered."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.services.paging import Listed
+
+__all__ = ["page_of"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def page_of(listed: Listed[T], body: Callable[[T], U]) -> Answer[Page[U]]:
+    """A page of what was listed, each as its body."""
+    return Answer(data=Page(items=[body(each) for each in listed.items], next_cursor=listed.next_cursor))

@@ -1,0 +1,35 @@
+"""The words that paths and queries are made of."""
+
+from typing import Annotated
+
+from fastapi import Path, Query
+
+from comfyrelay.protocol.fields import ID, LARGEST_ID, STORABLE
+
+__all__ = [
+    "AnyId",
+    "Cursor",
+    "DispatchId",
+    "IdInPath",
+    "Limit",
+    "NumberCursor",
+    "SlugInPath",
+    "TenantId",
+    "TextCursor",
+    "WorkerId",
+]
+
+_NEXT = "`next_cursor` of the page before"
+
+IdInPath = Annotated[str, Path(max_length=64, pattern=ID)]
+SlugInPath = Annotated[str, Path(max_length=200, pattern=r"^[^\x00/]+$")]
+# A worker chooses its own name, which may hold a slash.
+WorkerId = Annotated[str, Path(min_length=1, max_length=200, pattern=STORABLE)]
+TenantId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00/]+$")]
+DispatchId = Annotated[int, Path(ge=1, le=LARGEST_ID)]
+
+AnyId = Annotated[str | None, Query(max_length=200, pattern=STORABLE)]
+Limit = Annotated[int, Query(ge=1, le=200, description="how many at most")]
+Cursor = Annotated[str | None, Query(max_length=64, pattern=ID, description=_NEXT)]
+NumberCursor = Annotated[int | None, Query(ge=0, le=LARGEST_ID, description=_NEXT)]
+TextCursor = Annotated[str | None, Query(max_length=200, pattern=STORABLE, description=_NEXT)]
