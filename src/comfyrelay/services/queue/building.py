@@ -62,18 +62,19 @@ class Building:
         later: dict[int, str] = {}
         payloads = await asyncio.gather(*(self._payloads(pool, found) for pool, found in by_pool.items()))
         for (pool, found), known in zip(by_pool.items(), payloads, strict=True):
-            for each in found:
+            for dispatch in found:
                 if known is None:
-                    later[each.id] = f"The tenant pool {pool!r} cannot be read."
-                elif each.tenant_job_id not in known:
-                    hopeless[each.id] = "The job no longer exists."
+                    later[dispatch.id] = f"The tenant pool {pool!r} cannot be read."
+                elif dispatch.tenant_job_id not in known:
+                    hopeless[dispatch.id] = "The job no longer exists."
                 else:
                     try:
-                        built[each.id] = await self._leased_job(each, Snapshot.from_json(known[each.tenant_job_id]))
+                        snapshot = Snapshot.from_json(known[dispatch.tenant_job_id])
+                        built[dispatch.id] = await self._leased_job(dispatch, snapshot)
                     except (NotFound, GraphError, KeyError, TypeError) as error:
-                        hopeless[each.id] = f"The workflow cannot be built: {error}"
+                        hopeless[dispatch.id] = f"The workflow cannot be built: {error}"
                     except OSError as error:
-                        later[each.id] = f"The workflow cannot be read: {error}"
+                        later[dispatch.id] = f"The workflow cannot be read: {error}"
         if hopeless or later:
             await self._put_back({each.id: each for each in leased}, hopeless, later)
         return built

@@ -99,11 +99,11 @@ class Leasing:
             # The same request id was served by another server in between: now its lease is there to be found.
             leased = await self._databases.central.run(Step.LEASE, lambda tx: self._lease(tx, requests))
         self._delivery.delay(leased.entries)
-        every = [each for found in leased.dispatches.values() for each in found]
+        every = [dispatch for found in leased.dispatches.values() for dispatch in found]
         built = await self._building.build(every) if every else {}
         return [
             leased.refused.get(index)
-            or [built[each.id] for each in leased.dispatches.get(index, ()) if each.id in built]
+            or [built[dispatch.id] for dispatch in leased.dispatches.get(index, ()) if dispatch.id in built]
             or (None if index in leased.ended else [])
             for index in range(len(requests))
         ]
