@@ -283,10 +283,10 @@ NOISY = r"""
         for _ in range(times):
             os.write(1, block)
 
-    write(b"".join(b"line %07d " % number + b"y" * 100 + b"\n" for number in range(1000)), 450)
-    write(b"z" * 100_000, 160)
-    write(b"\xff" * 100_000, 160)
-    write(b"  5%|#         | 5/100 [00:01<00:30, 3.21it/s]\r" * 1000, 450)
+    say(b"".join(b"line %07d " % number + b"y" * 100 + b"\n" for number in range(1000)), 450)
+    say(b"z" * 100_000, 160)
+    say(b"\xff" * 100_000, 160)
+    say(b"  5%|#         | 5/100 [00:01<00:30, 3.21it/s]\r" * 1000, 450)
     print("seed: 5")
     raise SystemExit("Error: enough")
 """
