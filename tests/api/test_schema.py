@@ -5,6 +5,8 @@ import sys
 from asyncio.subprocess import PIPE, STDOUT
 from pathlib import Path
 
+import pytest
+
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.api.harness import PASSWORD
@@ -13,14 +15,16 @@ from tests.api.processes import server_process
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 
 
-async def test_whatever_is_sent_the_answer_is_as_documented(tmp_path: Path) -> None:
+@pytest.mark.parametrize("examples", [1, pytest.param(10, marks=pytest.mark.soak)])
+async def test_whatever_is_sent_the_answer_is_as_documented(tmp_path: Path, examples: int) -> None:
+    phases = "examples,coverage,fuzzing,stateful" if examples > 1 else "examples,fuzzing,stateful"
     settings = {"DATA_DIR": str(tmp_path), "REQUESTS_PER_MINUTE": "1000000", "WEBHOOK_ALLOW_PRIVATE": "true"}
     token = await _administrator(tmp_path)
     async with server_process(settings) as server:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
             *("--header", f"Authorization: Bearer {token}"),
-            *("--checks", CHECKS, "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "4"),
+            *("--checks", CHECKS, "--phases", phases, "--max-examples", str(examples)),
             *("--generation-deterministic", "--no-color", "--max-failures", "20"),
             # one waits on purpose, the other would end the session of those who test
             *("--exclude-path-regex", r"/events$|/logout$"),

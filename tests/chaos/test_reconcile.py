@@ -15,6 +15,7 @@ from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import Provider
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary, Database
+from tests.chaos.cases import on_both
 from tests.chaos.faults import die_on, drain
 from tests.chaos.invariants import balance_is_the_sum, broken, every_job_has_ended, look
 from tests.harness import Crash, Desk, World, execute
@@ -285,7 +286,7 @@ SEEDS: Mapping[Kind, Sequence[Seed]] = {
 }
 # Only the operator knows where that pool is.
 NOT_MENDED = {Kind.UNKNOWN_POOL}
-MENDED = [(kind, seed) for kind, seeds in SEEDS.items() if kind not in NOT_MENDED for seed in seeds]
+MENDED = [[(kind, seed) for seed in seeds] for kind, seeds in SEEDS.items() if kind not in NOT_MENDED]
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -293,7 +294,7 @@ def test_every_kind_of_disagreement_is_seeded(kind: Kind) -> None:
     assert SEEDS.get(kind), f"Nothing seeds {kind}: add a seed to SEEDS."
 
 
-@pytest.mark.parametrize(("kind", "seed"), MENDED, ids=lambda value: getattr(value, "__name__", str(value)))
+@pytest.mark.parametrize(("backend", "kind", "seed"), on_both(MENDED), indirect=["backend"])
 async def test_a_disagreement_is_found_and_mended(world: World, kind: Kind, seed: Seed) -> None:
     seeded = await seed(world)
     found = (await world.engine.operations.reconciler.run()).findings

@@ -418,14 +418,14 @@ def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[Relay]:
     return RelayOnThis
 
 
-@pytest.mark.timeout(900)
-def test_any_sequence_on_sqlite(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
-    run_state_machine_as_test(on(sqlite_backend, tmp_path), settings=profile(60))
+@pytest.mark.parametrize("examples", [12, pytest.param(200, marks=pytest.mark.soak)])
+def test_any_sequence_on_sqlite(sqlite_backend: SqliteBackend, tmp_path: Path, examples: int) -> None:
+    run_state_machine_as_test(on(sqlite_backend, tmp_path), settings=profile(examples))
 
 
-@pytest.mark.timeout(900)
-def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path: Path) -> None:
-    run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(20))
+@pytest.mark.parametrize("examples", [6, pytest.param(60, marks=pytest.mark.soak)])
+def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path: Path, examples: int) -> None:
+    run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(examples))
 
 
 # Sequences that are worth keeping: each was once found to break something, or to slip through everything else.

@@ -27,7 +27,7 @@ from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import jobs
 from tests.harness import Crash, Desk, World, submit_batch
 
-MANY = 5_000
+MANY = pytest.mark.parametrize("items", [500, pytest.param(5_000, marks=pytest.mark.soak)])
 
 
 @asynccontextmanager
@@ -99,18 +99,19 @@ async def submit_and_crash(desk: Desk, items: int) -> BatchState:
 # submitting
 
 
-async def test_five_thousand_items_cost_as_many_statements_as_ten(world: World) -> None:
+@MANY
+async def test_thousands_of_items_cost_as_many_statements_as_ten(world: World, items: int) -> None:
     desk = await world.desk(tokens=100_000)
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     await submit_batch(world, desk.user, desk.effect, 1)
     async with statements(world) as few:
         await submit_batch(world, desk.user, desk.effect, [Item(video_id=video)] * 10)
     async with statements(world) as many:
-        batch = await submit_batch(world, desk.user, desk.effect, [Item(video_id=video)] * MANY)
+        batch = await submit_batch(world, desk.user, desk.effect, [Item(video_id=video)] * items)
     assert many == few
     assert many["central"] > 0
-    assert batch.counts == {"queued": MANY}
-    assert await desk.balance() == 100_000 - 10 * (MANY + 11)
+    assert batch.counts == {"queued": items}
+    assert await desk.balance() == 100_000 - 10 * (items + 11)
 
 
 async def test_the_items_are_leased_in_the_order_of_the_batch(world: World) -> None:
@@ -210,35 +211,37 @@ async def test_a_batch_that_is_not_there_is_not_found(world: World) -> None:
 # one verb for all
 
 
-async def test_a_verb_on_five_thousand_items_costs_as_many_statements_as_on_ten(world: World) -> None:
+@MANY
+async def test_a_verb_on_thousands_of_items_costs_as_many_statements_as_on_ten(world: World, items: int) -> None:
     desk = await world.desk(tokens=100_000)
     control, tenant_id = world.engine.queue.control, desk.user.tenant_id
     costs = []
-    for items in (1, 10, MANY):
-        batch = await submit_batch(world, desk.user, desk.effect, items)
+    for count in (1, 10, items):
+        batch = await submit_batch(world, desk.user, desk.effect, count)
         async with statements(world) as counted:
-            assert await control.pause_batch(tenant_id, batch.id) == items
-            assert await control.resume_batch(tenant_id, batch.id) == items
+            assert await control.pause_batch(tenant_id, batch.id) == count
+            assert await control.resume_batch(tenant_id, batch.id) == count
             await control.move_batch(tenant_id, batch.id, MoveTo.TOP)
-            assert await control.cancel_batch(tenant_id, batch.id) == items
+            assert await control.cancel_batch(tenant_id, batch.id) == count
             await world.settled()
         costs.append(counted)
-        assert (await state(desk, batch)).counts == {"canceled": items}
+        assert (await state(desk, batch)).counts == {"canceled": count}
     assert costs[2] == costs[1]
     assert await desk.balance() == 100_000
 
 
-async def test_a_verb_on_five_thousand_items_writes_one_outbox_row(world: World) -> None:
+@MANY
+async def test_a_verb_on_thousands_of_items_writes_one_outbox_row(world: World, items: int) -> None:
     desk = await world.desk(tokens=100_000)
-    batch = await submit_batch(world, desk.user, desk.effect, MANY)
+    batch = await submit_batch(world, desk.user, desk.effect, items)
     world.crash_on(Step.CONTROL, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
     assert await world.count(central.outbox) == 1
-    assert len(await world.entries()) == MANY
+    assert len(await world.entries()) == items
     await world.relay()
     assert await world.count(central.outbox) == 0
-    assert (await state(desk, batch)).counts == {"canceled": MANY}
+    assert (await state(desk, batch)).counts == {"canceled": items}
     assert await desk.balance() == 100_000
 
 

@@ -1,15 +1,16 @@
 """The whole system for a test: on SQLite with local files, or on PostgreSQL with S3."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tests.harness import PostgresBackend
+from tests.harness import PostgresBackend, memory_folder
 from tests.storage.harness import BUCKET
-from tests.worker.system import System, open_system
+from tests.worker.system import Populated, System, open_system, populate
 
 _numbers = count()
 
@@ -26,23 +27,35 @@ def sims() -> int:
     return 1
 
 
+@pytest.fixture(scope="session")
+def populated() -> Iterator[Populated]:
+    with memory_folder() as folder:
+        yield asyncio.run(populate(folder))
+
+
 @pytest.fixture
-async def system(tmp_path: Path, settings: Mapping[str, str], sims: int) -> AsyncIterator[System]:
+def folder() -> Iterator[Path]:
+    with memory_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+async def system(folder: Path, settings: Mapping[str, str], sims: int, populated: Populated) -> AsyncIterator[System]:
     """On SQLite and local files. After the test everything that must always hold is checked."""
-    async with open_system(tmp_path, {}, settings=settings, sims=sims) as system:
+    async with open_system(folder, {}, settings=settings, sims=sims, populated=populated) as system:
         yield system
         await system.check()
 
 
 @pytest.fixture
 async def big_system(
-    tmp_path: Path, real_postgres_backend: PostgresBackend, s3_server: str, settings: Mapping[str, str], sims: int
+    folder: Path, real_postgres_backend: PostgresBackend, s3_server: str, settings: Mapping[str, str], sims: int
 ) -> AsyncIterator[System]:
     """The same on PostgreSQL and S3."""
     async with real_postgres_backend.databases(["main"]) as (central, pools, _clock):
         databases = {"DATABASE_URL": central, "TENANT_POOLS": json.dumps(pools)}
         s3 = (s3_server, f"s3://{BUCKET}/system/{next(_numbers)}")
-        async with open_system(tmp_path, databases, s3=s3, settings=settings, sims=sims) as system:
+        async with open_system(folder, databases, s3=s3, settings=settings, sims=sims) as system:
             yield system
             await system.check()
 

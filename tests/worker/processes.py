@@ -6,6 +6,7 @@ import os
 from asyncio.subprocess import Process
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from comfyrelay.settings import ENV_PREFIX
@@ -19,8 +20,16 @@ _OWN = (ENV_PREFIX, "AWS_")
 class Service:
     """One `comfyrelay …` command that can be started, signalled, killed and started again."""
 
-    def __init__(self, name: str, *command: str, environment: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        *command: str,
+        environment: Mapping[str, str],
+        log: Path,
+        constants: forks.Constants = MappingProxyType({}),
+    ) -> None:
         self.name = name
+        self._constants = constants
         self._command = command
         self._environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(_OWN)},
@@ -40,7 +49,9 @@ class Service:
 
     async def start(self) -> None:
         with self._log.open("ab") as log:
-            self._process = await forks.start(self._command, env=self._environment, out=log.fileno())
+            self._process = await forks.start(
+                self._command, env=self._environment, out=log.fileno(), constants=self._constants
+            )
 
     def send(self, signal_number: int) -> None:
         self.process.send_signal(signal_number)

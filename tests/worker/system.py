@@ -5,6 +5,7 @@ import asyncio
 import hashlib
 import itertools
 import json
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -17,12 +18,16 @@ from typing import Any
 import httpx
 
 from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.queue import leasing, polls
+from comfyrelay.settings import Settings
 from comfyrelay.sim import Sim
+from comfyrelay.worker import agent, control, draining, transfers
 from tests.api.harness import FLEET_SECRET, PASSWORD, SECRETS
 from tests.api.processes import free_port
 from tests.api.studio import png
 from tests.comfy.graphs import MP4, invert, invert_file, invert_video
-from tests.harness import PATIENCE_SECONDS
+from tests.harness import PATIENCE_SECONDS, execute
 from tests.storage.harness import ACCESS_KEY, SECRET_KEY
 from tests.worker.processes import Service, run_command
 from tests.worker.proxy import Proxy
@@ -35,6 +40,16 @@ ENDED = ("completed", "failed", "canceled")
 DOWNLOAD = b"GET /"
 UPLOAD = b"PUT /"
 COMPLETE = b"POST /api/worker/complete"
+
+# Pauses that tests would only wait for.
+SERVER_CONSTANTS = {(leasing, "RECALL_AFTER_SECONDS"): 0.5, (polls, "AGAIN_TICKS"): 1}
+WORKER_CONSTANTS = {
+    (agent, "SIGN_OFF_SECONDS"): 1.0,
+    (control, "LONGEST_PAUSE_SECONDS"): 0.5,
+    (draining, "GIVE_BACK_SECONDS"): 2.0,
+    (draining, "LOOK_AGAIN_SECONDS"): 0.2,
+    (transfers, "_LONGEST_PAUSE_SECONDS"): 0.5,
+}
 
 INPUT = {"key": "input", "type": "image", "placeholder": "{{INPUT}}", "is_primary_input": True, "required": True}
 VIDEO = {**INPUT, "type": "video"}
@@ -131,7 +146,8 @@ class System:
     ) -> Service:
         """A worker, to be started; `settings` are the worker's, in lower case without their prefix."""
         environment = self._environment(worker_id, sims=sims, variables=variables, **settings)
-        made = Service(worker_id, "worker", environment=environment, log=self.folder / f"{worker_id}.log")
+        log = self.folder / f"{worker_id}.log"
+        made = Service(worker_id, "worker", environment=environment, log=log, constants=WORKER_CONSTANTS)
         self.workers.append(made)
         return made
 
@@ -301,9 +317,27 @@ class System:
 
     async def reconcile(self) -> None:
         """Queue, jobs and ledger agree."""
-        log = self.folder / "reconcile.log"
-        code, text = await run_command("reconcile", environment=_prefixed(self.settings), log=log)
-        assert code == 0, text
+        async with self._engine() as engine:
+            assert (await engine.operations.reconciler.run()).findings == []
+
+    async def expire_lease(self, job_id: str) -> None:
+        """As if nobody had heard of its worker for long."""
+        async with self._engine() as engine:
+            await execute(
+                engine.databases.central,
+                "UPDATE ai_job_dispatches SET lease_expires_at = relay_now(0) WHERE tenant_job_id = :job_id",
+                job_id=job_id,
+            )
+
+    def _engine(self) -> Engine:
+        """The server's databases, from here."""
+        return Engine(
+            Settings(
+                data_dir=Path(self.settings["DATA_DIR"]),
+                database_url=self.settings.get("DATABASE_URL"),
+                tenant_pools=json.loads(self.settings.get("TENANT_POOLS", "{}")),
+            )
+        )
 
     def left_on_worker(self) -> list[Path]:
         """Files under way, leases held, and halves of downloads: none of them after the work."""
@@ -339,6 +373,23 @@ class System:
         assert sent.is_success, sent.text
 
 
+@dataclass(frozen=True)
+class Populated:
+    """What a server keeps, with all those in it who call it."""
+
+    folder: Path
+    admin_token: str
+    user_token: str
+
+
+async def populate(folder: Path) -> Populated:
+    """What each system on SQLite begins with."""
+    async with open_system(folder, {}, quiet=True) as system:
+        system.server.send(signal.SIGTERM)
+        assert await system.server.ended() == 0
+    return Populated(folder / "server", system.admin_token, system.user_token)
+
+
 @asynccontextmanager
 async def open_system(
     folder: Path,
@@ -348,10 +399,12 @@ async def open_system(
     settings: Mapping[str, str] | None = None,
     sims: int = 1,
     quiet: bool = False,
+    populated: Populated | None = None,
 ) -> AsyncIterator[System]:
     """A server with an administrator, a user with tokens and an empty fleet. `s3` is a server and a storage URL.
 
-    At the end what the processes said is printed, for who looks at a failed test, unless this is `quiet`.
+    It takes them from what is `populated`, or makes them anew. At the end what the processes said is printed, for who
+    looks at a failed test, unless this is `quiet`.
     """
     port = free_port()
     server_url = f"http://127.0.0.1:{port}"
@@ -382,13 +435,23 @@ async def open_system(
                 "AWS_EC2_METADATA_DISABLED": "true",
             }
         environment = {**_prefixed(own), **aws}
-        server = Service("server", "server", "--log-level", "info", environment=environment, log=folder / "server.log")
+        server = Service(
+            *("server", "server", "--log-level", "info"),
+            environment=environment,
+            log=folder / "server.log",
+            constants=SERVER_CONSTANTS,
+        )
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=server_url, timeout=60))
         made = [await stack.enter_async_context(Sim()) for _ in range(sims)]
         system = System(folder, server, own, http, api, files, made[0], sims=made)
         try:
-            await system.start_server()
-            await _populate(system, environment)
+            if populated is None:
+                await system.start_server()
+                await _populate(system, environment)
+            else:
+                shutil.copytree(populated.folder, folder / "server")
+                system.admin_token, system.user_token = populated.admin_token, populated.user_token
+                await system.start_server()
             yield system
         finally:
             for service in (*system.workers, server):

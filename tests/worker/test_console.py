@@ -17,42 +17,11 @@ from typing import Any
 import pytest
 
 from comfyrelay.worker.console import without_secrets
-from comfyrelay.worker.lease import Lease, Phase
-from tests.harness import PATIENCE_SECONDS
-from tests.worker.leases import make_lease
-
-JOB = "0192f0c1-aaaa-7bbb-8ccc-1234abcd5678"
-OTHER_JOB = "0192f0c1-aaaa-7bbb-8ccc-1234abcd9999"
-HASH = "9f8e7d6c" * 8
-SIGNED = "https://bucket.s3.example.com/in/cat.png?X-Amz-Credential=AKID&X-Amz-Signature=5161"
-
-# Runs what it is given between the opening and the closing, and does not end before it is told to.
-PROGRAM = f"""
-import sys, structlog
 from comfyrelay.worker.lease import Phase
-from comfyrelay.worker.console import WorkerConsole
-from tests.worker.test_console import lease
-log = structlog.get_logger("any")
-JOB, OTHER_JOB, HASH, SIGNED = {JOB!r}, {OTHER_JOB!r}, {HASH!r}, {SIGNED!r}
-with WorkerConsole() as console:
-    exec(sys.argv[1])
-    if sys.stderr.isatty():
-        sys.stdin.readline()
-"""
+from tests.harness import PATIENCE_SECONDS
+from tests.worker.on_console import HASH, JOB, SIGNED
 
-
-def lease(job_id: str = JOB, *, phase: Phase = Phase.RUNNING, progress: float = 0.0, node_title: str = "") -> Lease:
-    return make_lease(
-        7,
-        lease_token="a-lease-token-that-opens",
-        job_id=job_id,
-        workflow_hash=HASH,
-        workflow={"1": {"class_type": "CLIPTextEncode", "inputs": {"text": "a very private cat"}}},
-        output_url=SIGNED,
-        phase=phase,
-        progress=progress,
-        node_title=node_title,
-    )
+PROGRAM = (sys.executable, "-m", "tests.worker.on_console")
 
 
 class Terminal:
@@ -100,7 +69,8 @@ async def terminal(code: str, *, width: int = 120, env: Mapping[str, str] | None
     names = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "COLORTERM", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PROGRAM, code),
+        *PROGRAM,
+        code,
         stdin=asyncio.subprocess.PIPE,
         stdout=theirs,
         stderr=theirs,
@@ -122,7 +92,8 @@ async def terminal(code: str, *, width: int = 120, env: Mapping[str, str] | None
 async def lines_of(code: str) -> list[dict[str, Any]]:
     """What the same program writes where no terminal is."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PROGRAM, code),
+        *PROGRAM,
+        code,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         # which makes rich believe in a terminal

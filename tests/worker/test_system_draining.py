@@ -309,8 +309,7 @@ class TestStopping:
         await system.until(job, "canceled")
         system.files.let_go()
 
-    async def test_a_pause_now_puts_the_job_back_soon(self, any_system: System) -> None:
-        system = any_system
+    async def test_a_pause_now_puts_the_job_back_soon(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.sim.misbehave(Stuck(class_type="LoadImage"))
         worker = await system.started(variables=SELDOM)

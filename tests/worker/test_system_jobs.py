@@ -44,37 +44,37 @@ async def test_an_image_comes_back_as_the_effect_makes_it(any_system: System) ->
     assert (await any_system.job(job))["attempts"] == 1
 
 
-async def test_a_video_comes_back_as_a_video(any_system: System) -> None:
-    effect = await any_system.video_effect()
-    await any_system.started()
-    output = await any_system.completed(await any_system.submit(effect, MP4))
+async def test_a_video_comes_back_as_a_video(system: System) -> None:
+    effect = await system.video_effect()
+    await system.started()
+    output = await system.completed(await system.submit(effect, MP4))
     assert output[4:8] == b"ftyp"
 
 
-async def test_jobs_that_wait_are_done_one_after_the_other(any_system: System) -> None:
-    effect = await any_system.plain_effect()
-    jobs = [await any_system.plain(effect) for _ in range(5)]
-    await any_system.started()
-    pictures = await asyncio.gather(*(any_system.completed(each) for each in jobs))
+async def test_jobs_that_wait_are_done_one_after_the_other(system: System) -> None:
+    effect = await system.plain_effect()
+    jobs = [await system.plain(effect) for _ in range(5)]
+    await system.started()
+    pictures = await asyncio.gather(*(system.completed(each) for each in jobs))
     assert len({colour_of(each) for each in pictures}) == 5
 
 
-async def test_a_job_that_a_busy_worker_only_holds_goes_to_one_that_is_idle(any_system: System) -> None:
-    effect = await any_system.plain_effect()
-    stuck = any_system.sim.misbehave(Stuck(class_type="ImageInvert"))
-    await any_system.started(prefetch=1)
-    running = await any_system.plain(effect)
-    await any_system.until_running()
-    ahead = await any_system.plain(effect)
-    await any_system.until(ahead, "processing")
+async def test_a_job_that_a_busy_worker_only_holds_goes_to_one_that_is_idle(system: System) -> None:
+    effect = await system.plain_effect()
+    stuck = system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    await system.started(prefetch=1)
+    running = await system.plain(effect)
+    await system.until_running()
+    ahead = await system.plain(effect)
+    await system.until(ahead, "processing")
     async with Sim() as another:
-        await any_system.started("gpu-2", sims=[another])
-        await any_system.completed(ahead)
+        await system.started("gpu-2", sims=[another])
+        await system.completed(ahead)
         assert another.log.prompts_queued == 1
-        assert (await any_system.job(ahead))["attempts"] == 1
-        assert (await any_system.job(running))["status"] == "processing"
+        assert (await system.job(ahead))["attempts"] == 1
+        assert (await system.job(running))["status"] == "processing"
         stuck.end()
-        await any_system.completed(running)
+        await system.completed(running)
 
 
 @pytest.mark.parametrize("by", ["default", "override"])

@@ -76,7 +76,7 @@ async def test_what_a_saver_writes_after_its_job_was_stopped_does_not_stay(
     """ComfyUI does not look up before a node is done."""
     effect = await system.effect()
     stuck = system.sim.misbehave(Stuck(class_type="SaveImage"))
-    worker = await system.started()
+    worker = await system.started(shutdown_seconds=1)
     job = await system.image(effect)
     await until_node(system, job, "3")
     await stop(system, job, worker)
