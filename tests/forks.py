@@ -22,15 +22,21 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType, MappingProxyType, ModuleType
 
+import certifi
+
 ROOT = Path(__file__).parent.parent
 # What libraries import only once they are used.
 LATE = (
     "alembic.command",
+    "anyio._backends._asyncio",
     "asyncpg",
     "boto3",
     "encodings.idna",
+    "httpcore",
+    "rich._emoji_codes",
     "sqlalchemy.dialects.postgresql.asyncpg",
     "sqlalchemy.dialects.sqlite.aiosqlite",
+    "typer.rich_utils",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.httptools_impl",
@@ -73,14 +79,16 @@ class Mother:
             command = (sys.executable, "-m", "tests.forks", str(theirs.fileno()))
             self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
-    async def bear(self, command: Sequence[str], *, env: Mapping[str, str], out: int, constants: Constants) -> Child:
-        """Run `comfyrelay` with these words; what it says goes to the file `out`."""
+    async def bear(
+        self, command: Sequence[str], *, env: Mapping[str, str], out: int, err: int, constants: Constants
+    ) -> Child:
+        """Run `comfyrelay` with these words; what it says goes to the files `out` and `err`."""
         ours, nannys = socket.socketpair()
         ours.setblocking(False)
         with nannys:
             named = [(module.__name__, name, value) for (module, name), value in constants.items()]
             asked = json.dumps([command, dict(env), str(Path.cwd()), named]).encode()
-            socket.send_fds(self._control, [asked], [out, nannys.fileno()])
+            socket.send_fds(self._control, [asked], [out, err, nannys.fileno()])
         return Child(await _number(ours), ours)
 
     def close(self) -> None:
@@ -116,17 +124,24 @@ def forking() -> Iterator[None]:
 
 
 async def start(
-    command: Sequence[str], *, env: Mapping[str, str], out: int, constants: Constants = MappingProxyType({})
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    out: int,
+    err: int | None = None,
+    constants: Constants = MappingProxyType({}),
 ) -> Child | asyncio.subprocess.Process:
-    """Run `comfyrelay` with these words as a process of its own. One that is forked has these constants, so that
-    nobody waits long for what the real ones would bring too."""
+    """Run `comfyrelay` with these words as a process of its own. Without `err`, its errors go to `out`, too.
+
+    One that is forked has these constants, so that nobody waits long for what the real ones would bring too."""
+    err = out if err is None else err
     if not _Forking.allowed:
         words = (sys.executable, "-m", "comfyrelay", *command)
         nothing = asyncio.subprocess.DEVNULL
-        return await asyncio.create_subprocess_exec(*words, env=env, stdin=nothing, stdout=out, stderr=out)
+        return await asyncio.create_subprocess_exec(*words, env=env, stdin=nothing, stdout=out, stderr=err)
     if _Forking.mother is None:
         _Forking.mother = Mother()
-    return await _Forking.mother.bear(command, env=env, out=out, constants=constants)
+    return await _Forking.mother.bear(command, env=env, out=out, err=err, constants=constants)
 
 
 # The mother process.
@@ -140,12 +155,14 @@ def _import_everything() -> None:
             import_module(each.name)
     for name in LATE:
         import_module(name)
+    few = os.environ.get("SSL_CERT_FILE", certifi.where())
+    certifi.where = lambda: few
 
 
 def _fork_on_demand(control: socket.socket) -> list[str] | None:
     """In a child, what it is to run; in the mother, None at the end."""
     while True:
-        asked, files, _flags, _sender = socket.recv_fds(control, 1 << 20, 2)
+        asked, files, _flags, _sender = socket.recv_fds(control, 1 << 20, 3)
         if not asked:
             return None
         if os.fork() == 0:
@@ -155,7 +172,7 @@ def _fork_on_demand(control: socket.socket) -> list[str] | None:
             os.close(each)
 
 
-def _nurse(asked: bytes, out: int, nanny_file: int) -> list[str]:
+def _nurse(asked: bytes, out: int, err: int, nanny_file: int) -> list[str]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nanny = socket.socket(fileno=nanny_file)
     child = os.fork()
@@ -167,8 +184,9 @@ def _nurse(asked: bytes, out: int, nanny_file: int) -> list[str]:
     nanny.close()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(out, 1)
-    os.dup2(out, 2)
+    os.dup2(err, 2)
     os.close(out)
+    os.close(err)
     command, environment, folder, constants = json.loads(asked)
     os.environ.clear()
     os.environ.update(environment)
@@ -178,7 +196,16 @@ def _nurse(asked: bytes, out: int, nanny_file: int) -> list[str]:
         setattr(sys.modules[module], name, value)
     # or all children would roll the same dice
     random.seed()
+    _be_new()
     return ["comfyrelay", *command]
+
+
+def _be_new() -> None:
+    """What looks at its environment and its terminal only once has not looked yet."""
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    for name in [each for each in sys.modules if each.startswith("comfyrelay.cli")]:
+        del sys.modules[name]
 
 
 def _part_from_nannies(_number: int, _frame: FrameType | None) -> None:

@@ -350,7 +350,7 @@ class TestWhereTo:
             address = next(addresses[host]) if host in addresses else host
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-        monkeypatch.setattr("comfyrelay.services.webhooks.endpoints.sender.is_public", lambda each: each == "127.0.0.1")
+        monkeypatch.setattr("comfyrelay.services.webhooks.sender.is_public", lambda each: each == "127.0.0.1")
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         sender = WebhookSender(allow_private=False)
         assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).is_ok

@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +14,11 @@ import uvicorn
 from comfyrelay.client import Client
 from comfyrelay.server.main import listen
 from comfyrelay.settings import ENV_PREFIX
+from tests import commands
 from tests.api.harness import Api, Caller, open_api
 from tests.api.studio import submit
-from tests.harness import PATIENCE_SECONDS, SqliteBackend
-
-
-@dataclass
-class Ran:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
+from tests.commands import Ran
+from tests.harness import SqliteBackend
 
 
 @dataclass
@@ -62,12 +53,7 @@ class Site:
         return await self.user.post("/api/batches", body)
 
     async def command(self, *words: str, **env: str) -> Ran:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "comfyrelay", *words, env={**self.env, **env}, stdout=PIPE, stderr=PIPE
-        )
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            out, err = await process.communicate()
-        return Ran(process.returncode or 0, out.decode(), err.decode())
+        return await commands.run(*words, env={**self.env, **env})
 
 
 @pytest.fixture

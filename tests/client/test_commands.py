@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.server.main import listen
+from tests import commands
 from tests.api.receiver import receiving
 from tests.api.studio import complete, fail, lease, lease_of, run
 from tests.client.conftest import Site
@@ -123,16 +124,13 @@ async def test_logs_are_followed_to_the_end_and_the_code_tells_it(site: Site) ->
     job = await site.submit()
     leased = await lease(site.worker)
     await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "logs": ["loading\x1b[2J"]})
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "comfyrelay", "logs", job["id"], "-f", env=site.env, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
+    running = await commands.start("logs", job["id"], "-f", env=site.env)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        assert await process.stdout.readline() == b"loading\n"
+        assert await running.out.readline() == b"loading\n"
         await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "logs": ["sampling"]})
-        assert await process.stdout.readline() == b"sampling\n"
+        assert await running.out.readline() == b"sampling\n"
         await complete(site.api, site.worker, leased)
-        assert await process.wait() == 0
+        assert (await running.ended()).code == 0
     plain = await site.command("logs", job["id"])
     assert (plain.code, plain.out) == (0, "loading\nsampling\n")
     [first, _] = (await site.command("logs", job["id"], "--json")).out.splitlines()

@@ -4,10 +4,12 @@ import asyncio
 import itertools
 import socket
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from comfyrelay.client import Client
 from comfyrelay.client.labels import Labels
@@ -20,11 +22,18 @@ from comfyrelay.settings import Settings
 from comfyrelay.sim import Fail, Sim, Slow
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
-from tests.desk.conftest import OpenDesk, make_desk
+from tests.desk.conftest import OpenDesk, make_desk, opened
 from tests.web.looking import PROMPT_GRAPH
 
 
-async def test_the_first_start_brings_examples_that_run_without_models(desk: OpenDesk, tmp_path: Path) -> None:
+@pytest.fixture
+async def new_desk(tmp_path: Path) -> AsyncIterator[OpenDesk]:
+    async with opened(make_desk(tmp_path / "desk", is_new=True)) as desk:
+        yield desk
+
+
+async def test_the_first_start_brings_examples_that_run_without_models(new_desk: OpenDesk, tmp_path: Path) -> None:
+    desk = new_desk
     assert desk.ready.is_new
     assert desk.ready.is_stand_in
     effects = {each.slug: each.id for each in await desk.client.effects()}
@@ -43,7 +52,7 @@ async def test_the_first_start_brings_examples_that_run_without_models(desk: Ope
 
 
 async def test_a_second_start_finds_everything_again(tmp_path: Path) -> None:
-    first = make_desk(tmp_path)
+    first = make_desk(tmp_path, is_new=True)
     async with first.open() as (_, ready), Client(ready.url) as client:
         made = await client.add_graph(invert(), name="mine")
     second = make_desk(tmp_path)
@@ -54,7 +63,7 @@ async def test_a_second_start_finds_everything_again(tmp_path: Path) -> None:
 
 
 async def test_a_desk_that_is_closed_at_once_can_be_opened_at_once(tmp_path: Path) -> None:
-    for _ in range(3):
+    for _ in range(2):
         async with make_desk(tmp_path).open():
             pass
     async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
@@ -72,8 +81,16 @@ async def test_the_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
     assert first.workflow.slug == again.workflow.slug != other.workflow.slug
 
 
-async def test_one_process_uses_a_data_folder(desk: OpenDesk) -> None:
-    other = make_desk(desk.ready.data_dir)
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
+    """One for all who only ask, or are refused."""
+    async with opened(make_desk(tmp_path_factory.mktemp("untouched"))) as desk:
+        yield desk
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_one_process_uses_a_data_folder(untouched: OpenDesk) -> None:
+    other = make_desk(untouched.ready.data_dir)
     with pytest.raises(ConfigurationError, match=r"Another process \(process \d+\) uses the folder .* --data-dir"):
         async with other.open():
             pass
@@ -90,17 +107,19 @@ async def test_one_process_uses_a_data_folder(desk: OpenDesk) -> None:
     ],
     ids=["host", "host and port", "origin", "no origin", "another port"],
 )
-async def test_foreign_hosts_and_origins_are_refused_everywhere(desk: OpenDesk, headers: dict[str, str]) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_foreign_hosts_and_origins_are_refused_everywhere(untouched: OpenDesk, headers: dict[str, str]) -> None:
     paths = ("/", "/api/desk", "/api/ai-jobs", "/docs", "/files/a", "/api/worker/poll", "/metrics", "/nothing")
-    async with httpx.AsyncClient(base_url=desk.ready.url) as http:
+    async with httpx.AsyncClient(base_url=untouched.ready.url) as http:
         for path, method in itertools.product(paths, ("GET", "POST", "OPTIONS")):
             answer = await http.request(method, path, headers=headers)
             assert answer.status_code == 403, f"{method} {path} {answer.text}"
 
 
-async def test_its_own_names_and_pages_are_let_in(desk: OpenDesk) -> None:
-    port = httpx.URL(desk.ready.url).port
-    async with httpx.AsyncClient(base_url=desk.ready.url) as http:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_its_own_names_and_pages_are_let_in(untouched: OpenDesk) -> None:
+    port = httpx.URL(untouched.ready.url).port
+    async with httpx.AsyncClient(base_url=untouched.ready.url) as http:
         for name in ("127.0.0.1", "localhost", "[::1]"):
             headers = {"Host": f"{name}:{port}", "Origin": f"http://{name}:{port}"}
             assert (await http.get("/api/desk", headers=headers)).is_success, name
@@ -127,7 +146,9 @@ async def test_a_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) ->
             assert sim.log.count("POST", "/prompt") == 1
 
 
-async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_it_is_back(tmp_path: Path) -> None:
+async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_it_is_back(
+    tmp_path: Path, soon_back: None
+) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     named = make_desk(tmp_path, comfyui_url=[url])

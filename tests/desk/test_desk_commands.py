@@ -14,6 +14,7 @@ from PIL import Image
 
 from comfyrelay.client import Client
 from comfyrelay.sim import Sim, Slow
+from tests import commands
 from tests.api.processes import free_port
 from tests.api.studio import png
 from tests.desk.conftest import OpenDesk, make_desk
@@ -36,17 +37,12 @@ SAME = {**TWO, "4": TWO["1"]}
 
 
 async def command(url: str, *words: str) -> tuple[int, str, str]:
-    process = await start(url, *words)
-    async with asyncio.timeout(TIMEOUT_SECONDS):
-        out, err = await process.communicate()
-    return process.returncode or 0, out.decode(), err.decode()
+    ran = await (await start(url, *words)).ended()
+    return ran.code, ran.out, ran.err
 
 
-async def start(url: str, *words: str, **more: str) -> asyncio.subprocess.Process:
-    env = {**os.environ, "COMFYRELAY_URL": url, "COLUMNS": "200", **more}
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "comfyrelay", *words), env=env, stdout=PIPE, stderr=PIPE
-    )
+async def start(url: str, *words: str, **more: str) -> commands.Running:
+    return await commands.start(*words, env={**os.environ, "COMFYRELAY_URL": url, "COLUMNS": "200", **more})
 
 
 async def test_show_has_what_people_change_most_and_what_was_changed(desk: OpenDesk) -> None:
@@ -221,23 +217,22 @@ async def test_a_folder_that_cannot_be_written_is_said_before_the_job_is_submitt
     assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(tmp_path: Path) -> None:
+async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(tmp_path: Path, soon_back: None) -> None:
     made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{(port := free_port())}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     folder = tmp_path / "made"
     async with made.open() as (_, ready), Client(ready.url) as client, asyncio.timeout(TIMEOUT_SECONDS):
         running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
-        assert running.stderr is not None
         # it waits for ComfyUI, and meanwhile its folder is lost
-        assert str(port) in (await running.stderr.readline()).decode()
+        assert str(port) in (await running.err.readline()).decode()
         folder.rmdir()
         folder.touch()
         async with Sim(port=port):
-            _, err = await running.communicate()
+            ran = await running.ended()
         [job] = [each async for each in client.jobs()]
-        assert running.returncode == 2
-        assert f"Job {job.id} completed, but what it made was not saved" in err.decode()
-        assert f"It is kept at {made.output_folder}" in err.decode()
+        assert ran.code == 2
+        assert f"Job {job.id} completed, but what it made was not saved" in ran.err
+        assert f"It is kept at {made.output_folder}" in ran.err
 
 
 async def test_a_first_seed_is_counted_from_without_another_word(desk: OpenDesk, tmp_path: Path) -> None:
@@ -254,23 +249,22 @@ async def test_a_first_seed_is_counted_from_without_another_word(desk: OpenDesk,
     assert seeds == [2**64 - 1, 0]
 
 
-async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path) -> None:
+async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path, soon_back: None) -> None:
     port = free_port()
     made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{port}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     away = f"Nobody answers at http://127.0.0.1:{port}: is ComfyUI running there?"
     async with made.open() as (_, ready), Client(ready.url):
         running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"))
-        assert running.stderr is not None
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            while away not in (line := (await running.stderr.readline()).decode()):
+            while away not in (line := (await running.err.readline()).decode()):
                 assert line, "it ended without a word about ComfyUI"
         code, out, _ = await command(ready.url, "top", "--once")
         assert (code, away in out) == (0, True)
-        async with Sim(port=port), asyncio.timeout(TIMEOUT_SECONDS):
-            out_bytes, _ = await running.communicate()
-        assert running.returncode == 0
-        assert len(out_bytes.decode().splitlines()) == 3
+        async with Sim(port=port):
+            ran = await running.ended()
+        assert ran.code == 0
+        assert len(ran.out.splitlines()) == 3
 
 
 async def test_up_refuses_what_is_no_address_and_says_which_one_it_waits_for(tmp_path: Path) -> None:
@@ -282,11 +276,9 @@ async def test_up_refuses_what_is_no_address_and_says_which_one_it_waits_for(tmp
     async with Sim() as sim:
         given = ("--comfyui-url", sim.url, "--comfyui-url", silent, "--data-dir", str(tmp_path / "desk"))
         running = await start("", "up", *given, COMFYRELAY_PORT=str(free_port()))
-        assert running.stdout is not None
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            said = (await running.stdout.readuntil(b"Press Ctrl-C to stop.")).decode()
-            running.kill()
-            await running.wait()
+            said = (await running.out.readuntil(b"Press Ctrl-C to stop.")).decode()
+            await running.kill()
     assert f"{silent} does not answer yet: jobs wait for it" in said
     assert f"{sim.url} does not answer" not in said
 

@@ -15,15 +15,14 @@ from comfyrelay.errors import ControlPlaneUnreachable
 from comfyrelay.sim import Sim, Slow
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
+from tests.desk.conftest import furnish
 from tests.worker.processes import Service, run_command
-
-ITEMS = 30
-KILLS = 5
 
 
 class DeskProcess:
     def __init__(self, folder: Path, sim: Sim, *, config: Path | None = None, **settings: str) -> None:
         self.folder = folder
+        furnish(folder / "data")
         self.environment = {
             **({"COMFYRELAY_CONFIG": str(config)} if config else {}),
             "COMFYRELAY_DATA_DIR": str(folder / "data"),
@@ -83,35 +82,36 @@ async def desk_process(
         await desk.service.kill()
 
 
-async def thirty(desk: DeskProcess) -> str:
+async def submit_items(desk: DeskProcess, count: int) -> str:
     made = await desk.client.add_graph(invert(), name="mine")
     # each another one, or ComfyUI would have the most of it in its cache
-    items = [{"input_payload": {"empty_image_color": number}, "label": f"item {number}"} for number in range(ITEMS)]
-    batch = await desk.client.submit_batch(items, workflow_slug=made.workflow.slug, label="thirty")
+    items = [{"input_payload": {"empty_image_color": number}, "label": f"item {number}"} for number in range(count)]
+    batch = await desk.client.submit_batch(items, workflow_slug=made.workflow.slug, label="many")
     return str(batch.id)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is a thing of POSIX")
-async def test_killed_at_any_moment_every_item_ends_once_and_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("items", "kills"), [(8, 2), pytest.param(30, 5, marks=pytest.mark.soak)])
+async def test_killed_at_any_moment_every_item_ends_once_and_in_order(tmp_path: Path, items: int, kills: int) -> None:
     moments = random.Random(7)
     async with Sim() as sim:
         sim.misbehave(Slow(class_type="ImageInvert", seconds=0.1, steps=2))
         async with desk_process(tmp_path, sim, interrupted_jobs="requeue") as desk:
-            batch_id = await thirty(desk)
-            for _ in range(KILLS):
-                await asyncio.sleep(moments.uniform(0.0, 1.5))
+            batch_id = await submit_items(desk, items)
+            for _ in range(kills):
+                await asyncio.sleep(moments.uniform(0.0, items / 20))
                 await desk.service.kill()
                 await desk.start()
-            assert await desk.all_ended(batch_id) == {"completed": ITEMS}
+            assert await desk.all_ended(batch_id) == {"completed": items}
             jobs = await desk.jobs(batch_id)
-            assert len(jobs) == ITEMS
+            assert len(jobs) == items
             began = [each["started_at"] for each in jobs]
             # when a run began is known to a tenth of a second: two neighbours may look swapped, and no others
-            places = sorted(range(ITEMS), key=began.__getitem__)
+            places = sorted(range(items), key=began.__getitem__)
             assert all(abs(place - number) <= 1 for number, place in enumerate(places)), places
             [folder] = [each for each in (tmp_path / "data" / "outputs").iterdir() if each.is_dir()]
             names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
-            assert [name[:4] for name in names] == [f"{number:04d}" for number in range(1, ITEMS + 1)]
+            assert [name[:4] for name in names] == [f"{number:04d}" for number in range(1, items + 1)]
             await desk.agrees()
 
 

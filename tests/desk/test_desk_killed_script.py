@@ -48,7 +48,7 @@ async def desk_with_script(folder: Path, sim: Sim, **settings: str) -> AsyncIter
     config = folder / "comfyrelay.toml"
     config.write_text(
         f"[desk.script]\nscript = {json.dumps(str(folder / 'mine.py'))}\noutput_extension = 'png'\n"
-        f"working_folder = {json.dumps(str(folder))}\ngrace_seconds = 1\n"
+        f"working_folder = {json.dumps(str(folder))}\ngrace_seconds = 0.3\n"
     )
     async with desk_process(folder, sim, config=config, **settings) as desk:
         yield desk

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.client import Batch, Client
+from comfyrelay.desk.notifications import sending
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.server.main import listen
@@ -101,7 +102,7 @@ async def test_a_batch_is_told_of_after_a_restart_and_so_is_its_repetition(tmp_p
 async def test_a_batch_that_was_canceled_is_no_news_to_who_canceled_it(tmp_path: Path) -> None:
     async with receiving() as receiver:
         async with opened(tmp_path, notify_urls=[hook(receiver)], notify_on=["completed", "failed"]) as desk:
-            batch = await add(desk, tries=50)
+            batch = await add(desk, tries=20)
             await desk.client.pause("batch", batch.id, now=True)
             await desk.client.cancel("batch", batch.id)
             await ended(desk, batch)
@@ -109,7 +110,9 @@ async def test_a_batch_that_was_canceled_is_no_news_to_who_canceled_it(tmp_path:
         assert titles(receiver) == (["cats is done"] if counts[JobStatus.COMPLETED] else [])
 
 
-async def test_a_service_that_does_not_answer_holds_up_no_job(tmp_path: Path) -> None:
+async def test_a_service_that_does_not_answer_holds_up_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # only a desk that is closed waits for it
+    monkeypatch.setattr(sending, "LAST_WORDS_SECONDS", 0.2)
     silent = listen("127.0.0.1", 0)
     url = f"json://127.0.0.1:{silent.getsockname()[1]}/s3cr3t"
     async with opened(tmp_path, notify_urls=[url]) as desk:

@@ -8,8 +8,10 @@ from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
 from comfyrelay.client import Client
+from comfyrelay.desk.examples import write_sample
 from comfyrelay.domain.properties import Property, PropertyType, apply_preset
-from tests.desk.conftest import OpenDesk, make_desk
+from tests.api.processes import free_port
+from tests.desk.conftest import OpenDesk, furnish, make_desk
 
 
 def number(key: str, **more: Any) -> Property:
@@ -55,7 +57,7 @@ def test_what_cannot_take_the_value_is_not_meant(prop: Property) -> None:
 
 
 async def test_a_new_desk_has_three_presets_and_a_second_start_leaves_them_alone(tmp_path: Path) -> None:
-    async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
+    async with make_desk(tmp_path, is_new=True).open() as (_, ready), Client(ready.url) as client:
         assert [each.name for each in await client.presets()] == ["look-dev", "medium", "production"]
         await client.remove_preset((await client.preset("medium")).id)
     async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
@@ -75,10 +77,10 @@ async def test_a_batch_takes_what_its_workflow_has_and_says_what_was_ignored(des
 
 def test_run_takes_a_preset_and_a_value_of_its_own_beats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
-    monkeypatch.setenv("COMFYRELAY_PORT", str(make_desk(tmp_path).settings.port))
-    picture = tmp_path / "desk" / "inputs" / "examples" / "sample.png"
+    monkeypatch.setenv("COMFYRELAY_PORT", str(free_port()))
+    furnish(tmp_path / "desk")
+    picture = write_sample(tmp_path / "desk" / "inputs")
     runner = CliRunner()
-    runner.invoke(app, ["run", "invert-image"])  # furnishes the desk
     for more in ([], ["--set", "frames=2"]):
         command = ["run", "image-to-clip", "--input", str(picture), "--preset", "look-dev", "--out", str(tmp_path)]
         ran = runner.invoke(app, [*command, *more, "--json"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from comfyrelay.client import AboutJob, Client
 from comfyrelay.desk.scripts.config import load_script_table
@@ -276,6 +277,16 @@ async def test_a_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) 
         assert (await desk.ended(graph)).status == "completed"
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk_with_ways_out(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
+    """One for all that is refused: nothing is changed by it."""
+    folder = tmp_path_factory.mktemp("ways-out")
+    async with open_desk(folder, SAVES) as desk:
+        (desk.desk.input_folder / "link").symlink_to(folder)
+        (folder / "secret.json").write_text("{}")
+        yield desk
+
+
 @pytest.mark.parametrize(
     ("values", "field"),
     [
@@ -296,16 +307,14 @@ async def test_a_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) 
         ({"script": "/tmp/x.py"}, "script"),
     ],
 )
+@pytest.mark.asyncio(loop_scope="module")
 async def test_what_leads_elsewhere_is_refused_when_it_is_submitted(
-    values: dict[str, Any], field: str, tmp_path: Path
+    values: dict[str, Any], field: str, desk_with_ways_out: OpenDesk
 ) -> None:
-    async with open_desk(tmp_path, SAVES) as desk:
-        (desk.desk.input_folder / "link").symlink_to(tmp_path)
-        (tmp_path / "secret.json").write_text("{}")
-        with pytest.raises(ComfyRelayError) as refused:
-            await submit(desk, **values)
-        assert field in getattr(refused.value, "errors", {})
-        assert [each async for each in desk.client.jobs()] == []
+    with pytest.raises(ComfyRelayError) as refused:
+        await submit(desk_with_ways_out, **values)
+    assert field in getattr(refused.value, "errors", {})
+    assert [each async for each in desk_with_ways_out.client.jobs()] == []
 
 
 async def test_prompts_and_presets_make_a_batch_of_scripts(tmp_path: Path) -> None:

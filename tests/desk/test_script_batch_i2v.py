@@ -1,11 +1,11 @@
 """`comfyrelay batch-i2v`, the shipped script: as a command, and under our own runner, against a stand-in."""
 
 import asyncio
+import contextlib
 import json
+import os
 import re
 import signal
-import sys
-from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 
 from comfyrelay.comfy import Graph
 from comfyrelay.sim import Fail, Sim, Slow
+from tests import commands
 from tests.desk.scripts import ScriptRun, job, settings_in, until
 from tests.sim_files import RECORDINGS
 
@@ -65,21 +66,19 @@ def write(folder: Path, graph: Graph) -> None:
     (folder / "templates" / "wan.json").write_text(json.dumps(graph))
 
 
-async def start(folder: Path, sim: Sim, *options: str) -> Process:
-    return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "comfyrelay", "batch-i2v", "--wait", "--server", sim.url),
-        *("--template-api", str(folder / "templates" / "wan.json"), "--input-root", str(folder / "input")),
-        *("--input-subdir", "cats", "--positive", "a cat", *options),
-        cwd=folder / "work",
-        stdout=PIPE,
-        stderr=STDOUT,
-    )
+async def start(folder: Path, sim: Sim, *options: str) -> commands.Running:
+    with contextlib.chdir(folder / "work"):
+        return await commands.start(
+            *("batch-i2v", "--wait", "--server", sim.url),
+            *("--template-api", str(folder / "templates" / "wan.json"), "--input-root", str(folder / "input")),
+            *("--input-subdir", "cats", "--positive", "a cat", *options),
+            env=os.environ,
+        )
 
 
-async def run(folder: Path, sim: Sim, *options: str) -> tuple[int | None, list[str]]:
-    process = await start(folder, sim, *options)
-    told, _ = await process.communicate()
-    return process.returncode, told.decode().splitlines()
+async def run(folder: Path, sim: Sim, *options: str) -> tuple[int, list[str]]:
+    ran = await (await start(folder, sim, *options)).ended()
+    return ran.code, [*ran.out.splitlines(), *ran.err.splitlines()]
 
 
 async def graphs(sim: Sim) -> list[Graph]:
@@ -128,15 +127,11 @@ async def test_prompts_profile_and_changes_go_where_they_belong(folder: Path, si
 
 
 async def test_without_wait_it_only_queues(folder: Path, sim: Sim) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "comfyrelay", "batch-i2v", "--server", sim.url, "--positive", "x"),
-        *("--template-api", str(folder / "templates" / "wan.json"), "--input-subdir", "cats"),
-        cwd=folder / "input",
-        stdout=PIPE,
-    )
-    told, _ = await process.communicate()
-    assert process.returncode == 0
-    assert told.decode().count("queued: ") == sim.log.prompts_queued == 2
+    given = ("--template-api", str(folder / "templates" / "wan.json"), "--input-subdir", "cats", "--positive", "x")
+    with contextlib.chdir(folder / "input"):
+        ran = await commands.run("batch-i2v", "--server", sim.url, *given, env=os.environ)
+    assert ran.code == 0
+    assert ran.out.count("queued: ") == sim.log.prompts_queued == 2
 
 
 async def test_what_failed_is_said_and_the_rest_goes_on(folder: Path, sim: Sim) -> None:
@@ -181,15 +176,13 @@ async def test_what_cannot_be_done_is_said_and_nothing_is_run(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_stopping_it_stops_the_run_on_the_server(folder: Path, sim: Sim, number: signal.Signals) -> None:
     sim.misbehave(Slow(class_type="ImageAddNoise", seconds=600, steps=60_000))
-    process = await start(folder, sim)
-    assert process.stdout is not None
-    async for piece in process.stdout:
+    running = await start(folder, sim)
+    async for piece in running.out:
         if b"cat" in piece:
             break
     await until(lambda: sim.log.prompts_queued == 1)
-    process.send_signal(number)
-    await process.communicate()
-    assert process.returncode == 128 + number
+    running.process.send_signal(number)
+    assert (await running.ended()).code == 128 + number
     async with httpx.AsyncClient() as http:
         queue = (await http.get(f"{sim.url}/queue")).json()
     assert not queue["queue_running"]
@@ -198,10 +191,10 @@ async def test_stopping_it_stops_the_run_on_the_server(folder: Path, sim: Sim, n
 
 async def test_what_goes_into_a_file_has_lines_and_nothing_for_a_terminal(folder: Path, sim: Sim) -> None:
     sim.misbehave(Slow(class_type="ImageAddNoise", seconds=0.5, steps=100))
-    said, _ = await (await start(folder, sim)).communicate()
-    assert b"\r" not in said.replace(b"\r\n", b"\n")
-    assert b"\x1b" not in said
-    tenths = [int(each[1]) // 10 for each in re.finditer(rb"^\[1/2\] (\d+)%", said, re.M)]
+    ran = await (await start(folder, sim)).ended()
+    assert "\r" not in ran.out + ran.err
+    assert "\x1b" not in ran.out + ran.err
+    tenths = [int(each[1]) // 10 for each in re.finditer(r"^\[1/2\] (\d+)%", ran.out, re.M)]
     assert len(tenths) > 3
     assert tenths == sorted(set(tenths))
 

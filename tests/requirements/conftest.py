@@ -1,4 +1,4 @@
-"""One desk for all tests of a module, tidied after each; and a browser for those that look at its page."""
+"""One desk for all tests, tidied after each; and a browser for those that look at its page."""
 
 from collections.abc import AsyncIterator
 
@@ -7,28 +7,22 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from tests.requirements.house import House, open_house
-from tests.web.looking import Looking, open_chromium, open_page
+from tests.web.looking import Looking, open_page
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def open_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
     async with open_house(tmp_path_factory.mktemp("house"), finish_seconds=0) as house:
         yield house
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def desk(open_desk: House) -> AsyncIterator[House]:
     yield open_desk
     await open_desk.tidy()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def chromium() -> AsyncIterator[Browser]:
-    async with open_chromium() as browser:
-        yield browser
-
-
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(desk: House, chromium: Browser) -> AsyncIterator[Looking]:
     """The page of the desk, just opened."""
     async with open_page(chromium, desk.ready.url) as looking:

@@ -171,8 +171,6 @@ async def house_at(folder: Path, sim: Sim, *others: Sim, **desk: Any) -> AsyncIt
     comfyui = folder / "comfyui"
     urls = [each.url for each in (sim, *others)]
     made = make_desk(folder / "desk", comfyui_url=urls, input_folder=comfyui / "input", **desk)
-    # how long a ComfyUI that failed is left alone is no matter of these tests
-    made.settings = made.settings.model_copy(update={"block_cooldown_seconds": 0.2})
     made.script = furnish(folder)
     async with (
         made.open() as (_worker, ready),

@@ -7,7 +7,7 @@ import pytest
 from comfyrelay.errors import ComfyRelayError
 from tests.requirements.house import SCRIPT, House
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_the_command_is_made_in_the_order_of_the_contract(desk: House) -> None:

@@ -12,7 +12,7 @@ from tests.api.receiver import receiving
 from tests.requirements.house import SCRIPT, House, open_house, run_it
 from tests.web.looking import Looking
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("name", ["look-dev", "medium", "production"])

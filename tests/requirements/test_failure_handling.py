@@ -11,7 +11,7 @@ from tests.desk.test_desk_killed import desk_process
 from tests.requirements.house import SLOW, House, config_in
 from tests.web.looking import Looking, open_page
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_graph_that_comfyui_refuses_fails_the_job_with_the_words_of_its_nodes(desk: House) -> None:

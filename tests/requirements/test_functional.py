@@ -11,7 +11,7 @@ from comfyrelay.sim import Fail
 from tests.requirements.house import HELD, SCRIPT, SLOW, House, run_it
 from tests.web.looking import Looking
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 # A job and its parameters

@@ -22,7 +22,7 @@ from tests.desk.test_desk_killed import DeskProcess, desk_process
 from tests.requirements.house import HELD, PATIENCE_SECONDS, SLOW, House, house_at
 from tests.worker.processes import Service, run_command
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # What a computer with Windows tells of its disks inside WSL.
 WSL_MOUNTS = """\

@@ -9,7 +9,7 @@ import pytest
 from comfyrelay.sim import OutOfMemory
 from tests.requirements.house import House
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def moment(text: Any) -> datetime:

@@ -13,13 +13,13 @@ from comfyrelay.sim import Fail
 from tests.comfy.graphs import invert_file
 from tests.requirements.house import HELD, SCRIPT, SLOW, House
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # Every way out of a folder that a path may take.
 WAYS_OUT = ("..", "../..", "cats/../..", "/etc", "~/x", "link", "..\\..", "C:\\Windows")
 
 
-@pytest_asyncio.fixture(loop_scope="module", autouse=True)
+@pytest_asyncio.fixture(loop_scope="session", autouse=True)
 async def a_link_out(desk: House) -> AsyncIterator[None]:
     """In the folder of inputs, and in that of templates, there are links that lead out of it."""
     links = [desk.desk.input_folder / "link", desk.comfyui.parent / "templates" / "link.json"]

@@ -13,7 +13,7 @@ from tests.requirements.house import HELD, SCRIPT, SLOW, House, run_it
 from tests.web.looking import Looking, open_page
 from tests.worker.processes import run_command
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_the_form_is_filled_in_with_what_is_usual(desk: House, page: Looking) -> None:

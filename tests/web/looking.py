@@ -56,6 +56,9 @@ _DROP = """(files) => {
   }
 }"""
 
+# The page looks every second: no test need wait that long.
+_OFTEN = "{ const every = window.setInterval; window.setInterval = (work, ms) => every(work, ms / 5); }"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Looking:
@@ -147,6 +150,7 @@ async def open_page(chromium: Browser, url: str) -> AsyncIterator[Looking]:
     """The page, just opened. Whatever it complains of in the console fails the test."""
     page = await chromium.new_page(viewport={"width": 1280, "height": 800}, base_url=url)
     page.set_default_timeout(PATIENCE_MS)
+    await page.add_init_script(_OFTEN)
     complaints: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:

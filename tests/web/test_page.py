@@ -3,10 +3,13 @@
 import json
 import re
 
+import pytest
 from playwright.async_api import expect
 
 from comfyrelay.desk.examples import sample_picture
 from tests.web.looking import PROMPT_GRAPH, Looking
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SLOW = {"class_type": "ImageInvert", "seconds": 600, "steps": 600}
 GRAPH = ("portrait.json", "application/json", json.dumps(PROMPT_GRAPH).encode())
@@ -264,11 +267,11 @@ async def test_a_long_list_goes_on_when_its_end_is_reached(looking: Looking) -> 
     await looking.misbehave("Slow", **SLOW)
     # the items of a batch fill pages of their own, and are one row
     await looking.submit(*(f"old {number}" for number in range(3)))
-    await looking.submit_batch("large", (f"item {number}" for number in range(250)))
-    await looking.submit(*(f"job {number}" for number in range(70)))
+    await looking.submit_batch("large", (f"item {number}" for number in range(205)))
+    await looking.submit(*(f"job {number}" for number in range(55)))
     await looking.call("POST", "/api/ai-jobs/bulk", {"action": "cancel", "filter": {}})
-    await expect(looking.page.locator(".chip[data-status=canceled] b")).to_have_text("323")
-    await expect(looking.rows).to_have_count(74)
+    await expect(looking.page.locator(".chip[data-status=canceled] b")).to_have_text("263")
+    await expect(looking.rows).to_have_count(59)
     await looking.page.reload()
     await expect(looking.rows).to_have_count(50)
     last = looking.rows.filter(has_text=re.compile("^canceledold 0"))
@@ -279,7 +282,7 @@ async def test_a_long_list_goes_on_when_its_end_is_reached(looking: Looking) -> 
         await looking.page.mouse.wheel(0, 100_000)
         await looking.page.evaluate("() => new Promise(requestAnimationFrame)")
     names = await looking.names()
-    assert names == [*(f"job {number}" for number in reversed(range(70))), "large", "old 2", "old 1", "old 0"]
+    assert names == [*(f"job {number}" for number in reversed(range(55))), "large", "old 2", "old 1", "old 0"]
 
 
 async def test_a_job_is_deleted_only_after_a_question(looking: Looking) -> None:

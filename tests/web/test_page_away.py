@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from comfyrelay.sim import Fail, Sim
@@ -11,8 +12,10 @@ from tests.api.processes import free_port
 from tests.desk.conftest import make_desk
 from tests.web.looking import Looking, open_page
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def desk_url(tmp_path: Path) -> AsyncIterator[str]:
     nobody = f"http://127.0.0.1:{free_port()}"
     async with make_desk(tmp_path / "desk", comfyui_url=[nobody]).open() as (_worker, ready):

@@ -6,44 +6,58 @@ from uuid import uuid4
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from comfyrelay.desk.examples import sample_picture
+from tests.desk.conftest import make_desk
 from tests.web.looking import PROMPT_GRAPH
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PATHS = ("/", "/static/main.js", "/api/desk", "/api/desk/now")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def untouched(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A desk for all who only ask, or are refused."""
+    async with (
+        make_desk(tmp_path_factory.mktemp("untouched")).open() as (_worker, ready),
+        httpx.AsyncClient(base_url=ready.url, timeout=30) as client,
+    ):
+        yield client
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def http(desk_url: str) -> Any:
     async with httpx.AsyncClient(base_url=desk_url, timeout=30) as client:
         yield client
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_foreign_name_is_refused(http: httpx.AsyncClient, path: str) -> None:
-    assert (await http.get(path)).status_code == 200
-    for name in ("evil.example", f"evil.example:{http.base_url.port}", "127.0.0.1:1"):
-        assert (await http.get(path, headers={"Host": name})).status_code == 403
+async def test_a_foreign_name_is_refused(untouched: httpx.AsyncClient, path: str) -> None:
+    assert (await untouched.get(path)).status_code == 200
+    for name in ("evil.example", f"evil.example:{untouched.base_url.port}", "127.0.0.1:1"):
+        assert (await untouched.get(path, headers={"Host": name})).status_code == 403
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_foreign_page_is_refused(http: httpx.AsyncClient, path: str) -> None:
-    own = f"http://{http.base_url.netloc.decode()}"
-    assert (await http.get(path, headers={"Origin": own})).status_code == 200
+async def test_a_foreign_page_is_refused(untouched: httpx.AsyncClient, path: str) -> None:
+    own = f"http://{untouched.base_url.netloc.decode()}"
+    assert (await untouched.get(path, headers={"Origin": own})).status_code == 200
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
-        assert (await http.get(path, headers={"Origin": origin})).status_code == 403
+        assert (await untouched.get(path, headers={"Origin": origin})).status_code == 403
 
 
-async def test_a_foreign_page_cannot_add_a_graph(http: httpx.AsyncClient) -> None:
-    answer = await http.post(
+async def test_a_foreign_page_cannot_add_a_graph(untouched: httpx.AsyncClient) -> None:
+    answer = await untouched.post(
         "/api/desk/graphs", json={"graph": PROMPT_GRAPH}, headers={"Origin": "https://evil.example"}
     )
     assert answer.status_code == 403
-    assert (await http.get("/api/workflows")).json()["data"]["items"] == []
+    assert (await untouched.get("/api/workflows")).json()["data"]["items"] == []
 
 
-async def test_everything_of_the_page_comes_from_this_server(http: httpx.AsyncClient) -> None:
-    answer = await http.get("/")
+async def test_everything_of_the_page_comes_from_this_server(untouched: httpx.AsyncClient) -> None:
+    answer = await untouched.get("/")
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy
@@ -52,8 +66,8 @@ async def test_everything_of_the_page_comes_from_this_server(http: httpx.AsyncCl
 
 
 @pytest.mark.parametrize("name", ["../desk.py", "..%2Fdesk.py", "%2Fetc%2Fpasswd", "%2E%2E", "nothing.js", "desk.py"])
-async def test_only_files_of_the_page_are_served(http: httpx.AsyncClient, name: str) -> None:
-    assert (await http.get(f"/static/{name}")).status_code == 404
+async def test_only_files_of_the_page_are_served(untouched: httpx.AsyncClient, name: str) -> None:
+    assert (await untouched.get(f"/static/{name}")).status_code == 404
 
 
 async def test_a_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncClient) -> None:
@@ -70,8 +84,8 @@ async def test_a_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncCli
     assert [each["slug"] for each in listed] == [data["workflow"]["slug"]]
 
 
-async def test_a_graph_as_the_editor_saves_it_is_refused_with_an_explanation(http: httpx.AsyncClient) -> None:
-    answer = await http.post("/api/desk/graphs", json={"graph": {"nodes": [], "links": []}})
+async def test_a_graph_as_the_editor_saves_it_is_refused_with_an_explanation(untouched: httpx.AsyncClient) -> None:
+    answer = await untouched.post("/api/desk/graphs", json={"graph": {"nodes": [], "links": []}})
     assert answer.status_code == 422
     assert "Export (API)" in answer.json()["detail"]
 
@@ -105,8 +119,8 @@ async def test_a_file_of_a_job_can_be_looked_at(http: httpx.AsyncClient) -> None
     assert (await http.get(shown["url"])).content == content
 
 
-async def test_nothing_is_known_of_a_job_that_is_not_there(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/api/desk/jobs/nothing")).status_code == 404
+async def test_nothing_is_known_of_a_job_that_is_not_there(untouched: httpx.AsyncClient) -> None:
+    assert (await untouched.get("/api/desk/jobs/nothing")).status_code == 404
 
 
 async def _ended(http: httpx.AsyncClient, job_id: str) -> None:

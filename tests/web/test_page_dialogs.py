@@ -3,9 +3,12 @@
 import json
 import re
 
+import pytest
 from playwright.async_api import expect
 
 from tests.web.looking import PROMPT_GRAPH, Looking
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 IS_ABOVE = """each => {
   const { x, y, width, height } = each.getBoundingClientRect();

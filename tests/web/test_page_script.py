@@ -4,10 +4,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import expect
 
 from tests.desk.test_desk_script import open_desk
 from tests.web.looking import Looking
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SAVES_TWO = """
     import pathlib
@@ -19,7 +22,7 @@ SAVES_TWO = """
 """
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def desk_url(tmp_path: Path) -> AsyncIterator[str]:
     async with open_desk(tmp_path, SAVES_TWO) as desk:
         yield desk.ready.url

@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
 from playwright.async_api import expect
 
 from tests.web.looking import PROMPT_GRAPH, Looking
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SLOW = {"class_type": "ImageInvert", "seconds": 600, "steps": 600}
 

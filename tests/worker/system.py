@@ -19,10 +19,11 @@ import httpx
 
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.queue import leasing, polls
+from comfyrelay.services.queue import demand, polls
 from comfyrelay.settings import Settings
 from comfyrelay.sim import Sim
-from comfyrelay.worker import agent, control, draining, transfers
+from comfyrelay.worker import agent, control, draining
+from comfyrelay.worker.files import transfers
 from tests.api.harness import FLEET_SECRET, PASSWORD, SECRETS
 from tests.api.processes import free_port
 from tests.api.studio import png
@@ -42,12 +43,12 @@ UPLOAD = b"PUT /"
 COMPLETE = b"POST /api/worker/complete"
 
 # Pauses that tests would only wait for.
-SERVER_CONSTANTS = {(leasing, "RECALL_AFTER_SECONDS"): 0.5, (polls, "AGAIN_TICKS"): 1}
+SERVER_CONSTANTS = {(demand, "RECALL_AFTER_SECONDS"): 0.5, (polls, "FOLLOWER_TICKS"): 1}
 WORKER_CONSTANTS = {
     (agent, "SIGN_OFF_SECONDS"): 1.0,
     (control, "LONGEST_PAUSE_SECONDS"): 0.5,
     (draining, "GIVE_BACK_SECONDS"): 2.0,
-    (draining, "LOOK_AGAIN_SECONDS"): 0.2,
+    (draining, "RECHECK_SECONDS"): 0.2,
     (transfers, "_LONGEST_PAUSE_SECONDS"): 0.5,
 }
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.worker.lease import Lease, Phase
 from comfyrelay.worker.metrics import Metrics
-from tests.worker.test_console import lease
+from tests.worker.on_console import lease
 
 
 @dataclass
