@@ -1,9 +1,10 @@
 """What users and operators ask of jobs: cancel, pause, resume, priority, order. Central first, then the tenant."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from comfyrelay.domain import lifecycle, ordering
-from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import DispatchStatus, PauseMode
@@ -25,67 +26,39 @@ class Control:
         self._recovery = recovery
 
     async def cancel(self, tenant_id: str, job_id: str) -> Job:
-        return await self._on_job(
-            tenant_id, job_id, "cancel", lambda dispatch, now: lifecycle.cancel(dispatch, now=now)
-        )
+        return await self._on_job(tenant_id, job_id, "cancel", _cancel)
 
     async def pause(self, tenant_id: str, job_id: str, *, mode: PauseMode = PauseMode.AFTER) -> Job:
-        return await self._on_job(
-            tenant_id, job_id, "pause", lambda dispatch, now: lifecycle.pause(dispatch, mode=mode, now=now)
-        )
+        return await self._on_job(tenant_id, job_id, "pause", _pause(mode))
 
     async def resume(self, tenant_id: str, job_id: str) -> Job:
-        return await self._on_job(
-            tenant_id, job_id, "resume", lambda dispatch, now: lifecycle.resume(dispatch, now=now)
-        )
+        return await self._on_job(tenant_id, job_id, "resume", _resume)
 
     async def set_priority(self, tenant_id: str, job_id: str, priority: int) -> Job:
-        return await self._on_job(
-            tenant_id,
-            job_id,
-            "priority",
-            lambda dispatch, _: lifecycle.set_priority(dispatch, priority=priority),
-        )
+        return await self._on_job(tenant_id, job_id, "priority", _set_priority(priority))
 
     async def cancel_batch(self, tenant_id: str, batch_id: str) -> int:
-        return await self._on_batch(
-            tenant_id, batch_id, "cancel", lambda dispatch, now: lifecycle.cancel(dispatch, now=now)
-        )
+        return await self._on_batch(tenant_id, batch_id, "cancel", _cancel)
 
     async def pause_batch(self, tenant_id: str, batch_id: str, *, mode: PauseMode = PauseMode.AFTER) -> int:
         """`after` stops what is queued and lets what runs finish; `now` interrupts it and puts it back."""
-        return await self._on_batch(
-            tenant_id, batch_id, "pause", lambda dispatch, now: lifecycle.pause(dispatch, mode=mode, now=now)
-        )
+        return await self._on_batch(tenant_id, batch_id, "pause", _pause(mode))
 
     async def resume_batch(self, tenant_id: str, batch_id: str) -> int:
-        return await self._on_batch(
-            tenant_id, batch_id, "resume", lambda dispatch, now: lifecycle.resume(dispatch, now=now)
-        )
+        return await self._on_batch(tenant_id, batch_id, "resume", _resume)
+
+    async def set_batch_priority(self, tenant_id: str, batch_id: str, priority: int) -> int:
+        return await self._on_batch(tenant_id, batch_id, "priority", _set_priority(priority))
 
     async def cancel_jobs(self, tenant_id: str, job_ids: Sequence[str]) -> int:
         """Many jobs with one statement; those that have ended, or are not the tenant's, are left out."""
-        return await self._on_jobs(
-            tenant_id, job_ids, "cancel", lambda dispatch, now: lifecycle.cancel(dispatch, now=now)
-        )
+        return await self._on_jobs(tenant_id, job_ids, "cancel", _cancel)
 
     async def pause_jobs(self, tenant_id: str, job_ids: Sequence[str], *, mode: PauseMode = PauseMode.AFTER) -> int:
-        return await self._on_jobs(
-            tenant_id, job_ids, "pause", lambda dispatch, now: lifecycle.pause(dispatch, mode=mode, now=now)
-        )
+        return await self._on_jobs(tenant_id, job_ids, "pause", _pause(mode))
 
     async def resume_jobs(self, tenant_id: str, job_ids: Sequence[str]) -> int:
-        return await self._on_jobs(
-            tenant_id, job_ids, "resume", lambda dispatch, now: lifecycle.resume(dispatch, now=now)
-        )
-
-    async def set_batch_priority(self, tenant_id: str, batch_id: str, priority: int) -> int:
-        return await self._on_batch(
-            tenant_id,
-            batch_id,
-            "priority",
-            lambda dispatch, _: lifecycle.set_priority(dispatch, priority=priority),
-        )
+        return await self._on_jobs(tenant_id, job_ids, "resume", _resume)
 
     async def move(self, tenant_id: str, job_id: str, to: MoveTo) -> bool:
         """Move a waiting job among its tenant's own jobs of the same priority; returns whether its place changed."""
@@ -158,6 +131,22 @@ class Control:
         async with pool.read() as tx:
             if await media.batch(tx, tenant_id, id_=batch_id) is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
+
+
+def _cancel(dispatch: Dispatch, now: datetime) -> Move | None:
+    return lifecycle.cancel(dispatch, now=now)
+
+
+def _resume(dispatch: Dispatch, now: datetime) -> Move | None:
+    return lifecycle.resume(dispatch, now=now)
+
+
+def _pause(mode: PauseMode) -> Judge:
+    return lambda dispatch, now: lifecycle.pause(dispatch, mode=mode, now=now)
+
+
+def _set_priority(priority: int) -> Judge:
+    return lambda dispatch, _: lifecycle.set_priority(dispatch, priority=priority)
 
 
 def _is_done(verb: str, dispatch: Dispatch) -> bool:
