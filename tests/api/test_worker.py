@@ -228,6 +228,16 @@ class TestRegister:
         problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
         assert list(problem["errors"]) == [field]
 
+    async def test_fields_that_only_a_newer_worker_knows_are_ignored(self, api: Api) -> None:
+        made = await submitted(api)
+        worker = await api.worker(of_a_newer_version=1)
+        leased = await worker.post("/api/worker/poll", {"worker_id": "gpu-1", "of_a_newer_version": 1})
+        named = {name: leased["job"][name] for name in ("dispatch_id", "lease_token")} | {"of_a_newer_version": 1}
+        assert leased["job"]["job_id"] == made.job_id
+        assert (await worker.post("/api/worker/heartbeat", named))["stop"] is None
+        assert (await worker.post("/api/worker/requeue", {**named, "reason": "leaving"}))["status"] == "queued"
+        assert await worker.post("/api/worker/deregister", {"of_a_newer_version": 1}) == {"released": 0}
+
     async def test_an_address_registers_ten_times_a_minute(self, api: Api) -> None:
         body = {"worker_id": "w", "fleet_slug": "nowhere"}
         for _ in range(10):
