@@ -23,6 +23,7 @@ from comfyrelay.sim import misbehaviour
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.worker.settings import PLAIN_NAMES, WorkerSettings
+from tests.harness import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -189,7 +190,7 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr
