@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
+# Tests start many interpreters: what the first one compiles serves all others, wherever that is switched off too.
+export PYTHONDONTWRITEBYTECODE :=
+
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 LOCK_DESK := requirements/desk.txt

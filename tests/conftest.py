@@ -16,6 +16,7 @@ import asyncpg
 import certifi
 import pytest
 import pytest_asyncio
+import structlog
 from botocore.loaders import create_loader
 from fastapi.routing import APIRoute
 from fastapi.routing import _EffectiveRouteContext as EffectiveRoute
@@ -39,6 +40,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("steady")
+
+# With rich it takes seconds to print what an unexpected error came through.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 def pytest_collection_finish() -> None:

@@ -247,11 +247,11 @@ class TestTryingAgain:
             slow = await house.ended(key="slow")
             quick = await house.submit(webhook_url=other.url, key="quick")
             await house.complete()
-            hasty = WebhookSender(allow_private=True, timeout_seconds=4)
+            hasty = WebhookSender(allow_private=True, timeout_seconds=2)
             await Deliveries(house.api.engine.databases, hasty).run_once()
         assert (await house.deliveries(quick))[0]["status"] == "delivered"
         [delivery] = await house.deliveries(slow)
-        assert (delivery["status"], delivery["last_error"]) == ("pending", "There was no answer within 4 seconds.")
+        assert (delivery["status"], delivery["last_error"]) == ("pending", "There was no answer within 2 seconds.")
 
     async def test_what_becomes_due_while_a_receiver_takes_its_time_is_sent(self, house: House) -> None:
         async with receiving() as other:

@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = "comfyrelay"
 AT_ONCE = 2
 LONGEST_SECONDS = 120
+# All others take longer to import than the tests take.
+PLUGINS = ("no:cacheprovider", "pytest_asyncio.plugin", "pytest_timeout")
 # pytest's exit codes: tests failed; all else that is not 0 means that they did not even run.
 PASSED, FAILED = 0, 1
 
@@ -80,7 +82,8 @@ def source(twin: Twin) -> str:
 
 
 def copy(folder: Path) -> Path:
-    shutil.copytree(ROOT / "src", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    # compiled modules too: they know their sources by time and size, so only what a twin changes is compiled anew
+    shutil.copytree(ROOT / "src", folder)
     return folder
 
 
@@ -97,7 +100,7 @@ def judge(twin: Twin, folder: Path) -> Decision:
 def run(home: Path, tests: str, only: str) -> tuple[int, str]:
     """Run tests against the package in `home`; returns pytest's exit code and the end of what it printed."""
     python = [sys.executable, "-B"]
-    environment = {**os.environ, "PYTHONPATH": str(home)}
+    environment = {**os.environ, "PYTHONPATH": str(home), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     imported = subprocess.run(
         [*python, "-c", f"import {PACKAGE}; print({PACKAGE}.__file__)"],
         cwd=ROOT,
@@ -110,7 +113,8 @@ def run(home: Path, tests: str, only: str) -> tuple[int, str]:
         return -1, f"The tests would import {imported}, which is not the twin in {home}."
     # Two runs at the same time must not clear away each other's databases.
     scratch = tempfile.mkdtemp(prefix="scratch-", dir=home.parent)
-    options = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={scratch}", tests, "-k", only]
+    plugins = [word for name in PLUGINS for word in ("-p", name)]
+    options = ["-x", "-q", *plugins, f"--basetemp={scratch}", tests, "-k", only]
     try:
         done = subprocess.run(
             [*python, "-m", "pytest", *options],

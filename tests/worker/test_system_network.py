@@ -66,15 +66,15 @@ async def test_a_worker_that_was_cut_off_for_too_long_is_not_heard_any_more(syst
 @pytest.mark.parametrize("sims", [2])
 async def test_a_completion_that_comes_after_the_lease_is_refused(system: System) -> None:
     effect = await system.effect()
-    # one that fetches ahead has asked for the next job already, and would get its own again
-    late = await system.started("late", sims=[system.sims[0]], prefetch=0)
+    # whose poll waits at the server would be given its own job again
+    late = await system.started("late", sims=[system.sims[0]], poll_wait_seconds=0)
     system.api.hold(COMPLETE)
     job = await system.image(effect)
     await system.api.until_held()
     # now nothing of it gets through, its heartbeats neither
     system.api.hold(b"POST /api/worker/")
-    await system.expire_lease(job)
     await system.started("other", sims=[system.sims[1]], api_base_url=str(system.http.base_url))
+    await system.expire_lease(job)
     output = await system.completed(job)
     system.api.let_go()
     await late.until_said("worker.job_lost")
