@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -97,7 +96,7 @@ async def test_one_pool_of_several_that_is_down_takes_no_server_away(api: Api, t
                 Settings(data_dir=api.engine.settings.data_dir), wakeup=LocalWakeup(), signing_secrets=SECRETS.signing
             )
             app = create_app(engine, SECRETS)
-            engine.operations = replace(engine.operations, readiness=Readiness(two_pools, api.engine.objects))
+            engine.operations.readiness = Readiness(two_pools, api.engine.objects)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://relay.test") as http:
                 assert problem_of(await http.get("/readyz"), 503)["errors"].keys() == {"a", "b"}
 

@@ -3,7 +3,7 @@
 import asyncio
 import io
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -421,8 +421,7 @@ class TestHeartbeat:
         job = await poll(worker)
         assert job is not None
         # as at another server, which has not handed this lease over
-        another = Handover(api.engine.databases, api.engine.objects, ttl_seconds=900)
-        api.engine.queue = replace(api.engine.queue, handover=another)
+        api.engine.queue.handover = Handover(api.engine.databases, api.engine.objects, ttl_seconds=900)
         answer = await worker.post("/api/worker/heartbeat", lease_of(job))
         assert answer["urls"]["output_url"].partition("?")[0] == job["output_url"].partition("?")[0]
 

@@ -74,14 +74,14 @@ class Engine:
         self._hooks = hooks or Hooks()
         ground = Ground(settings=settings, databases=self.databases, objects=self.objects, wakeup=self.wakeup)
         events = Events(self.databases)
-        self.outbox = Outbox.over(ground, on_applied=events.wake, on_ended=self._ended)
-        self.accounts = Accounts.over(ground)
-        self.catalogue = Catalogue.over(ground)
-        self.queue = Queue.over(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
-        self.fleet = Fleet.over(ground, self.queue, desk_worker=self._hooks.desk_worker)
-        self.jobs = Jobs.over(ground, self.outbox, self.catalogue, self.queue, events=events, checks=self._hooks.checks)
-        self.webhooks = Webhooks.over(ground)
-        self.operations = Operations.over(ground, self.outbox, self.queue, self.jobs)
+        self.outbox = Outbox(ground, on_applied=events.wake, on_ended=self._ended)
+        self.accounts = Accounts(ground)
+        self.catalogue = Catalogue(ground)
+        self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
+        self.fleet = Fleet(ground, self.queue, desk_worker=self._hooks.desk_worker)
+        self.jobs = Jobs(ground, self.outbox, self.catalogue, self.queue, events=events, checks=self._hooks.checks)
+        self.webhooks = Webhooks(ground)
+        self.operations = Operations(ground, self.outbox, self.queue, self.jobs)
         self._loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:

@@ -1,8 +1,5 @@
 """Who it is for: users, tenants, tokens and what is paid."""
 
-from dataclasses import dataclass
-from typing import Self
-
 from comfyrelay.services.accounts.ledger import Ledger
 from comfyrelay.services.accounts.payments import Payments
 from comfyrelay.services.accounts.sign_in import SignIn
@@ -12,20 +9,10 @@ from comfyrelay.services.ground import Ground
 __all__ = ["Accounts"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Accounts:
-    tenancy: Tenancy
-    sign_in: SignIn
-    ledger: Ledger
-    payments: Payments
-
-    @classmethod
-    def over(cls, ground: Ground) -> Self:
+    def __init__(self, ground: Ground) -> None:
         databases = ground.databases
-        tenancy, ledger = Tenancy(databases), Ledger(databases)
-        return cls(
-            tenancy=tenancy,
-            sign_in=SignIn(databases, tenancy),
-            ledger=ledger,
-            payments=Payments(databases, ledger, secret=ground.settings.payment_webhook_secret),
-        )
+        self.tenancy = Tenancy(databases)
+        self.ledger = Ledger(databases)
+        self.sign_in = SignIn(databases, self.tenancy)
+        self.payments = Payments(databases, self.ledger, secret=ground.settings.payment_webhook_secret)

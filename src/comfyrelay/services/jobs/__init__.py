@@ -1,8 +1,6 @@
 """What users submit and see: jobs, batches, files, events."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
 
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.services.catalogue import Catalogue
@@ -23,22 +21,9 @@ from comfyrelay.services.queue import Queue
 __all__ = ["Jobs"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Jobs:
-    uploads: Uploads
-    resolve: Resolver
-    accept: Acceptance
-    submit: Submit
-    batches: Batches
-    bulk: Bulk
-    views: Views
-    events: Events
-    ends: Ends
-    removal: Removals
-
-    @classmethod
-    def over(
-        cls,
+    def __init__(
+        self,
         ground: Ground,
         outbox: Outbox,
         catalogue: Catalogue,
@@ -46,7 +31,7 @@ class Jobs:
         *,
         events: Events,
         checks: Mapping[WorkflowKind, Check],
-    ) -> Self:
+    ) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         ttl_seconds = settings.presigned_ttl_seconds
         defaults = JobDefaults(
@@ -56,26 +41,20 @@ class Jobs:
             priority_max=settings.user_priority_max,
             catalogue_disk=DISK,
         )
-        resolve = Resolver(databases, catalogue.graphs, defaults=defaults, checks=checks)
-        accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user)
-        submit = Submit(databases, resolve, accept)
-        removal = Removals(databases, objects)
-        return cls(
-            uploads=Uploads(
-                databases,
-                objects,
-                catalogue.library,
-                disk=DISK,
-                max_bytes=settings.max_upload_bytes,
-                ttl_seconds=ttl_seconds,
-            ),
-            resolve=resolve,
-            accept=accept,
-            submit=submit,
-            batches=Batches(databases, resolve, accept),
-            bulk=Bulk(databases, queue.control, submit, removal),
-            views=Views(databases, objects, queue.waiting, ttl_seconds=ttl_seconds),
-            events=events,
-            ends=Ends(databases),
-            removal=removal,
+        self.resolve = Resolver(databases, catalogue.graphs, defaults=defaults, checks=checks)
+        self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user)
+        self.submit = Submit(databases, self.resolve, self.accept)
+        self.removal = Removals(databases, objects)
+        self.uploads = Uploads(
+            databases,
+            objects,
+            catalogue.library,
+            disk=DISK,
+            max_bytes=settings.max_upload_bytes,
+            ttl_seconds=ttl_seconds,
         )
+        self.batches = Batches(databases, self.resolve, self.accept)
+        self.bulk = Bulk(databases, queue.control, self.submit, self.removal)
+        self.views = Views(databases, objects, queue.waiting, ttl_seconds=ttl_seconds)
+        self.events = events
+        self.ends = Ends(databases)

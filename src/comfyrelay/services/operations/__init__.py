@@ -1,8 +1,5 @@
 """What keeps the service in order, and shows how it is."""
 
-from dataclasses import dataclass
-from typing import Self
-
 from comfyrelay.services.ground import DISK, Ground
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.operations.inspection import Inspection
@@ -16,28 +13,18 @@ from comfyrelay.services.queue import Queue
 __all__ = ["Operations"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Operations:
-    reconciler: Reconciler
-    retention: Retention
-    inspection: Inspection
-    measures: Measures
-    readiness: Readiness
-
-    @classmethod
-    def over(cls, ground: Ground, outbox: Outbox, queue: Queue, jobs: Jobs) -> Self:
+    def __init__(self, ground: Ground, outbox: Outbox, queue: Queue, jobs: Jobs) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
-        return cls(
-            reconciler=Reconciler(databases, queue.decisions, outbox.applying, outbox.recovery),
-            retention=Retention(
-                databases,
-                objects,
-                jobs.removal,
-                disk=DISK,
-                retention_days=settings.retention_days,
-                unused_upload_hours=settings.unused_upload_hours,
-            ),
-            inspection=Inspection(databases, queue.control, jobs.submit, queue.waiting),
-            measures=Measures(databases),
-            readiness=Readiness(databases, objects),
+        self.reconciler = Reconciler(databases, queue.decisions, outbox.applying, outbox.recovery)
+        self.retention = Retention(
+            databases,
+            objects,
+            jobs.removal,
+            disk=DISK,
+            retention_days=settings.retention_days,
+            unused_upload_hours=settings.unused_upload_hours,
         )
+        self.inspection = Inspection(databases, queue.control, jobs.submit, queue.waiting)
+        self.measures = Measures(databases)
+        self.readiness = Readiness(databases, objects)

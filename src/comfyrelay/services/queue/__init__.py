@@ -1,9 +1,7 @@
 """The dispatch queue: leases are taken, kept alive, settled, stopped and reaped here."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self
 
 from comfyrelay.domain.routing import WarmPolicy
 from comfyrelay.services.catalogue.graphs import Graphs
@@ -26,53 +24,32 @@ from comfyrelay.services.queue.waiting import WhyWaiting
 __all__ = ["Queue"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Queue:
-    decisions: Decisions
-    leasing: Leasing
-    demand: Demand
-    polls: Polls
-    handover: Handover
-    heartbeats: Heartbeats
-    stops: Stops
-    outputs: Outputs
-    settle: Settle
-    control: Control
-    reaper: Reaper
-    waiting: WhyWaiting
-
-    @classmethod
-    def over(cls, ground: Ground, outbox: Outbox, graphs: Graphs, *, comfyui_away: Callable[[], Sequence[str]]) -> Self:
+    def __init__(
+        self, ground: Ground, outbox: Outbox, graphs: Graphs, *, comfyui_away: Callable[[], Sequence[str]]
+    ) -> None:
         settings, databases, delivery = ground.settings, ground.databases, outbox.delivery
         ttl = timedelta(seconds=settings.lease_ttl_seconds)
-        stops = Stops(databases)
-        decisions = Decisions(databases, delivery, ground.wakeup, stops, policy=ground.failover)
-        leasing = Leasing(
+        self.stops = Stops(databases)
+        self.decisions = Decisions(databases, delivery, ground.wakeup, self.stops, policy=ground.failover)
+        self.leasing = Leasing(
             databases,
             delivery,
-            Building(databases, decisions, graphs, deferral=timedelta(seconds=settings.retry_backoff_seconds)),
+            Building(databases, self.decisions, graphs, deferral=timedelta(seconds=settings.retry_backoff_seconds)),
             ttl=ttl,
             warm=WarmPolicy(
                 lookahead_rows=settings.warm_lookahead_rows,
                 longest_wait=timedelta(seconds=settings.warm_wait_seconds),
             ),
         )
-        demand = Demand(databases, decisions)
-        settle = Settle(databases, decisions, delivery)
-        handover = Handover(databases, ground.objects, ttl_seconds=settings.presigned_ttl_seconds)
-        return cls(
-            decisions=decisions,
-            leasing=leasing,
-            demand=demand,
-            polls=Polls(leasing, demand, settle, ground.wakeup),
-            handover=handover,
-            heartbeats=Heartbeats(databases, ttl=ttl),
-            stops=stops,
-            outputs=Outputs(databases, handover, ground.objects, validation=settings.output_validation),
-            settle=settle,
-            control=Control(databases, decisions, outbox.recovery),
-            reaper=Reaper(databases, decisions),
-            waiting=WhyWaiting(
-                databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_away=comfyui_away
-            ),
+        self.demand = Demand(databases, self.decisions)
+        self.settle = Settle(databases, self.decisions, delivery)
+        self.handover = Handover(databases, ground.objects, ttl_seconds=settings.presigned_ttl_seconds)
+        self.polls = Polls(self.leasing, self.demand, self.settle, ground.wakeup)
+        self.heartbeats = Heartbeats(databases, ttl=ttl)
+        self.outputs = Outputs(databases, self.handover, ground.objects, validation=settings.output_validation)
+        self.control = Control(databases, self.decisions, outbox.recovery)
+        self.reaper = Reaper(databases, self.decisions)
+        self.waiting = WhyWaiting(
+            databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_away=comfyui_away
         )
