@@ -34,23 +34,28 @@ STEPS = [(schema, revision) for schema in Schema for revision in migrate.revisio
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+def server(request: pytest.FixtureRequest) -> str | None:
+    """Where PostgreSQL is, if the test is about it."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
+
+
+@pytest.fixture
+async def database(server: str | None, tmp_path: Path) -> AsyncIterator[Database]:
     """An empty one."""
-    if request.param == "sqlite":
+    if server is None:
         found = Database("upgraded", f"sqlite:///{tmp_path}/upgraded.db")
         yield found
         await found.close()
         return
-    url: str = request.getfixturevalue("postgres_url")
-    server = await asyncpg.connect(url.format("postgres"))
-    await server.execute("CREATE DATABASE upgraded")
-    found = Database("upgraded", url.format("upgraded"))
+    connection = await asyncpg.connect(server.format("postgres"))
+    await connection.execute("CREATE DATABASE upgraded")
+    found = Database("upgraded", server.format("upgraded"))
     try:
         yield found
     finally:
         await found.close()
-        await server.execute("DROP DATABASE upgraded WITH (FORCE)")
-        await server.close()
+        await connection.execute("DROP DATABASE upgraded WITH (FORCE)")
+        await connection.close()
 
 
 def tables_of(connection: Connection) -> list[Table]:

@@ -172,7 +172,7 @@ class Batches:
                 raise NotFound(f"There is no batch {batch_id!r}.")
             old = await jobs.newest_in_batch(tx, tenant_id, batch_id)
             if not old:
-                raise Conflict("This batch has no jobs left to run again.")
+                raise Conflict("Nothing of this batch is left to run again.")
             await self._accept.check_limit(tx, tenant_id, old[0].user_id)
             new = await rerun.batch_copies(tx, old, batch_id=new_batch_id, new_seeds=new_seeds)
             key = f"again:{new_batch_id}"
