@@ -16,7 +16,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.settlement import JobState
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.jobs.ends import EndedJobs
+from comfyrelay.services.jobs.ended import EndedJobs
 
 __all__ = ["NotSent", "Notifications"]
 

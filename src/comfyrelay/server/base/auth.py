@@ -10,8 +10,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.errors import Forbidden, Unauthorized
+from comfyrelay.server.base.cache import REMEMBER_SECONDS
 from comfyrelay.server.base.context import Context, ContextOf
-from comfyrelay.server.base.remembered import REMEMBER_SECONDS
 
 __all__ = ["SESSION_COOKIE", "Admin", "CurrentUser", "CurrentWorker", "PollingWorker"]
 

@@ -8,8 +8,8 @@ from fastapi import Depends, Request
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.fleet import Worker
+from comfyrelay.server.base.cache import Cached
 from comfyrelay.server.base.limits import RateLimit
-from comfyrelay.server.base.remembered import Remembered
 from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.server.operation.measuring import Metrics
 from comfyrelay.services.accounts.sign_in import hash_of
@@ -34,8 +34,8 @@ class Context:
         self.registrations = RateLimit(self.settings.requests_per_minute)
         self.sign_ins = RateLimit(self.settings.requests_per_minute)
         self.metrics = Metrics(self.engine)
-        self.user_of: Remembered[User] = Remembered(self.engine.accounts.sign_in.owner)
-        self.worker_of: Remembered[Worker] = Remembered(self._worker)
+        self.user_of: Cached[User] = Cached(self.engine.accounts.sign_in.owner)
+        self.worker_of: Cached[Worker] = Cached(self._worker)
 
     @property
     def settings(self) -> Settings:

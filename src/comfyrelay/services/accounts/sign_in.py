@@ -14,7 +14,7 @@ from comfyrelay.errors import InvalidInput, NotFound, Unauthorized
 from comfyrelay.services.accounts.tenancy import Tenancy
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import tenants, tokens
+from comfyrelay.store.central import api_tokens, tenants
 
 SHORTEST_PASSWORD = 8
 LONGEST_PASSWORD = 1024
@@ -57,7 +57,7 @@ class SignIn:
         secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
         token = await self._databases.central.run(
             Step.TENANT,
-            lambda tx: tokens.create(
+            lambda tx: api_tokens.create(
                 tx,
                 id_=new_id(),
                 user_id=user.id,
@@ -70,21 +70,21 @@ class SignIn:
 
     async def owner(self, secret: str) -> User | None:
         async with self._databases.central.read() as tx:
-            return await tokens.owner(tx, hash_of(secret))
+            return await api_tokens.owner(tx, hash_of(secret))
 
     async def tokens_of(self, user: User, *, before_id: str | None = None, limit: int = 200) -> Sequence[Token]:
         """Those that still work, newest first, page by page through `before_id`."""
         async with self._databases.central.read() as tx:
-            return await tokens.of_user(tx, user.id, before_id=before_id, limit=limit)
+            return await api_tokens.of_user(tx, user.id, before_id=before_id, limit=limit)
 
     async def revoke(self, user: User, token_id: str) -> None:
-        work = self._databases.central.run(Step.TENANT, lambda tx: tokens.revoke(tx, user.id, id_=token_id))
+        work = self._databases.central.run(Step.TENANT, lambda tx: api_tokens.revoke(tx, user.id, id_=token_id))
         if not await work:
             raise NotFound("There is no such token of yours.")
 
     async def sign_out(self, user: User, secret: str) -> None:
         await self._databases.central.run(
-            Step.TENANT, lambda tx: tokens.revoke(tx, user.id, token_hash=hash_of(secret))
+            Step.TENANT, lambda tx: api_tokens.revoke(tx, user.id, token_hash=hash_of(secret))
         )
 
     def _verify(self, password: str, hashed: str | None) -> bool:

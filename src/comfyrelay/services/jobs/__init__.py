@@ -8,7 +8,7 @@ from comfyrelay.services.ground import DISK, Ground
 from comfyrelay.services.jobs.accept import Acceptance
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.bulk import Bulk
-from comfyrelay.services.jobs.ends import Ends
+from comfyrelay.services.jobs.ended import Ends
 from comfyrelay.services.jobs.events import Events
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.resolve import Check, JobDefaults, Resolver

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-__all__ = ["REMEMBER_SECONDS", "Remembered"]
+__all__ = ["REMEMBER_SECONDS", "Cached"]
 
 # A token that is revoked works for this much longer.
 REMEMBER_SECONDS = 5.0
@@ -14,7 +14,7 @@ MOST_REMEMBERED = 20_000
 T = TypeVar("T")
 
 
-class Remembered(Generic[T]):
+class Cached(Generic[T]):
     """Answers of a slow question, remembered for a while. Those who ask at once share one answer."""
 
     def __init__(self, ask: Callable[[str], Awaitable[T | None]]) -> None:
