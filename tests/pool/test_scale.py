@@ -11,9 +11,9 @@ import pytest
 
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.runs.events import Queued, Started
+from comfyrelay.comfy.runs.events import EventListener, Queued, Started
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
-from comfyrelay.comfy.server import ComfyServer, EventListener
+from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.comfy.uploads import Attachment, Uploaded
 from comfyrelay.pool import WorkflowPool
 

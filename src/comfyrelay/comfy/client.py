@@ -13,14 +13,13 @@ from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.comfy.graphs.nodes import find_node, with_prefix
 from comfyrelay.comfy.graphs.preflight import file_query, graph_problems, uploaded_files
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
-from comfyrelay.comfy.runs.events import Finished, RunEvent
+from comfyrelay.comfy.runs.events import EventListener, Finished, RunEvent
 from comfyrelay.comfy.runs.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
 from comfyrelay.comfy.runs.streams import safely, stream_of
 from comfyrelay.comfy.runs.submit import NotTaken, knows, post_graph, refused_outputs
 from comfyrelay.comfy.runs.switchboard import Switchboard
 from comfyrelay.comfy.runs.timeouts import RunTimeouts, loading_factor
 from comfyrelay.comfy.runs.under_way import RunsUnderWay
-from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.uploads import Attachment, Uploaded, Uploader
 from comfyrelay.errors import (
     ComfyError,

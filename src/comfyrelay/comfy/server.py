@@ -1,18 +1,16 @@
 """The face that ComfyUI and Comfy Cloud share."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.runs.events import RunEvent
+from comfyrelay.comfy.runs.events import EventListener
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment, Uploaded
 
-__all__ = ["ComfyServer", "EventListener"]
-
-EventListener = Callable[[RunEvent], None]
+__all__ = ["ComfyServer"]
 
 
 class ComfyServer(Protocol):

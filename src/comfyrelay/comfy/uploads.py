@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfy.graphs.graph import Graph, placeholders_in, replace_placeholders
 from comfyrelay.comfy.graphs.nodes import find_node
 from comfyrelay.errors import InvalidInput, ServerRefused
@@ -15,8 +16,6 @@ from comfyrelay.net import Http
 
 __all__ = ["Attachment", "Uploaded", "Uploader", "content_hash", "safe_name"]
 
-# One folder for everything that was put there by us, so that it is found and cleaned up easily.
-UPLOAD_FOLDER = "comfyrelay"
 MOST_KNOWN = 10_000
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")

@@ -9,8 +9,8 @@ from typing import Any
 
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.cloud.client import CloudClient
+from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfy.graphs.preflight import installed_models
-from comfyrelay.comfy.uploads import UPLOAD_FOLDER
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.extras import install_line, is_installed
 from comfyrelay.lock import FolderLock

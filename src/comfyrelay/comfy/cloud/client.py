@@ -18,7 +18,7 @@ from comfyrelay.comfy.graphs.graph import Graph, check_graph
 from comfyrelay.comfy.graphs.nodes import find_node, with_prefix
 from comfyrelay.comfy.graphs.preflight import graph_problems
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
-from comfyrelay.comfy.runs.events import Finished, RunEvent
+from comfyrelay.comfy.runs.events import EventListener, Finished, RunEvent
 from comfyrelay.comfy.runs.history import failure_in
 from comfyrelay.comfy.runs.patience import Patience
 from comfyrelay.comfy.runs.progress import RunProgress
@@ -26,7 +26,6 @@ from comfyrelay.comfy.runs.streams import safely, stream_of
 from comfyrelay.comfy.runs.submit import refused_outputs
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.runs.under_way import RunsUnderWay
-from comfyrelay.comfy.server import EventListener
 from comfyrelay.comfy.uploads import Attachment, Uploaded
 from comfyrelay.errors import (
     ComfyError,

@@ -12,9 +12,11 @@ from typing import Any
 from comfyrelay.comfy.graphs.graph import Graph, is_link
 from comfyrelay.comfy.graphs.nodes import MEDIA_SUFFIXES
 from comfyrelay.comfy.graphs.preflight import choices_of, input_specs, is_upload
-from comfyrelay.comfy.uploads import UPLOAD_FOLDER
 
-__all__ = ["foreign_files"]
+__all__ = ["UPLOAD_FOLDER", "foreign_files"]
+
+# One folder for everything that was put there by us, so that it is found and cleaned up easily.
+UPLOAD_FOLDER = "comfyrelay"
 
 # Stands for the job's own file while the text around it is looked at.
 _OWN = "own"

@@ -1,12 +1,24 @@
 """What happens during a run, as it happens. Every event names its run by `prompt_id`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 
-__all__ = ["Finished", "NodeStarted", "Noted", "Output", "Preview", "Printed", "Queued", "RunEvent", "Started", "Step"]
+__all__ = [
+    "EventListener",
+    "Finished",
+    "NodeStarted",
+    "Noted",
+    "Output",
+    "Preview",
+    "Printed",
+    "Queued",
+    "RunEvent",
+    "Started",
+    "Step",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,3 +97,4 @@ class Finished:
 
 
 RunEvent = Queued | Started | NodeStarted | Step | Preview | Output | Printed | Noted | Finished
+EventListener = Callable[[RunEvent], None]

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import structlog
 
 from comfyrelay.comfy.outputs import RunResult
-from comfyrelay.comfy.runs.events import RunEvent
-from comfyrelay.comfy.server import EventListener
+from comfyrelay.comfy.runs.events import EventListener, RunEvent
 
 __all__ = ["safely", "stream_of"]
 

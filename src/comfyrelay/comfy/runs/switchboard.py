@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.runs.events import EventListener
 from comfyrelay.comfy.runs.frames import parse_frame
 from comfyrelay.comfy.runs.progress import RunProgress
 from comfyrelay.comfy.runs.queue import QueueReader
 from comfyrelay.comfy.runs.socket import EventSocket, parse
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.runs.watch import Watch
-from comfyrelay.comfy.server import EventListener
 from comfyrelay.net import Http
 
 __all__ = ["Switchboard"]

@@ -11,11 +11,10 @@ from uuid import uuid4
 
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.runs.events import Noted, Printed, Queued, Started, Step
+from comfyrelay.comfy.runs.events import EventListener, Noted, Printed, Queued, Started, Step
 from comfyrelay.comfy.runs.history import Prompt
 from comfyrelay.comfy.runs.streams import safely
 from comfyrelay.comfy.runs.under_way import RunsUnderWay
-from comfyrelay.comfy.server import EventListener
 from comfyrelay.desk.scripts.command import shown
 from comfyrelay.desk.scripts.reading import new_media
 from comfyrelay.desk.scripts.runner import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings

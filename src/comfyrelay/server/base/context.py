@@ -10,8 +10,8 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.server.base.cache import Cached
 from comfyrelay.server.base.limits import RateLimit
+from comfyrelay.server.base.measuring import Metrics
 from comfyrelay.server.base.secrets import Secrets
-from comfyrelay.server.operation.measuring import Metrics
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings

@@ -4,9 +4,11 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
+from fastapi import Request
+
 from comfyrelay.errors import TooManyRequests
 
-__all__ = ["RateLimit"]
+__all__ = ["RateLimit", "address_of"]
 
 WINDOW_SECONDS = 60.0
 # Addresses that are remembered; an attacker with more of them is not held back by a limit per address anyway.
@@ -33,3 +35,7 @@ class RateLimit:
         calls.append(now)
         if len(self._calls) > MOST_ADDRESSES:
             self._calls.popitem(last=False)
+
+
+def address_of(request: Request) -> str:
+    return request.client.host if request.client else "unknown"

@@ -8,10 +8,10 @@ from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import SESSION_COOKIE, Bearer, CurrentUser
 from comfyrelay.server.base.context import Context, ContextOf
+from comfyrelay.server.base.limits import address_of
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor
 from comfyrelay.server.base.problems import may_answer
-from comfyrelay.server.worker.api import address_of
 from comfyrelay.services.paging import listed
 
 __all__ = ["router"]

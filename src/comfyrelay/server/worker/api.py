@@ -15,6 +15,7 @@ from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.auth import CurrentWorker, PollingWorker
 from comfyrelay.server.base.context import Context, ContextOf
+from comfyrelay.server.base.limits import address_of
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.worker.urls import leased_job
 from comfyrelay.services.accounts.sign_in import hash_of
@@ -226,7 +227,3 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 async def _hung_up(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def address_of(request: Request) -> str:
-    return request.client.host if request.client else "unknown"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import structlog
 
+from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfy.outputs import OutputFile, RunResult
-from comfyrelay.comfy.uploads import UPLOAD_FOLDER, safe_name
+from comfyrelay.comfy.uploads import safe_name
 from comfyrelay.worker.files.inputs import job_folder
 from comfyrelay.worker.lease import Lease
 
