@@ -21,6 +21,8 @@ _OBEYED = re.compile(
 )
 # Controls, marks that reorder or hide text, halves of pairs, and ends of lines and paragraphs.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+# Tabs, and the joiners without which emoji and some scripts fall apart.
+_KEPT = frozenset("\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")
 
 
 def is_storable(text: str) -> bool:
@@ -45,4 +47,4 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     seen = _OBEYED.sub("", text)
-    return "".join(" " if unicodedata.category(each) in _UNSEEN and each != "\t" else each for each in seen)
+    return "".join(" " if unicodedata.category(each) in _UNSEEN and each not in _KEPT else each for each in seen)

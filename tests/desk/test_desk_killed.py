@@ -6,11 +6,10 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from comfyrelay.client import Client
+from comfyrelay.client import Client, Job
 from comfyrelay.errors import ControlPlaneUnreachable
 from comfyrelay.sim import Sim, Slow
 from tests.api.processes import free_port
@@ -57,12 +56,12 @@ class DeskProcess:
     async def until_in_step(self, batch_id: str, *, of: int) -> None:
         """Wait until an item runs in a node of so many steps."""
         async with asyncio.timeout(60):
-            while not any((each["progress"] or {}).get("steps") == of for each in await self.jobs(batch_id)):  # noqa: ASYNC110
+            while not any((each.progress or {}).get("steps") == of for each in await self.jobs(batch_id)):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-    async def jobs(self, batch_id: str) -> list[Any]:
+    async def jobs(self, batch_id: str) -> list[Job]:
         found = [each async for each in self.client.jobs(batch_id=batch_id)]
-        return sorted(found, key=lambda job: job["item_no"])
+        return sorted(found, key=lambda job: job.item_no)
 
     async def agrees(self) -> None:
         code, text = await run_command("reconcile", environment=self.environment, log=self.folder / "reconcile.log")
@@ -105,7 +104,7 @@ async def test_killed_at_any_moment_every_item_ends_once_and_in_order(tmp_path: 
             assert await desk.all_ended(batch_id) == {"completed": items}
             jobs = await desk.jobs(batch_id)
             assert len(jobs) == items
-            began = [each["started_at"] for each in jobs]
+            began = [str(each.started_at) for each in jobs]
             # when a run began is known to a tenth of a second: two neighbours may look swapped, and no others
             places = sorted(range(items), key=began.__getitem__)
             assert all(abs(place - number) <= 1 for number, place in enumerate(places)), places

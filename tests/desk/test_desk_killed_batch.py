@@ -35,14 +35,14 @@ async def test_what_was_interrupted_is_failed_and_one_retry_finishes_the_batch(
             # at most one runs at a time
             assert counts.get("failed", 0) <= kills
             for each in await desk.jobs(batch_id):
-                assert (each["error"] is None) == (each["status"] == "completed")
-                assert "killed" in (each["error"] or "killed")
+                assert (each.error is None) == (each.status == "completed")
+                assert "killed" in (each.error or "killed")
             # the last kill came while one ran
             assert counts.get("failed", 0) >= 1
             again = await desk.client.retry("batch", batch_id)
             assert f"{counts['failed']} job" in again.message
             assert await desk.all_ended(batch_id) == {"completed": items}
-            done = [each["item_no"] for each in await desk.jobs(batch_id) if each["status"] == "completed"]
+            done = [each.item_no for each in await desk.jobs(batch_id) if each.status == "completed"]
             assert done == list(range(items))
             [folder] = [each for each in (tmp_path / "data" / "outputs").iterdir() if each.is_dir()]
             names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))

@@ -18,6 +18,7 @@ from comfyrelay.text import is_storable, printable, storable
         ("a\ttab", "a\ttab"),
         ("left\u202eright", "left right"),
         ("half \ud800", "half  "),
+        ("a black cat \U0001f408\u200d\u2b1b", "a black cat \U0001f408\u200d\u2b1b"),
     ],
 )
 def test_a_terminal_is_shown_one_line_and_nothing_to_obey(text: str, shown: str) -> None:

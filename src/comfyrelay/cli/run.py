@@ -202,7 +202,7 @@ def _media_in(folder: Path) -> list[Path]:
 
     found = inputs_in(folder)
     if not found:
-        raise InvalidInput(f"There are no images, videos or sounds in {str(folder)!r}.")
+        raise InvalidInput(f"There are no images, videos or audio files in {str(folder)!r}.")
     return found
 
 
