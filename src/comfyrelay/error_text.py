@@ -91,7 +91,7 @@ def _messages(value: Any) -> Iterator[str]:
     for _ in range(_MAX_DEPTH):
         objects = [item for item in level if isinstance(item, dict)]
         for key in _KEYS:
-            yield from (each[key] for each in objects if isinstance(each.get(key), str))
+            yield from (item[key] for item in objects if isinstance(item.get(key), str))
         level = [child for item in level for child in _children(item)]
 
 

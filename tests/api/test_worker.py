@@ -12,13 +12,15 @@ import pytest
 from PIL import Image
 
 from comfyrelay.domain.records.accounts import User
+from comfyrelay.protocol import worker as wire
 from comfyrelay.services.jobs.requests import JobRequest
 from comfyrelay.services.queue.handover import Handover
+from comfyrelay.services.queue.heartbeats import Heartbeat, HeartbeatAnswer
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import workers
 from comfyrelay.store.database import Boundary
 from tests.api.harness import FLEET_SECRET, Api, Caller, data_of, open_api, problem_of
-from tests.harness import GRAPH, PROMPT, SqliteBackend
+from tests.harness import GRAPH, PATIENCE_SECONDS, PROMPT, SqliteBackend
 
 SECRET = {"X-Fleet-Secret": FLEET_SECRET}
 
@@ -436,6 +438,31 @@ class TestHeartbeat:
             await until(lambda: api.engine.queue.stops.waiting)
             await api.engine.queue.control.cancel(made.user.tenant_id, made.job_id)
         assert waiting.result()["stop"] == "cancel"
+
+    async def test_one_that_is_about_to_wait_hears_of_a_cancel_at_once(
+        self, api: Api, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has read that it may go on, and does not wait yet. No tick comes to its help here."""
+        made = await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        api.engine.queue.stops._tick_seconds = 10 * PATIENCE_SECONDS
+        beat = api.engine.queue.heartbeats.beat
+
+        async def beat_and_cancel(given: Heartbeat) -> HeartbeatAnswer:
+            answer = await beat(given)
+            if answer.stop is None:
+                await api.engine.queue.control.cancel(made.user.tenant_id, made.job_id)
+            return answer
+
+        monkeypatch.setattr(api.engine.queue.heartbeats, "beat", beat_and_cancel)
+        monkeypatch.setattr(wire, "LONGEST_WAIT_SECONDS", 10 * PATIENCE_SECONDS)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            answer = await worker.post(
+                "/api/worker/heartbeat", {**lease_of(job), "wait_seconds": 10 * PATIENCE_SECONDS}
+            )
+        assert answer["stop"] == "cancel"
 
 
 class TestSettling:

@@ -18,7 +18,7 @@ from comfyrelay.store.database import Boundary, Database
 from tests.chaos.cases import on_both
 from tests.chaos.faults import die_on, drain
 from tests.chaos.invariants import balance_is_the_sum, broken, every_job_has_ended, look
-from tests.harness import Crash, Desk, World, execute
+from tests.harness import PATIENCE_SECONDS, Crash, Desk, World, execute
 
 
 @dataclass(kw_only=True)
@@ -310,6 +310,20 @@ async def test_a_disagreement_is_found_and_mended(world: World, kind: Kind, seed
     assert broken(facts, (balance_is_the_sum, every_job_has_ended)) == []
     assert [each.status for each in facts.jobs] == list(seeded.ends)
     assert await seeded.desk.balance() == seeded.balance
+
+
+async def test_the_worker_whose_lease_ends_like_its_job_is_stopped_at_once(world: World) -> None:
+    """No tick comes to its help here."""
+    stops = world.engine.queue.stops
+    stops._tick_seconds = 10 * PATIENCE_SECONDS
+    desk = await world.desk()
+    job, leased = await desk.leased()
+    await execute(await pool_of(desk), "UPDATE ai_jobs SET status = 'canceled', completed_at = created_at")
+    with stops.watching(leased.dispatch_id) as hint:
+        await world.engine.operations.reconciler.run(repair=True)
+        assert await hint.wait(0)
+    assert (await world.dispatch(job)).status == "canceled"
+    assert await desk.balance() == 1000
 
 
 @pytest.mark.parametrize("seed", [seed for kind in NOT_MENDED for seed in SEEDS[kind]])

@@ -53,13 +53,9 @@ class TestAWaitingHeartbeatIsWoken:
         return await world.desk()
 
     async def woken_by(self, world: World, leased: LeasedJob, act: Awaitable[object]) -> None:
-        stops = world.engine.queue.stops
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            waiting = asyncio.create_task(stops.wait(leased.dispatch_id, seconds=10 * PATIENCE_SECONDS))
-            await asyncio.sleep(0)
-            assert stops.waiting == 1
+        with world.engine.queue.stops.watching(leased.dispatch_id) as hint:
             await act
-            await waiting
+            assert await hint.wait(PATIENCE_SECONDS)
 
     async def test_by_a_cancel(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()

@@ -233,9 +233,9 @@ async def test_a_worker_that_waits_gets_what_a_busy_one_only_holds(world: World,
     ahead = await world.lease(desk.worker, prefetch=1)
     assert ahead is not None
     await world.advance(6)
-    recalled = asyncio.create_task(world.engine.queue.stops.wait(ahead.dispatch_id, seconds=LONG))
-    waiting = await park(ticking, await crowd(world, desk.fleet, 3))
-    await recalled
+    with world.engine.queue.stops.watching(ahead.dispatch_id) as recalled:
+        waiting = await park(ticking, await crowd(world, desk.fleet, 3))
+        assert await recalled.wait(LONG)
     assert (await world.dispatch(job)).release_requested_at is not None
     await world.requeue(ahead, "released")
     (leased,) = await (await first(waiting))

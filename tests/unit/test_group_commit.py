@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from comfyrelay.errors import LeaseLost
-from comfyrelay.services.group_commit import GroupCommit, Patience
+from comfyrelay.group_commit import GroupCommit, Patience
 
 LONG = 60.0
 

@@ -230,10 +230,12 @@ def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> A
     values: dict[str, Any] = {}
     ignored = []
     for key, value in preset.items():
-        alike = [each.key for each in configurable if each.key.endswith(f"_{key}") and not problem_with(each, value)]
+        alike = [
+            other.key for other in configurable if other.key.endswith(f"_{key}") and not problem_with(other, value)
+        ]
         meant = [key] if key in keys else alike
         if not meant:
             ignored.append(key)
         # what is named in full beats what is meant, too
-        values.update({each: value for each in meant if each not in preset or each == key})
+        values.update({name: value for name in meant if name not in preset or name == key})
     return AppliedPreset(values=values, ignored=ignored)

@@ -145,11 +145,11 @@ def route(
                 return
             chosen = queue[0]
             if ask.warm_hashes:
-                rows = (each for each in queue if each.id not in taken)
+                rows = (row for row in queue if row.id not in taken)
                 window = list(islice(rows, 1 + policy.lookahead_rows))
                 position = _choose(window, ask.warm_hashes, policy=policy, now=now)
                 chosen = window[position]
-                passed.update(each.id for each in window[:position])
+                passed.update(row.id for row in window[:position])
             taken.add(chosen.id)
             granted[ask.key] += 1
             grants.append(Grant(ask, chosen.dispatch, is_prefetch))
@@ -181,7 +181,7 @@ def outbid(
     losers = {
         entitlement
         for entitlement, shown in candidates.items()
-        if any(taker.get(each.id, entitlement) != entitlement for each in shown)
+        if any(taker.get(dispatch.id, entitlement) != entitlement for dispatch in shown)
     }
     got = Counter((each.ask.key, each.is_prefetch) for each in grants)
     remaining = [
@@ -202,7 +202,7 @@ def to_recall(prefetched: Iterable[Prefetched], idle: Iterable[IdleWorker]) -> l
     remaining = {each.worker_id: each for each in idle}
     wanted = []
     for dispatch in prefetched:
-        taker = next((each for each in remaining.values() if each.could_run(dispatch)), None)
+        taker = next((worker for worker in remaining.values() if worker.could_run(dispatch)), None)
         if taker is not None:
             del remaining[taker.worker_id]
             wanted.append(dispatch.id)

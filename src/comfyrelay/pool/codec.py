@@ -154,5 +154,5 @@ def _error_class(code: str) -> type[ComfyError]:
         for each in level:
             if each.code == code:
                 return each
-        level = [child for each in level for child in each.__subclasses__()]
+        level = [child for parent in level for child in parent.__subclasses__()]
     return ComfyError

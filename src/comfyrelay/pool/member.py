@@ -9,6 +9,7 @@ import structlog
 
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import ComfyRelayError
+from comfyrelay.hint import Hint
 from comfyrelay.pool.events import ClientState
 
 __all__ = ["Member", "MemberTimings"]
@@ -55,8 +56,8 @@ class Member:
         self._timings = timings
         self._on_change = on_change
         self._was_online = False
-        # set when there may be reason to leave the online state
-        self._nudge = asyncio.Event()
+        # given when there may be reason to leave the online state
+        self._nudge = Hint()
         self._doubt: str | None = None
 
     @property
@@ -77,10 +78,10 @@ class Member:
         if self.state is ClientState.ONLINE:
             self._doubt = reason
             self._change(ClientState.OFFLINE, reason)
-            self._nudge.set()
+            self._nudge.give()
 
     async def watch(self) -> None:
-        """Keep the state true, until cancelled."""
+        """Keep the state true, until canceled."""
         loop = asyncio.get_running_loop()
         backoff = 0.0
         while True:
@@ -110,18 +111,15 @@ class Member:
     async def _until_lost(self) -> str:
         """Wait until there is reason to think that the server is gone, and return the reason."""
         while self._doubt is None:
-            self._nudge.clear()
+            # what was given before this is settled
+            self._nudge = Hint()
             lost = await self._watch_connection()
             try:
-                async with asyncio.timeout(self._timings.health_interval_seconds):
-                    await self._nudge.wait()
-            except TimeoutError:
+                if await self._nudge.wait(self._timings.health_interval_seconds):
+                    break
                 # a run that is under way notices by itself
-                reason = None if self.running else await self._check()
-                if reason is not None:
+                if not self.running and (reason := await self._check()) is not None:
                     return reason
-            else:
-                break
             finally:
                 lost.cancel()
         return self._doubt or "The connection was lost."
@@ -138,7 +136,7 @@ class Member:
         if not lost.cancelled():
             if error := lost.exception():
                 log.error("pool.watch_failed", client_id=self.id, error=repr(error))
-            self._nudge.set()
+            self._nudge.give()
 
     async def _check(self) -> str | None:
         """Why the server cannot be used; `None` when it can."""

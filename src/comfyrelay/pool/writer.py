@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+from comfyrelay.group_commit import GroupCommit
+
 __all__ = ["Statement", "Writer"]
 
 T = TypeVar("T")
@@ -21,8 +23,7 @@ class Writer:
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="comfyrelay-queue")
-        self._waiting: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._group: GroupCommit[Sequence[Statement], None] = GroupCommit(self._write_all)
         self._is_closed = False
 
     async def open(self, prepare: Callable[[sqlite3.Connection], T]) -> T:
@@ -42,46 +43,33 @@ class Writer:
 
     async def write(self, *statements: Statement) -> None:
         """Return when all of these are on the disk; they are there together or not at all."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((statements, done))
-        if self._task is None:
-            self._task = asyncio.create_task(self._write_all())
-        await done
+        await self._group.call(statements)
 
     async def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._task is not None:
-            await self._task
+        await self._group.idle()
         await self._in_thread(self._disconnect)
         self._thread.shutdown(wait=False)
 
-    async def _write_all(self) -> None:
-        try:
-            while self._waiting:
-                group, self._waiting = self._waiting, []
-                error = await self._in_thread(partial(self._commit, [statements for statements, _ in group]))
-                for statements, done in group:
-                    if error is not None and len(group) > 1:
-                        # one of them cannot be written: the others are not to blame
-                        own = await self._in_thread(partial(self._commit, [statements]))
-                    else:
-                        own = error
-                    _answer(done, own)
-        finally:
-            self._task = None
+    async def _write_all(self, writes: Sequence[Sequence[Statement]]) -> Sequence[Exception | None]:
+        error = await self._in_thread(partial(self._commit, writes))
+        if error is None or len(writes) == 1:
+            return [error] * len(writes)
+        # one of them cannot be written: the others are not to blame
+        return [await self._in_thread(partial(self._commit, [statements])) for statements in writes]
 
-    def _commit(self, group: Sequence[Sequence[Statement]]) -> Exception | None:
+    def _commit(self, writes: Sequence[Sequence[Statement]]) -> Exception | None:
         assert self._connection is not None
         try:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
-                for statements in group:
+                for statements in writes:
                     for sql, parameters in statements:
                         self._connection.execute(sql, parameters)
         except Exception as error:
-            # whatever it is, those who wait must hear of it
+            # whatever it is, those who wait must get it
             return error
         return None
 
@@ -92,13 +80,3 @@ class Writer:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-
-def _answer(done: "asyncio.Future[None]", error: Exception | None) -> None:
-    # whoever asked may have been cancelled meanwhile
-    if done.done():
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)

@@ -60,7 +60,7 @@ async def entries(
         .limit(limit)
     )
     return [
-        OutboxEntry(id=row.id, db_pool=row.db_pool, updates=[JobUpdate.from_json(each) for each in row.updates])
+        OutboxEntry(id=row.id, db_pool=row.db_pool, updates=[JobUpdate.from_json(update) for update in row.updates])
         for row in await tx.execute(query)
     ]
 

@@ -177,10 +177,10 @@ def _together(builds: tuple[Build, ...]) -> _Together:
     """Several statements as one: all but the last become WITH parts of the last."""
     parts: list[str] = []
     values: list[tuple[int, str, Any]] = []
-    for call, each in enumerate(map(_compiled, builds)):
+    for call, statement in enumerate(map(_compiled, builds)):
         before = len(values)
-        values.extend((call, name, each.fixed.get(name)) for name in each.order)
-        parts.append(_renumbered(each.sql, before))
+        values.extend((call, name, statement.fixed.get(name)) for name in statement.order)
+        parts.append(_renumbered(statement.sql, before))
     *writes, last = parts
     listed = ",\n".join(f"part_{n} AS ({sql})" for n, sql in enumerate(writes))
     return _Together(sql=f"WITH {listed}\n{last}" if writes else last, values=tuple(values))

@@ -38,7 +38,7 @@ def room_for(
     providers = tuple(
         name
         for name, count in slots.items()
-        if count and sum(each.provider == name for each in ahead) < min(count, max_concurrency) + prefetch
+        if count and sum(lease.provider == name for lease in ahead) < min(count, max_concurrency) + prefetch
     )
     if not providers:
         return None

@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, InvalidInput, LeaseLost, Unauthorized
+from comfyrelay.hint import Hint
 from comfyrelay.text import storable
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.lease import Lease, Phase, Stop
@@ -32,7 +33,7 @@ class Heartbeats:
         self._wait_seconds = min(interval_seconds, LONGEST_WAIT_SECONDS)
         self._progress: Mapping[str, Any] | None = None
         self._logs: list[str] = []
-        self._news = asyncio.Event()
+        self._news = Hint()
         # when the control plane last answered
         self.answered_at = float("-inf")
         self._tasks: list[asyncio.Task[None]] = []
@@ -51,13 +52,13 @@ class Heartbeats:
         began_at = self._lease.began_at
         begun = {"began_at": began_at.isoformat()} if began_at is not None else {}
         self._progress = {"value": round(value, 4), "phase": self._lease.phase.value, **begun, **more}
-        self._news.set()
+        self._news.give()
 
     def log(self, line: str) -> None:
         """A line for the job's log. When nobody can be told, the oldest are forgotten."""
         self._logs.append(storable(line))
         del self._logs[:-MOST_LOGS]
-        self._news.set()
+        self._news.give()
 
     async def refresh(self) -> None:
         """Beat now, for fresh URLs. What fails here is found out by whoever needs them."""
@@ -92,7 +93,6 @@ class Heartbeats:
     async def _send_news(self) -> None:
         while not self._is_over():
             await self._news.wait()
-            self._news.clear()
             await self._send()
             await asyncio.sleep(NEWS_SECONDS)
 
@@ -106,7 +106,7 @@ class Heartbeats:
             if self._progress is None:
                 self._progress = progress
             self._logs = [*logs, *self._logs][-MOST_LOGS:]
-            self._news.set()
+            self._news.give()
         except Exception as error:
             # what could not be sent is not sent again: it may be the reason
             self._failed(error)

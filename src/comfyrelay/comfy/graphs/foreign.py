@@ -58,16 +58,16 @@ def foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[st
     pattern = re.compile("|".join(map(re.escape, names))) if names else None
     problems = []
     for node_id, node in graph.items():
-        for each, value in _inputs(node_id, node, object_info):
-            if each.is_file and is_link(value):
+        for field, value in _inputs(node_id, node, object_info):
+            if field.is_file and is_link(value):
                 problems.append(
-                    f"{each.where}: input '{each.name}' is linked, so it may name any file. Make it a property, "
+                    f"{field.where}: input '{field.name}' is linked, so it may name any file. Make it a property, "
                     "so that the file is uploaded for the job."
                 )
             for text in _texts(value):
-                if text not in own and (why := _why_foreign(each, text, pattern)) is not None:
+                if text not in own and (why := _why_foreign(field, text, pattern)) is not None:
                     problems.append(
-                        f"{each.where}: input '{each.name}' names {_shown(text)}, {why}. Make it a property, "
+                        f"{field.where}: input '{field.name}' names {_shown(text)}, {why}. Make it a property, "
                         "so that the file is uploaded for the job."
                     )
     return problems

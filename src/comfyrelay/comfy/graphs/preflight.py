@@ -36,7 +36,7 @@ def uploaded_files(graph: Graph, object_info: Mapping[str, Any]) -> list[NamedFi
 def installed_models(object_info: Mapping[str, Any]) -> set[str]:
     """The model files that can be chosen in any node."""
     specs = [spec for definition in object_info.values() for _, spec in input_specs(definition)]
-    choices = [each for spec in specs for each in choices_of(spec) or () if isinstance(each, str)]
+    choices = [choice for spec in specs for choice in choices_of(spec) or () if isinstance(choice, str)]
     return {each for each in choices if each.lower().endswith(MODEL_SUFFIXES)}
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from comfyrelay.comfy.runs.history import position_in
@@ -12,6 +11,7 @@ from comfyrelay.comfy.runs.queue import QueueReader
 from comfyrelay.comfy.runs.socket import EventSocket
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import RunLost, RunRemoved, RunTimedOut, ServerRefused, ServerUnreachable
+from comfyrelay.hint import Hint
 from comfyrelay.net import Http
 
 __all__ = ["Watch"]
@@ -48,7 +48,7 @@ class Watch:
         # the connection that will tell of it; none, when there is none now
         self._connection = socket.connection if socket.is_up else -1
         self._loop = asyncio.get_running_loop()
-        self._changed = asyncio.Event()
+        self._changed = Hint()
         now = self._loop.time()
         self._accepted_at = self._last_message_at = now
         self._head_since: float | None = now
@@ -71,12 +71,12 @@ class Watch:
             return
         self._pause = HISTORY_SOON_SECONDS
         self._next_check_at = self._last_message_at + (0.0 if self.progress.over else HISTORY_SOON_SECONDS)
-        self._changed.set()
+        self._changed.give()
 
     def check_now(self) -> None:
         """The socket was lost: see what the server itself says."""
         self._next_check_at = self._loop.time()
-        self._changed.set()
+        self._changed.give()
 
     async def entry(self) -> dict[str, Any]:
         """Return the history entry of the run once it is over; raise when that can no longer come."""
@@ -89,13 +89,7 @@ class Watch:
                 if self._loop.time() >= end:
                     raise RunTimedOut(f"The run {what} ({seconds:g} s).")
                 until = min(until, end)
-            await self._wait(until)
-
-    async def _wait(self, until: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                await self._changed.wait()
-        self._changed.clear()
+            await self._changed.wait(until - self._loop.time())
 
     async def _check(self) -> dict[str, Any] | None:
         try:

@@ -37,11 +37,11 @@ def files_of(attempts: Iterable[Attempt], output: Mapping[str, Any] | None) -> l
     for attempt in reversed(list(attempts)):
         about = attempt.about or {}
         if found := about.get(SAVED) or about.get(COPIES):
-            paths = [Path(each) for each in found]
+            paths = [Path(text) for text in found]
             # copies begin with it
-            named = (each for each in paths if SAVED in about and output and each.name == output.get("filename"))
+            named = (path for path in paths if SAVED in about and output and path.name == output.get("filename"))
             kept = next(named, paths[0]) if output is not None else None
-            return [RunFile(path=each, size=_size(each), is_output=each == kept) for each in paths]
+            return [RunFile(path=path, size=_size(path), is_output=path == kept) for path in paths]
     return []
 
 

@@ -84,7 +84,7 @@ def _offered(graph: Graph, inputs: Sequence[Input], object_info: Mapping[str, An
         found.append(_Offered(inputs=group, role=None if kind in known else kind, is_primary_input=number == 0))
         known.add(kind)
     found.extend(_Offered(inputs=[each], is_seed=True) for each in other_seeds)
-    taken = {each.position for offered in found for each in offered.inputs}
+    taken = {place.position for offered in found for place in offered.inputs}
     rest = [each for each in inputs if each.position not in taken]
     rest.sort(key=lambda each: natural(each.node_id))
     found.sort(key=lambda each: each.role is None)
@@ -131,9 +131,9 @@ def _placeholders(graph: Graph, keys: Sequence[str]) -> list[str]:
 
 def _with_placeholders(graph: Graph, offered: Sequence[_Offered], placeholders: Sequence[str]) -> Graph:
     by_position: dict[Position, str] = {
-        each.position: placeholder
+        place.position: placeholder
         for one, placeholder in zip(offered, placeholders, strict=True)
-        for each in one.inputs
+        for place in one.inputs
     }
     return {
         node_id: {

@@ -55,7 +55,7 @@ class Recogniser:
         positive, negative = self._led_to("positive"), self._led_to("negative")
         texts = _positions(positive)
         # a sampler without a negative prompt is often given the prompt again, emptied
-        negative = [group for each in negative if (group := [one for one in each if one.position not in texts])]
+        negative = [rest for group in negative if (rest := [text for text in group if text.position not in texts])]
         positive = positive or self._named("positive", without=_positions(negative))
         negative = negative or self._named("negative", without=_positions(positive))
         return _chosen(positive), _chosen(negative)
@@ -68,8 +68,8 @@ class Recogniser:
             makes_none = self._graph[node_id]["inputs"].get("add_noise") in ("disable", False)
             for name in self._graph[node_id]["inputs"]:
                 if "seed" in _words(name):
-                    for each in self._numbers(node_id, name):
-                        found.setdefault(each.position, (makes_none, name not in ("seed", "noise_seed"), each))
+                    for number in self._numbers(node_id, name):
+                        found.setdefault(number.position, (makes_none, name not in ("seed", "noise_seed"), number))
         ordered = [each for *_, each in sorted(found.values(), key=lambda entry: entry[:2])]
         same = [each for each in ordered if each.value == ordered[0].value]
         return same, [each for each in ordered if each.value != ordered[0].value]
@@ -136,7 +136,7 @@ class Recogniser:
         """Where no sampler leads to a text: one with a telling name, or one whose node has a telling title."""
         texts = [each for each in self._inputs.values() if _is_prompt(each) and each.position not in without]
         titles = {each.position: title_of(self._graph, each.node_id).lower() for each in texts}
-        named = [each for name in _NAMES[side] for each in texts if each.name == name]
+        named = [text for name in _NAMES[side] for text in texts if text.name == name]
         titled = [each for each in texts if side in titles[each.position]]
         found = [each for each in (*named, *titled) if _OTHER[side] not in titles[each.position]]
         return [[found[0]]] if found else []
@@ -186,7 +186,7 @@ def _is_prompt(each: Input) -> bool:
 
 
 def _positions(groups: Iterable[Iterable[Input]]) -> set[Position]:
-    return {each.position for group in groups for each in group}
+    return {text.position for group in groups for text in group}
 
 
 def _chosen(groups: Sequence[Sequence[Input]]) -> list[Input]:
@@ -194,5 +194,5 @@ def _chosen(groups: Sequence[Sequence[Input]]) -> list[Input]:
     if not groups:
         return []
     longest = max(groups[0], key=lambda each: len(each.value))
-    found = {each.position: each for group in groups for each in group if each.value == longest.value}
+    found = {text.position: text for group in groups for text in group if text.value == longest.value}
     return list(found.values())

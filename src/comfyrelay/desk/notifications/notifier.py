@@ -218,15 +218,15 @@ def _not_understood(url: str, reason: str) -> str:
     import apprise
 
     scheme = url.partition("://")[0].strip().lower()
-    for each in apprise.Apprise().details(show_requirements=True, show_disabled=True)["schemas"]:
-        if scheme not in {*(each["protocols"] or ()), *(each["secure_protocols"] or ())}:
+    for service in apprise.Apprise().details(show_requirements=True, show_disabled=True)["schemas"]:
+        if scheme not in {*(service["protocols"] or ()), *(service["secure_protocols"] or ())}:
             continue
-        if not each["enabled"]:
-            needs = each["requirements"]
+        if not service["enabled"]:
+            needs = service["requirements"]
             wanted = ", ".join([str(needs["details"]), *map(str, needs["packages_required"])]).strip(", ")
-            return f"{each['service_name']} cannot be used on this machine. {wanted}".strip()
-        forms = ", ".join(str(form).replace("{schema}", scheme) for form in each["details"]["templates"][:3])
-        return f"This is not a complete URL of {each['service_name']}. {reason} It is written like {forms}".replace(
+            return f"{service['service_name']} cannot be used on this machine. {wanted}".strip()
+        forms = ", ".join(str(form).replace("{schema}", scheme) for form in service["details"]["templates"][:3])
+        return f"This is not a complete URL of {service['service_name']}. {reason} It is written like {forms}".replace(
             "  ", " "
         )
     return "No service has this kind of URL. They are listed at https://github.com/caronc/apprise/wiki"
@@ -249,7 +249,7 @@ def _parts(url: str) -> set[str]:
     rest = url.partition("://")[2]
     place, _, query = rest.partition("?")
     found = {url, rest, *re.split(r"[:/@#]+", place), *(value for _, value in parse_qsl(query))}
-    return {form for each in found for form in (each, unquote(each), quote(each, safe=""))} - {""}
+    return {form for secret in found for form in (secret, unquote(secret), quote(secret, safe=""))} - {""}
 
 
 class _LogCapture(logging.Filter):

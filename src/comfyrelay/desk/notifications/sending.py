@@ -15,6 +15,7 @@ from comfyrelay.desk.notifications.notifier import BatchNow, Ended, Notification
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.settlement import JobState
+from comfyrelay.hint import Hint
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ended import EndedJobs
 
@@ -41,7 +42,7 @@ class Notifications:
         self._notifier = notifier
         self._rules = NotificationRules()
         self._ended: list[str] = []
-        self._has_ended = asyncio.Event()
+        self._has_ended = Hint()
         self._idle = asyncio.Event()
         self._idle.set()
         self.not_sent: deque[NotSent] = deque(maxlen=MOST_REMEMBERED)
@@ -62,12 +63,11 @@ class Notifications:
     def job_ended(self, ended: Sequence[JobState]) -> None:
         self._ended += (each.id for each in ended)
         self._idle.clear()
-        self._has_ended.set()
+        self._has_ended.give()
 
     async def _run(self, engine: Engine, user: User) -> None:
         while True:
             await self._has_ended.wait()
-            self._has_ended.clear()
             ended, self._ended = self._ended, []
             try:
                 await self._notify(engine, user, ended)

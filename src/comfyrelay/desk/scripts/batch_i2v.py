@@ -107,9 +107,9 @@ class _Template:
                 (node_id, name)
                 for node_id, node in described.graph.items()
                 for name, value in node["inputs"].items()
-                if value == each["placeholder"]
+                if value == prop["placeholder"]
             ]
-            for key, each in self.properties.items()
+            for key, prop in self.properties.items()
         }
 
     def filled(self, values: Mapping[str, Any]) -> Graph:

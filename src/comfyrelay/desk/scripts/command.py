@@ -92,7 +92,7 @@ class ScriptSettings(BaseModel):
             raise ValueError(f"default_profile: {self.default_profile!r} is not among the profiles")
         for name, pattern in self.extra_options.items():
             # most scripts also take the beginning of an option
-            taken = next((each for each in CONTRACT if each.startswith(name)), None)
+            taken = next((option for option in CONTRACT if option.startswith(name)), None)
             if not _OPTION.fullmatch(name) or taken is not None:
                 why = f"it would stand for {taken}" if taken else "it is not like --name"
                 raise ValueError(f"extra_options: {name!r} cannot be allowed: {why}")

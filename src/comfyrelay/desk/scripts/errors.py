@@ -90,7 +90,7 @@ def _object_around(text: str, inside: int, key: str) -> dict[str, Any] | None:
             return None
         value = _read_object(text[start : _end_of(text, start)])
         if isinstance(value, Mapping) and key in value:
-            return {str(name): each for name, each in value.items()}
+            return {str(name): item for name, item in value.items()}
     return None
 
 

@@ -130,8 +130,8 @@ def new_media(folder: Path, *, since: float) -> list[Path]:
 def _found(lines: Iterable[tuple[str, ...]], folders: Sequence[Path], since: float) -> list[Path]:
     found: dict[Path, None] = {}
     for line in lines:
-        paths = (folder / Path(each).expanduser() for each in line for folder in folders)
-        if (path := next((each for each in paths if _is_new(each, since)), None)) is not None:
+        paths = (folder / Path(text).expanduser() for text in line for folder in folders)
+        if (path := next((path for path in paths if _is_new(path, since)), None)) is not None:
             found[path.resolve()] = None
     return list(found)
 

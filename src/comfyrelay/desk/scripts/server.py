@@ -192,7 +192,7 @@ def _is_of_script(prompt: Prompt) -> bool:
 def _has(prompt: Prompt, words: str) -> bool:
     """Whether they are one of its texts, or a part of one, which with very few letters says nothing."""
     inputs = [node.get("inputs") for node in prompt.graph.values() if isinstance(node, dict)]
-    texts = [value.strip() for each in inputs if each for value in each.values() if isinstance(value, str)]
+    texts = [value.strip() for node in inputs if node for value in node.values() if isinstance(value, str)]
     return words in texts or (len(words) >= FEWEST_CHARACTERS and any(words in text for text in texts))
 
 

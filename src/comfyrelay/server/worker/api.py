@@ -109,11 +109,13 @@ async def heartbeat(
         logs=body.logs,
         worker_id=worker.worker_id,
     )
-    answer = await context.engine.queue.heartbeats.beat(given)
     wait_seconds = min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS)
-    if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
-        await _unless_gone(request, context.engine.queue.stops.wait(body.dispatch_id, seconds=wait_seconds))
-        answer = await context.engine.queue.heartbeats.beat(replace(given, progress=None, logs=()))
+    # before the first look, so that nothing is missed between it and the wait
+    with context.engine.queue.stops.watching(body.dispatch_id) as hint:
+        answer = await context.engine.queue.heartbeats.beat(given)
+        if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
+            await _unless_gone(request, hint.wait(wait_seconds))
+            answer = await context.engine.queue.heartbeats.beat(replace(given, progress=None, logs=()))
     urls = await context.engine.queue.handover.fresh_urls(body.dispatch_id, body.lease_token, at_once=body.fresh_urls)
     data = wire.HeartbeatAnswer.of(answer, urls=urls)
     return Answer(data=data, message="Stop." if answer.stop else "Go on.")

@@ -46,7 +46,7 @@ class WorkflowHasher:
         self._graph = graph
         self._hashes: dict[str, str] = {}
         names = list(placeholders)
-        filled = [text for text in input_texts(graph) if any(each in text for each in names)]
+        filled = [text for text in input_texts(graph) if any(name in text for name in names)]
         inputs = {str(position): text for position, text in enumerate(filled)}
         self._texts: Graph = {"texts": {"class_type": "", "inputs": inputs}}
 

@@ -51,7 +51,7 @@ class Inspected:
     def text(self) -> str:
         if not self.assigned_workers:
             return "No worker has this workflow assigned: map it to a fleet that has workers."
-        counts = {fit: sum(each.fitness.fit is fit for each in self.workers.items) for fit in Fit}
+        counts = {fit: sum(worker.fitness.fit is fit for worker in self.workers.items) for fit in Fit}
         return (
             f"Of {len(self.workers.items)} workers {counts[Fit.ABLE]} have everything, {counts[Fit.LACKING]} lack "
             f"something, and of {counts[Fit.UNKNOWN]} it is not known."
@@ -241,10 +241,10 @@ def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str
         if placeholder not in used
     ]
     files = [
-        f"Node {each.node_id} ({each.class_type}) names the file {each.name!r}, which a worker may not have: "
+        f"Node {file.node_id} ({file.class_type}) names the file {file.name!r}, which a worker may not have: "
         "make it a property."
-        for each in files_in(graph)
-        if not any(placeholder in each.name for placeholder in wanted)
+        for file in files_in(graph)
+        if not any(placeholder in file.name for placeholder in wanted)
     ]
     return [*unused, *files]
 
@@ -253,11 +253,11 @@ def _needs(graph: Graph, properties: Sequence[Property]) -> Needs:
     """Models may be named by the graph, by a default, or by a choice that a user can make."""
     defaults = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
     filled = [replace_placeholders(graph, defaults)]
-    for each in properties:
+    for prop in properties:
         # a list of models is long, and the nodes that name one of them are few
-        nodes = {id_: node for id_, node in graph.items() if placeholders_in({id_: node}, [each.placeholder])}
-        filled += [replace_placeholders(nodes, {**defaults, each.placeholder: choice}) for choice in each.choices]
+        nodes = {id_: node for id_, node in graph.items() if placeholders_in({id_: node}, [prop.placeholder])}
+        filled += [replace_placeholders(nodes, {**defaults, prop.placeholder: choice}) for choice in prop.choices]
     return Needs(
         node_types=frozenset(node["class_type"] for node in graph.values()),
-        models=frozenset(each.name for one in filled for each in models_in(one)),
+        models=frozenset(model.name for one in filled for model in models_in(one)),
     )

@@ -105,8 +105,8 @@ class Resolver:
         """Look up, in the tenant's own rows, every file and video that the items name."""
         assets = {each.key for each in target.properties if each.is_asset}
         named = {each.input_file_id for each in items if each.input_file_id is not None}
-        for each in items:
-            named.update(v for k, v in each.input_payload.items() if k in assets and isinstance(v, str))
+        for item in items:
+            named.update(v for k, v in item.input_payload.items() if k in assets and isinstance(v, str))
         named = {each for each in named if is_storable(each)}
         of_videos = {each.video_id for each in items if each.video_id is not None and is_storable(each.video_id)}
         async with pool.read() as tx:

@@ -132,7 +132,7 @@ class Views:
             return None
 
     async def _of_jobs(self, tenant_id: str, found: Sequence[Job]) -> list[JobView]:
-        named = {each for job in found for each in (job.input_file_id, job.output_file_id) if each}
+        named = {file_id for job in found for file_id in (job.input_file_id, job.output_file_id) if file_id}
         files = await self._files(tenant_id, named)
         running = [each.id for each in found if each.status == JobStatus.PROCESSING]
         nameless = {each.effect_id for each in found if each.output_file_id and each.effect_id is not None}
@@ -147,7 +147,7 @@ class Views:
         return views
 
     async def _of_videos(self, tenant_id: str, found: Sequence[Video]) -> list[VideoView]:
-        named = {each for video in found for each in (video.original_file_id, video.processed_file_id) if each}
+        named = {file_id for video in found for file_id in (video.original_file_id, video.processed_file_id) if file_id}
         files = await self._files(tenant_id, named)
         running = [each.job_id for each in found if each.status == VideoStatus.PROCESSING and each.job_id]
         progress, _ = await self._from_queue(tenant_id, running, ())

@@ -128,7 +128,7 @@ class Inspection:
     async def _balances(self, found: Sequence[ListedTenant]) -> dict[str, int]:
         balances: dict[str, int] = {}
         for pool in sorted({each.db_pool for each in found}):
-            ids = [each.id for each in found if each.db_pool == pool]
+            ids = [dispatch.id for dispatch in found if dispatch.db_pool == pool]
             try:
                 with self._databases.watched(pool):
                     async with self._databases.pool(pool).read() as tx:

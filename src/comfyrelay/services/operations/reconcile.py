@@ -133,10 +133,10 @@ class Reconciler:
         async with self._databases.central.read() as tx:
             queued = await dispatches.of_jobs(tx, [(each.tenant_id, each.id) for each in page])
             pending = {
-                (m.job_id, m.version) for each in await outbox.entries(tx, pool, limit=10_000) for m in each.updates
+                (m.job_id, m.version) for entry in await outbox.entries(tx, pool, limit=10_000) for m in entry.updates
             }
         async with self._databases.pool(pool).read() as tx:
-            submitted = {id_ for each in await outbox.submissions(tx, limit=10_000) for id_ in each.job_ids}
+            submitted = {id_ for submission in await outbox.submissions(tx, limit=10_000) for id_ in submission.job_ids}
             entries = await ledger.of_jobs(tx, ids)
             videos = await media.videos_of_jobs(tx, ids)
         return [
@@ -148,7 +148,7 @@ class Reconciler:
                 reserved_tokens=job.reserved_tokens,
                 dispatch_version=job.dispatch_version,
                 dispatch=queued.get(job.id),
-                transactions={each.type: each.amount for each in entries.get(job.id, [])},
+                transactions={entry.type: entry.amount for entry in entries.get(job.id, [])},
                 video_status=videos[job.id].status if job.id in videos else None,
                 # Only the very next move explains anything: older ones are applied, and later ones wait for it.
                 has_pending_update=(job.id, job.dispatch_version + 1) in pending,
@@ -203,17 +203,14 @@ class Reconciler:
         await self._applying.apply(pool, [entry])
 
     async def _end_dispatch(self, job: Job) -> None:
-        """Of the job's end the tenant pool knows already: there is nothing to post, and nothing to learn from it."""
         status = DispatchStatus(job.status)
-
-        async def work(tx: Tx) -> None:
-            found, now = await dispatches.lock(tx, dispatches.of_job(job.tenant_id, job.id))
-            for dispatch in found.values():
-                move = lifecycle.end_like_job(dispatch, status=status, now=now)
-                await dispatches.write(tx, [move])
-                await leases.end(tx, [(move, "reconcile")], at=now)
-
-        await self._databases.central.run(Step.REPAIR, work)
+        await self._decisions.decide(
+            Step.REPAIR,
+            dispatches.of_job(job.tenant_id, job.id),
+            lambda dispatch, now: lifecycle.end_like_job(dispatch, status=status, now=now),
+            by="reconcile",
+            post=False,
+        )
 
     async def _fail(self, tenant_id: str, job_id: str, error: str) -> None:
         await self._decisions.decide(
@@ -264,7 +261,7 @@ class Reconciler:
         try:
             with self._databases.watched(database.name):
                 async with database.read() as tx:
-                    there = {each.id for each in await jobs.by_ids(tx, [each.tenant_job_id for each in found])}
+                    there = {job.id for job in await jobs.by_ids(tx, [dispatch.tenant_job_id for dispatch in found])}
         except PoolUnavailable:
             return
         for each in found:

@@ -134,8 +134,8 @@ class Retention:
                 await retention.note_used(tx, [*used, *live])
                 await retention.forget_originals(tx, [each.id for each in going])
                 for tenant_id, theirs in _by_tenant(going).items():
-                    paths = [each.path for each in theirs if each.disk == self._disk]
-                    await removals.remove_files(tx, tenant_id, [each.id for each in theirs], paths)
+                    paths = [file.path for file in theirs if file.disk == self._disk]
+                    await removals.remove_files(tx, tenant_id, [file.id for file in theirs], paths)
 
             await pool.run(Step.RETENTION_REMOVE, work)
             while await self._removing.run_once(grace_seconds=0):

@@ -83,8 +83,8 @@ async def _write(tx: Tx, settled: Sequence[Settled], *, output_disk: str) -> Non
     if outputs:
         await media.write_outputs(tx, [_output_row(each, output_disk) for each in outputs])
     await jobs.write_settled(tx, settled)
-    await jobs.write_attempts(tx, [attempt for each in settled for attempt in each.attempts.values()])
-    await jobs.write_events(tx, [event for each in settled for event in each.events])
+    await jobs.write_attempts(tx, [attempt for job in settled for attempt in job.attempts.values()])
+    await jobs.write_events(tx, [event for job in settled for event in job.events])
     videos = [_video_change(each) for each in settled if each.job.video_id is not None]
     if videos:
         await media.change_videos(tx, videos)

@@ -13,7 +13,7 @@ import structlog
 
 from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
-from comfyrelay.services.group_commit import GroupCommit, Patience
+from comfyrelay.group_commit import GroupCommit, Patience
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.store.outbox import OutboxEntry
 
@@ -147,7 +147,7 @@ class _PoolDelivery:
             return []
         job_ids = {update.job_id for entry in entries for update in entry.updates}
         return [
-            OutboxEntry(id=id_, db_pool=self._pool, updates=[updates[each] for each in updates.keys() & job_ids])
+            OutboxEntry(id=id_, db_pool=self._pool, updates=[updates[job_id] for job_id in updates.keys() & job_ids])
             for id_, updates in self._delayed.items()
             if not job_ids.isdisjoint(updates)
         ]

@@ -63,7 +63,7 @@ class OutboxRecovery:
             with self._databases.watched(pool):
                 async with self._databases.pool(pool).read() as tx:
                     pending = await outbox.submissions(tx, limit=AT_ONCE, older_than_seconds=grace_seconds)
-                    found = await jobs.by_ids(tx, [id_ for each in pending for id_ in each.job_ids])
+                    found = await jobs.by_ids(tx, [id_ for submission in pending for id_ in submission.job_ids])
             if not pending:
                 return done
             await self.enqueue(pool, found)

@@ -86,17 +86,17 @@ class Decisions:
         self._stops = stops
         self._policy = policy
 
-    async def decide(self, step: Step, which: Which, judge: Judge, *, by: str) -> Decided:
+    async def decide(self, step: Step, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
         """Lock, judge and write in a transaction of its own, and announce it."""
-        decided = await self._databases.central.run(step, lambda tx: self.decide_in(tx, which, judge, by=by))
+        decided = await self._databases.central.run(step, lambda tx: self.decide_in(tx, which, judge, by=by, post=post))
         await self.announce(decided)
         return decided
 
-    async def decide_in(self, tx: Tx, which: Which, judge: Judge, *, by: str) -> Decided:
+    async def decide_in(self, tx: Tx, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
         """Lock, judge and write in a transaction of the caller's, who announces it after the commit."""
         found, now = await dispatches.lock(tx, which)
         verdicts = [Decision(move=move, by=by) for each in found.values() if (move := judge(each, now)) is not None]
-        return await self.write(tx, verdicts, found=found, now=now)
+        return await self.write(tx, verdicts, found=found, now=now, post=post)
 
     async def write(
         self,
@@ -106,10 +106,12 @@ class Decisions:
         found: Mapping[int, Dispatch],
         now: datetime,
         has_blocks: bool = True,
+        post: bool = True,
     ) -> Decided:
         """Write the moves of locked dispatches with all that follows from them.
 
-        Without `has_blocks`, none of their workers has a failure to its name, so there is none to clear."""
+        Without `has_blocks`, none of their workers has a failure to its name, so there is none to clear. Without
+        `post`, the tenant pool knows of the moves already, and nothing is learned from them."""
         if not verdicts:
             return Decided(found=found)
         moves = [each.move for each in verdicts]
@@ -117,13 +119,13 @@ class Decisions:
         if ended := [each for each in verdicts if each.move.ended is not None]:
             await leases.end(tx, [(each.move, each.by) for each in ended], at=now)
             await audit.record(tx, [_audit_entry(each) for each in ended])
-            ends = [each.move for each in ended]
+            ends = [each.move for each in ended if post]
             await _update_blocks(tx, ends, policy=self._policy, now=now, has_blocks=has_blocks)
             await _note_timing(tx, ends)
         return Decided(
             found=found,
             moves=moves,
-            entries=await outbox.post(tx, _updates(verdicts, now)),
+            entries=await outbox.post(tx, _updates(verdicts, now) if post else {}),
             has_work=any(_can_be_leased(each.after, now) for each in moves),
         )
 

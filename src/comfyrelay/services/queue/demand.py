@@ -45,12 +45,12 @@ class Demand:
             blocked = await blocks.standing(tx, worker_ids)
         workers = [
             IdleWorker(
-                worker_id=each.worker_id,
-                providers=each.providers,
-                kinds={kind for kind, slots in free.items() if slots.get(each.worker_id, 0) > 0},
-                blocked_hashes={hash_ for worker_id, hash_ in blocked if worker_id == each.worker_id},
+                worker_id=worker.worker_id,
+                providers=worker.providers,
+                kinds={kind for kind, slots in free.items() if slots.get(worker.worker_id, 0) > 0},
+                blocked_hashes={hash_ for worker_id, hash_ in blocked if worker_id == worker.worker_id},
             )
-            for each in idle
+            for worker in idle
         ]
         wanted = to_recall(prefetched, workers)
         return await self._decisions.recall(dispatches.numbered(wanted)) if wanted else 0

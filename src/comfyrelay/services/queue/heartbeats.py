@@ -10,8 +10,8 @@ import structlog
 
 from comfyrelay.domain.lifecycle import stop_request
 from comfyrelay.errors import LeaseLost, PoolUnavailable
+from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.group_commit import GroupCommit
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import dispatches
 from comfyrelay.store.central.dispatches import Beat, BeatAnswer
@@ -74,7 +74,7 @@ class Heartbeats:
 
     async def _keep_logs(self, heartbeats: Sequence[Heartbeat], held: Sequence[BeatAnswer | None]) -> None:
         lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for each, answer in zip(heartbeats, held, strict=True):
+        for heartbeat, answer in zip(heartbeats, held, strict=True):
             if answer is not None:
                 lines[answer.db_pool].extend(
                     {
@@ -83,7 +83,7 @@ class Heartbeats:
                         "tenant_id": answer.tenant_id,
                         "line": line[:LONGEST_LINE],
                     }
-                    for line in each.logs
+                    for line in heartbeat.logs
                 )
         for pool, found in lines.items():
             if found:

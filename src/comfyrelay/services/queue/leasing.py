@@ -206,9 +206,9 @@ async def _post_starts(tx: Tx, taken: Sequence[Dispatch]) -> list[OutboxEntry]:
 async def _end_expired_blocks(tx: Tx, facts: Mapping[str, WorkerFacts], *, now: datetime) -> None:
     """As the cooldown passes, the pair is forgotten and free again, and that is recorded."""
     due = [
-        each.worker_id
-        for each in facts.values()
-        if any(until is not None and not is_blocked(until, now=now) for until in each.blocks.values())
+        worker.worker_id
+        for worker in facts.values()
+        if any(until is not None and not is_blocked(until, now=now) for until in worker.blocks.values())
     ]
     if due:
         pairs = await blocks.clear_expired(tx, due)

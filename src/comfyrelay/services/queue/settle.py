@@ -16,8 +16,8 @@ from comfyrelay.domain.ids import output_id, path_of_output
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.updates import OutputFile
 from comfyrelay.errors import Fault, LeaseLost
+from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.group_commit import GroupCommit
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.decisions import Decided, Decision, Decisions, Details
 from comfyrelay.services.steps import Step

@@ -6,10 +6,11 @@ What this process decides wakes them at once; what another one decides, within t
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import structlog
 
+from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import dispatches
 
@@ -22,33 +23,32 @@ class Stops:
     def __init__(self, databases: Databases, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._databases = databases
         self._tick_seconds = tick_seconds
-        self._waiting: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
+        self._waiting: defaultdict[int, set[Hint]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def wait(self, dispatch_id: int, *, seconds: float) -> None:
-        """Return when a lease has ended or is to stop, or when time is up; the next heartbeat says which."""
-        woken = asyncio.Event()
-        self._waiting[dispatch_id].add(woken)
+    @contextlib.contextmanager
+    def watching(self, dispatch_id: int) -> Iterator[Hint]:
+        """A hint, given when a lease has ended or is to stop; the next heartbeat says which."""
+        hint = Hint()
+        self._waiting[dispatch_id].add(hint)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._watch())
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await woken.wait()
+            yield hint
         finally:
-            self._waiting[dispatch_id].discard(woken)
+            self._waiting[dispatch_id].discard(hint)
             if not self._waiting[dispatch_id]:
                 del self._waiting[dispatch_id]
 
     def wake(self, dispatch_ids: Iterable[int]) -> None:
         """These are to stop, or have ended."""
         for dispatch_id in dispatch_ids:
-            for woken in self._waiting.get(dispatch_id, ()):
-                woken.set()
+            for hint in self._waiting.get(dispatch_id, ()):
+                hint.give()
 
     def close(self) -> None:
         """Wake everybody who waits."""

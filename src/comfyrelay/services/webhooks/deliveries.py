@@ -13,9 +13,9 @@ import structlog
 
 from comfyrelay.domain.webhooks import WAITS_SECONDS, DeliveryStatus, EndedJob, new_secret, signed
 from comfyrelay.errors import PoolUnavailable
+from comfyrelay.group_commit import GroupCommit
 from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.group_commit import GroupCommit
 from comfyrelay.services.steps import Step
 from comfyrelay.services.webhooks.sender import Sent, WebhookSender
 from comfyrelay.store.database import Tx

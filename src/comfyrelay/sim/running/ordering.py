@@ -22,8 +22,8 @@ class RunOrder:
             self._find(graph, output, cached)
         self._leads_to: dict[str, set[str]] = {node: set() for node in self._waits_for}
         for node, needed in self._waits_for.items():
-            for each in needed:
-                self._leads_to[each].add(node)
+            for source in needed:
+                self._leads_to[source].add(node)
 
     def __iter__(self) -> Iterator[str]:
         """Each node once; the caller runs it before it asks for the next."""

@@ -107,11 +107,11 @@ async def assign_fleet(tx: Tx, fleet_id: int) -> None:
         workers.c.fleet_id == fleet_id
     )
     rows = [
-        {"worker_id": worker.worker_id, "workflow_id": each.id}
+        {"worker_id": worker.worker_id, "workflow_id": workflow.id}
         for worker in await tx.execute(members)
-        for each in found
-        if worker.narrowed_to is None or each.slug in worker.narrowed_to
-        if each.kind != WorkflowKind.SCRIPT or worker.registration_source == RegistrationSource.DESK
+        for workflow in found
+        if worker.narrowed_to is None or workflow.slug in worker.narrowed_to
+        if workflow.kind != WorkflowKind.SCRIPT or worker.registration_source == RegistrationSource.DESK
     ]
     its = select(workers.c.worker_id).where(workers.c.fleet_id == fleet_id)
     await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id.in_(its)))

@@ -57,7 +57,7 @@ _EVENT = ("job_id", "seq", "tenant_id", "type", "data")
 
 async def create(tx: Tx, new: Sequence[NewJob]) -> list[Job]:
     """Make the jobs, in the order given, and the event that each was queued."""
-    rows = [{name: getattr(each, name) for name in (*_NEW, "delay_seconds")} for each in new]
+    rows = [{name: getattr(job, name) for name in (*_NEW, "delay_seconds")} for job in new]
     try:
         result = await tx.fetch(_create, with_rows(rows))
     except (IntegrityError, asyncpg.ForeignKeyViolationError) as error:

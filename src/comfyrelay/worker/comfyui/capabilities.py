@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -10,6 +9,7 @@ import structlog
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.graphs.preflight import installed_models
 from comfyrelay.errors import ComfyError
+from comfyrelay.hint import Hint
 from comfyrelay.worker.comfyui.servers import Servers
 
 __all__ = ["Capabilities", "differ", "gather"]
@@ -33,25 +33,23 @@ class Capabilities:
         self._servers = servers
         self._more = more
         self._min_refresh_seconds = min_refresh_seconds
-        self._is_due = asyncio.Event()
+        self._due = Hint()
         self._sent: Mapping[str, Any] | None = None
         self.current: dict[str, Any] = dict(more)
 
     async def refresh(self) -> None:
-        # first: a server that comes back from here on may be missed by this look
-        self._is_due.clear()
+        # first: what comes back from here on may be missed by this look
+        self._due = Hint()
         self.current = await gather(self._servers, self._more)
 
     def refresh_soon(self) -> None:
         """A server came back, perhaps with other nodes and models."""
-        self._is_due.set()
+        self._due.give()
 
     async def keep(self) -> None:
-        """Look again when it is due, and now and then, until cancelled."""
+        """Refresh when it is due, and now and then, until canceled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(REFRESH_SECONDS):
-                    await self._is_due.wait()
+            await self._due.wait(REFRESH_SECONDS)
             try:
                 await self.refresh()
             except Exception:

@@ -173,7 +173,7 @@ class Servers:
 
     def warm_hashes(self) -> list[str]:
         """The workflows whose models are most likely loaded."""
-        stats = [each for pool in self._pools.values() for each in pool.stats().clients.values()]
+        stats = [client for pool in self._pools.values() for client in pool.stats().clients.values()]
         # the newest of each server first
         ranked = zip_longest(*(each.warm_hashes for each in stats))
         return list(dict.fromkeys(digest for row in ranked for digest in row if digest is not None))[:MOST_WARM]

@@ -43,8 +43,8 @@ class ComfyFolders:
         """Remove what runs have saved and previewed."""
         for base in self._folders:
             for kind in _MADE:
-                for each in filter(_NAME.fullmatch, prompt_ids):
-                    _remove(base / kind, Path(UPLOAD_FOLDER, each), is_folder=True)
+                for prompt_id in filter(_NAME.fullmatch, prompt_ids):
+                    _remove(base / kind, Path(UPLOAD_FOLDER, prompt_id), is_folder=True)
             for file in files:
                 if file.type in _MADE:
                     _remove(base / file.type, Path(file.subfolder, file.filename), is_folder=False)

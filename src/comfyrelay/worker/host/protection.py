@@ -4,6 +4,7 @@ import asyncio
 
 import structlog
 
+from comfyrelay.hint import Hint
 from comfyrelay.worker.host.scaling_group import ScalingGroup
 
 __all__ = ["Protection"]
@@ -36,7 +37,7 @@ class Protection:
         # as AWS has it; unknown at first, since an earlier process may have left it on
         self._is_on: bool | None = None
         self._is_closing = False
-        self._news = asyncio.Event()
+        self._news = Hint()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -46,14 +47,14 @@ class Protection:
         """Soon it will be so. Of several wishes the last one counts."""
         if protected != self._wanted:
             self._wanted = protected
-            self._news.set()
+            self._news.give()
 
     async def close(self) -> None:
         """Leave it as it was last wanted, if that works at once."""
         if self._task is None:
             return
         self._is_closing = True
-        self._news.set()
+        self._news.give()
         await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -66,9 +67,9 @@ class Protection:
             if wanted is None or wanted == self._is_on:
                 if self._is_closing:
                     return
-                await self._changes_within(None)
+                await self._news.wait()
                 continue
-            if self._is_on and not self._is_closing and await self._changes_within(self._off_after_seconds):
+            if self._is_on and not self._is_closing and await self._news.wait(self._off_after_seconds):
                 continue
             try:
                 await asyncio.to_thread(self._group.protect, wanted)
@@ -81,17 +82,8 @@ class Protection:
                     log.warning("worker.protection_failed", protected=wanted, error=f"{type(error).__name__}: {error}")
                 if self._is_closing:
                     return
-                await self._changes_within(pause_seconds)
+                await self._news.wait(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
             else:
                 self._is_on, complained_of = wanted, None
                 log.debug("worker.protection_set", protected=wanted)
-
-    async def _changes_within(self, seconds: float | None) -> bool:
-        """Whether something else is wanted by then; does not wait any longer than until it is."""
-        try:
-            await asyncio.wait_for(self._news.wait(), seconds)
-        except TimeoutError:
-            return False
-        self._news.clear()
-        return True
