@@ -1,6 +1,7 @@
 """A server to call: the application over fresh databases and object storage, with everybody who may call it."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -63,7 +64,10 @@ class Caller:
 
 def data_of(response: httpx.Response) -> Any:
     assert response.is_success, f"{response.status_code} {response.text}"
-    return response.json()["data"]
+    answer = response.json()
+    # messages are for people: none has the name of a class in it
+    assert not re.search(r"\b\w+\.[A-Z]", answer["message"]), answer["message"]
+    return answer["data"]
 
 
 def problem_of(response: httpx.Response, status: int) -> dict[str, Any]:

@@ -121,7 +121,9 @@ class TestWorkflowsOfOnesOwn:
         ]
         await user.post("/api/ai-jobs", {"workflow_slug": used["slug"], "idempotency_key": "k"})
         problem_of(await user.call("DELETE", f"/api/workflows/{used['slug']}"), 409)
-        data_of(await user.call("DELETE", f"/api/workflows/{unused['slug']}"))
+        deleted = await user.call("DELETE", f"/api/workflows/{unused['slug']}")
+        assert data_of(deleted) == {"id": unused["slug"]}
+        assert deleted.json()["message"] == "Deleted."
         assert [each["slug"] for each in (await user.get("/api/workflows"))["items"]] == [used["slug"]]
 
     @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.client import Client, Event, Job
+from comfyrelay.client import Client, Job, JobEvent
 from comfyrelay.client.events import parsed
 from comfyrelay.client.files import media_type, safe_name
 from comfyrelay.domain.states import JobStatus
@@ -249,7 +249,7 @@ async def test_server_sent_events_are_read_as_the_standard_says() -> None:
         ]:
             yield each
 
-    assert [each async for each in parsed(lines())] == [Event(type="job:started", data={"a": 1}, id=7)]
+    assert [each async for each in parsed(lines())] == [JobEvent(type="job:started", data={"a": 1}, id=7)]
 
 
 async def test_a_log_is_followed_to_the_jobs_end_with_no_line_twice(site: Site) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.desk.scripts.batch_i2v import PROFILES
-from comfyrelay.desk.scripts.command import ScriptJob, ScriptSettings
+from comfyrelay.desk.scripts.command import ScriptSettings
+from comfyrelay.protocol.desk import ScriptJob
 from tests.desk.scripts import settings_in
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "scripts.md").read_text("utf-8")

@@ -3,7 +3,10 @@
 import json
 import subprocess
 import sys
-from typing import Any
+from collections.abc import AsyncIterator
+from enum import Enum
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import httpx
 import pytest
@@ -12,9 +15,14 @@ from pydantic import BaseModel
 
 from comfyrelay import client
 from comfyrelay.client.calls import Calls
+from comfyrelay.client.events import parsed
+from comfyrelay.desk.routes.scripts import router as script_routes
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.errors import ControlPlaneUnreachable, InvalidInput
+from comfyrelay.domain.states import JobStatus
+from comfyrelay.errors import ComfyRelayError, Conflict, ControlPlaneUnreachable, InvalidInput, NotFound
 from comfyrelay.protocol import admin, base, desk, jobs, user, worker
+from comfyrelay.protocol.refusals import refusal_in
+from comfyrelay.server.base.problems import problem_response
 from comfyrelay.server.user.jobs import router as job_routes
 from comfyrelay.server.worker.api import router as worker_routes
 from comfyrelay.worker import control, lease
@@ -48,6 +56,15 @@ def with_news(value: Any) -> Any:
     return [with_news(each) for each in value] if isinstance(value, list) else value
 
 
+def is_closed(annotation: Any) -> bool:
+    """Whether somewhere in it there is a set of words without a way out."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal or (isinstance(annotation, type) and issubclass(annotation, Enum)):
+        return True
+    is_open = get_origin(annotation) in (Union, UnionType) and str in inner
+    return not is_open and any(map(is_closed, inner))
+
+
 def body_of(routes: Any, path: str) -> object:
     [route] = [each for each in routes.routes if isinstance(each, APIRoute) and each.path == path]
     return route.endpoint.__annotations__["body"]
@@ -59,7 +76,9 @@ def test_server_worker_and_client_have_the_same_models() -> None:
     assert vars(lease)["LeasedJob"] is worker.LeasedJob
     assert client.Job is jobs.Job
     assert client.Batch is jobs.Batch
+    assert client.JobEvent is jobs.JobEvent
     assert body_of(job_routes, "/api/ai-jobs/bulk") is jobs.BulkRequest
+    assert body_of(script_routes, "/api/desk/script/preview") is desk.ScriptJob
 
 
 def test_the_protocol_needs_no_web_framework() -> None:
@@ -84,6 +103,27 @@ def test_answers_may_have_fields_that_their_receiver_does_not_know(model: type[B
     assert model.model_config["extra"] == "allow"
 
 
+@pytest.mark.parametrize("model", models(base.AnswerBody))
+def test_answers_may_have_words_that_their_receiver_does_not_know(model: type[BaseModel]) -> None:
+    assert [name for name, field in model.model_fields.items() if is_closed(field.annotation)] == []
+
+
+def test_one_job_of_a_status_that_a_client_does_not_know_leaves_the_page_readable() -> None:
+    optional = dict.fromkeys(jobs.Job.model_fields)
+    job = {**optional, "id": "j", "status": "queued", "item_no": 0, "priority": 0, "attempts": 0, "max_attempts": 3}
+    job |= {"reserved_tokens": 0, "outputs": [], "created_at": "2026-01-01T00:00:00Z"}
+    page = base.Page[jobs.Job].model_validate({"items": [job, {**job, "status": "archived"}]})
+    assert [each.status for each in page.items] == [JobStatus.QUEUED, "archived"]
+    assert isinstance(page.items[0].status, JobStatus)
+    assert not page.items[1].has_ended
+
+
+def test_the_documentation_has_the_words_that_an_answer_may_have() -> None:
+    schema = jobs.Job.model_json_schema()
+    assert schema["properties"]["status"]["anyOf"] == [{"$ref": "#/$defs/JobStatus"}, {"type": "string"}]
+    assert schema["$defs"]["JobStatus"]["enum"] == list(JobStatus)
+
+
 @pytest.mark.parametrize("stop", [None, "cancel", "of a newer version"])
 async def test_a_worker_ignores_what_a_newer_control_plane_adds(stop: str | None) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
@@ -100,7 +140,8 @@ async def test_a_worker_ignores_what_a_newer_control_plane_adds(stop: str | None
     assert leased.urls.output_url == HELD.urls.output_url
     assert await plane.heartbeat(leased) == ("cancel" if stop == "cancel" else None)
     run = worker.RunReport(seed=1)
-    await plane.complete(leased, run, output={"size": 1, "mime_type": "image/png"}, provider_job_id="p")
+    output = worker.StoredOutput(size=1, mime_type="image/png")
+    await plane.complete(leased, run, output=output, provider_job_id="p")
     await plane.requeue(leased, run, reason="leaving")
     await plane.deregister(reason="shutdown")
     await plane.close()
@@ -134,6 +175,32 @@ async def test_a_client_passes_on_what_a_newer_server_adds() -> None:
     await calls.close()
 
 
+@pytest.mark.parametrize("id_", [None, 7])
+async def test_an_event_is_read_as_it_was_sent(id_: int | None) -> None:
+    event = jobs.JobEvent(type="job:canceled", data={"text": "a\nb"}, id=id_)
+
+    async def lines() -> AsyncIterator[str]:
+        for line in event.as_sent().split("\n"):
+            yield line
+
+    assert [each async for each in parsed(lines())] == [event]
+    assert event.is_last
+
+
+@pytest.mark.parametrize("error", [NotFound("Gone."), Conflict("Taken."), InvalidInput("No.", errors={"a": "b"})])
+def test_a_refusal_is_read_as_the_error_that_it_was(error: ComfyRelayError) -> None:
+    sent = problem_response(error)
+    assert sent is not None
+    read = refusal_in(httpx.Response(sent.status_code, content=bytes(sent.body)))
+    assert type(read) is type(error)
+    assert vars(read) == vars(error)
+
+
+@pytest.mark.parametrize("body", [{}, {"type": "urn:comfyrelay:not_found"}, {"type": "about:blank", "detail": "Off"}])
+def test_what_has_not_the_fields_of_a_problem_is_the_answer_of_somebody_else(body: dict[str, str]) -> None:
+    assert refusal_in(httpx.Response(404, json=body)) is None
+
+
 async def test_a_client_says_what_a_server_would_refuse() -> None:
     calls = Calls("http://server.test")
     with pytest.raises(InvalidInput) as refused:
@@ -147,3 +214,10 @@ def test_a_body_takes_from_a_record_what_it_has_and_no_more() -> None:
     token = user.Token.of(record, created_at="2026-01-01T00:00:00Z", expires_at=None)
     assert set(token.model_dump()) == {"id", "name", "created_at", "expires_at"}
     assert set(user.User.of(record).model_dump()) == set(user.User.model_fields)
+
+
+def test_a_misspelt_field_is_not_sent_in_silence() -> None:
+    with pytest.raises(TypeError, match="User has no field is_administrator"):
+        user.User.of(User(id="u", tenant_id="t", email="e", name="n", is_admin=False), is_administrator=True)
+    with pytest.raises(TypeError, match="Deregister has no field why"):
+        base.checked(worker.Deregister, why="shutdown")

@@ -96,7 +96,7 @@ async def test_a_file_is_saved_with_all_that_is_known_of_it(comfy: ComfyClient, 
     collected = await collect(comfy, result, make_lease(output_node_id="5", **VIDEO), to)
     content = to.read_bytes()
     assert (collected.size, collected.sha256) == (len(content), hashlib.sha256(content).hexdigest())
-    assert collected.as_output == {
+    assert collected.as_output.model_dump() == {
         "size": len(content),
         "mime_type": "video/mp4",
         "sha256": collected.sha256,

@@ -145,7 +145,7 @@ def logs(
     """Print what the workers printed; with -f until the job ends, and exit code 1 if it did not complete."""
     from comfyrelay.text import printable
 
-    async def work(client: Client) -> JobStatus:
+    async def work(client: Client) -> str:
         found = await _found(client, job, kind="job")
         async for each in client.logs(found.id, is_followed=follow):
             typer.echo(json.dumps(each.model_dump(mode="json")) if as_json else printable(each.line))

@@ -153,7 +153,7 @@ def batch_add(
     output_folder: Annotated[str | None, typer.Option(help="Its folder inside the desk's output folder.")] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
     notify: Annotated[
-        list[str] | None, typer.Option(help=f"Who is told of its end: {APPRISE} Repeat for more.")
+        list[str] | None, typer.Option(help=f"Who is notified of its end: {APPRISE} Repeat for more.")
     ] = None,
     url: Url = None,
     as_json: Json = False,

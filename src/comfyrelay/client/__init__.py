@@ -9,11 +9,10 @@ async with Client() as client:
 
 from comfyrelay.client.calls import DEFAULT_URL, Done
 from comfyrelay.client.client import Client
-from comfyrelay.client.events import Event
 from comfyrelay.client.find import Found, find
 from comfyrelay.protocol.admin import WorkerSummary
 from comfyrelay.protocol.desk import AboutJob, Now
-from comfyrelay.protocol.jobs import Batch, Job, LogLine, Output
+from comfyrelay.protocol.jobs import Batch, Job, JobEvent, LogLine, Output
 from comfyrelay.protocol.user import Effect, Preset, Workflow
 
 __all__ = [
@@ -23,9 +22,9 @@ __all__ = [
     "Client",
     "Done",
     "Effect",
-    "Event",
     "Found",
     "Job",
+    "JobEvent",
     "LogLine",
     "Now",
     "Output",

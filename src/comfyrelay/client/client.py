@@ -8,14 +8,25 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from comfyrelay.client.calls import DEFAULT_URL, Calls, Done
-from comfyrelay.client.events import Event, follow
+from comfyrelay.client.events import follow
 from comfyrelay.client.files import Files, LinkExpired, media_type, safe_name
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
 from comfyrelay.protocol.admin import WorkerSummary
-from comfyrelay.protocol.desk import AboutJob, DescribedGraph, Desk, NewDeskBatch, NewGraph, Now, RunFile, ScriptCommand
+from comfyrelay.protocol.desk import (
+    AboutJob,
+    DescribedGraph,
+    Desk,
+    NewDeskBatch,
+    NewGraph,
+    Now,
+    RunFile,
+    ScriptCommand,
+    ScriptJob,
+)
 from comfyrelay.protocol.jobs import (
     Batch,
     Job,
+    JobEvent,
     LogLine,
     Move,
     NewBatch,
@@ -217,7 +228,7 @@ class Client:
         page = await self._calls.page(PATHS["job"], Job, status=status, limit=limit)
         return page.items, page.next_cursor is not None
 
-    def events(self, job_id: str, *, after: int = 0, patience_seconds: float = 60.0) -> AsyncGenerator[Event, None]:
+    def events(self, job_id: str, *, after: int = 0, patience_seconds: float = 60.0) -> AsyncGenerator[JobEvent, None]:
         """What happened to a job after that event, then what happens, up to its end; also over broken connections."""
         return follow(self._calls, job_id, after=after, patience_seconds=patience_seconds)
 
@@ -358,7 +369,7 @@ class Client:
 
     async def script_command(self, values: Mapping[str, Any]) -> str:
         """The command that a job of the user's own script would run, quoted as one would type it."""
-        return (await self._calls.post("/api/desk/script/preview", ScriptCommand, values)).data.command
+        return (await self._calls.send("/api/desk/script/preview", ScriptCommand, ScriptJob, **values)).data.command
 
     async def add_batch(self, wish: Mapping[str, Any]) -> Batch:
         """A batch made of folders and lists, as `POST /api/desk/batches` takes it."""

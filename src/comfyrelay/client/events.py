@@ -3,14 +3,13 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
 from comfyrelay.client.calls import Calls
 from comfyrelay.errors import ControlPlaneUnreachable
+from comfyrelay.protocol.jobs import JobEvent
 
-__all__ = ["Event", "follow", "parsed"]
+__all__ = ["follow", "parsed"]
 
 # The server says something every 15 s.
 SILENCE_SECONDS = 45.0
@@ -18,27 +17,14 @@ FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
-    """`id` counts the job's events; `progress` has none, because it is not kept."""
-
-    type: str
-    data: dict[str, Any]
-    id: int | None = None
-
-    @property
-    def is_last(self) -> bool:
-        return self.type in ("job:completed", "job:failed", "job:canceled")
-
-
-async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: float) -> AsyncGenerator[Event, None]:
+async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: float) -> AsyncGenerator[JobEvent, None]:
     """Every event after this one, once and in order, up to the job's last.
 
-    When the connection breaks it is made again, and what was missed is told. `ControlPlaneUnreachable` when nobody
+    When the connection breaks it is made again, and brings what was missed. `ControlPlaneUnreachable` when nobody
     could be reached for so long.
     """
     loop = asyncio.get_running_loop()
-    heard_at, pause = loop.time(), FIRST_PAUSE_SECONDS
+    answered_at, pause = loop.time(), FIRST_PAUSE_SECONDS
     while True:
         headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
         path = f"/api/ai-jobs/{quote(job_id, safe='')}/events"
@@ -46,23 +32,23 @@ async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: flo
             async with calls.stream(path, headers=headers, silence_seconds=SILENCE_SECONDS) as response:
                 if response.status_code == 204:
                     return
-                heard_at, pause = loop.time(), FIRST_PAUSE_SECONDS
+                answered_at, pause = loop.time(), FIRST_PAUSE_SECONDS
                 async for event in parsed(response.aiter_lines()):
                     if event.id is not None:
                         after = event.id
                     yield event
                     if event.is_last:
                         return
-                    heard_at = loop.time()
+                    answered_at = loop.time()
         except ControlPlaneUnreachable:
-            if loop.time() - heard_at > patience_seconds:
+            if loop.time() - answered_at > patience_seconds:
                 raise
         # broken, or ended by a server that is being stopped
         await asyncio.sleep(pause)
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
-async def parsed(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
+async def parsed(lines: AsyncIterator[str]) -> AsyncIterator[JobEvent]:
     """Server-sent events out of their lines. Comments, and what is not JSON, are passed over."""
     fields: dict[str, str] = {}
     async for line in lines:
@@ -76,7 +62,7 @@ async def parsed(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
             yield event
 
 
-def _event(fields: dict[str, str]) -> Event | None:
+def _event(fields: dict[str, str]) -> JobEvent | None:
     try:
         data = json.loads(fields["data"])
     except (KeyError, ValueError):
@@ -84,4 +70,4 @@ def _event(fields: dict[str, str]) -> Event | None:
     number = fields.get("id", "")
     if not isinstance(data, dict):
         return None
-    return Event(type=fields.get("event", "message"), data=data, id=int(number) if number.isdecimal() else None)
+    return JobEvent(type=fields.get("event", "message"), data=data, id=int(number) if number.isdecimal() else None)

@@ -105,6 +105,7 @@ class WorkerState(StrEnum):
 
 TERMINAL_DISPATCH = frozenset({DispatchStatus.COMPLETED, DispatchStatus.FAILED, DispatchStatus.CANCELED})
 TERMINAL_JOB = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELED})
+TERMINAL_EVENTS = frozenset({JobEventType.COMPLETED, JobEventType.FAILED, JobEventType.CANCELED})
 ACTIVE_JOB = frozenset({JobStatus.QUEUED, JobStatus.PROCESSING})
 
 JOB_STATUS_OF = {

@@ -11,7 +11,7 @@ from comfyrelay.domain.properties import PropertyType
 from comfyrelay.domain.states import DispatchStatus, Provider, Stage, WorkerState
 from comfyrelay.domain.waiting import Reason
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, AnswerBody, Page, Request, example
-from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line, Number, Reported
+from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line, Number, OpenEnum, Reported
 
 
 def _refuse_change(_value: object) -> None:
@@ -102,7 +102,7 @@ class WorkflowSummary(AnswerBody):
     slug: str
     name: str
     tenant_id: str | None
-    provider: Provider
+    provider: OpenEnum[Provider]
     properties: list[dict[str, Any]]
     output_node_id: str | None
     output_extension: str
@@ -122,8 +122,8 @@ class WorkflowDetails(WorkflowSummary):
 class WorkerCheck(AnswerBody):
     worker_id: str
     fleet_slug: str
-    stage: Stage
-    fit: Fit
+    stage: OpenEnum[Stage]
+    fit: OpenEnum[Fit]
     text: str
     missing_node_types: list[str]
     missing_models: list[str]
@@ -223,7 +223,7 @@ class FleetMapping(Request):
 class Fleet(AnswerBody):
     id: int
     slug: str
-    stage: Stage
+    stage: OpenEnum[Stage]
     name: str
     max_workers: int | None
     workflow_slugs: list[str]
@@ -246,7 +246,7 @@ class WorkflowMetrics(QueueMetrics):
 
 
 class FleetMetrics(QueueMetrics):
-    workers: dict[WorkerState, int]
+    workers: dict[OpenEnum[WorkerState], int]
     leases: int
     workflows: list[WorkflowMetrics]
 
@@ -255,8 +255,8 @@ class WorkerSummary(AnswerBody):
     worker_id: str
     display_name: str | None
     fleet_slug: str
-    stage: Stage
-    state: WorkerState
+    stage: OpenEnum[Stage]
+    state: OpenEnum[WorkerState]
     leases: int
     max_concurrency: int
     is_approved: bool
@@ -300,9 +300,9 @@ class Dispatch(AnswerBody):
     """`worker_id` holds the lease, `last_worker_id` held the newest one. A lease's token is its holder's alone."""
 
     id: int
-    status: DispatchStatus
-    stage: Stage
-    provider: Provider
+    status: OpenEnum[DispatchStatus]
+    stage: OpenEnum[Stage]
+    provider: OpenEnum[Provider]
     tenant_id: str
     job_id: str
     batch_id: str | None
@@ -333,7 +333,7 @@ class NewPriority(Request):
 
 
 class Retried(AnswerBody):
-    """`dispatch` is null when the queue has yet to hear of the new job."""
+    """`dispatch` is null when the queue does not have the new job yet."""
 
     job_id: str
     retry_of: str
@@ -341,7 +341,7 @@ class Retried(AnswerBody):
 
 
 class WaitingDetails(AnswerBody):
-    reason: Reason
+    reason: OpenEnum[Reason]
     text: str
     until: datetime | None
     position: int | None

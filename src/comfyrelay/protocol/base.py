@@ -1,5 +1,6 @@
 """What all bodies are made of, and the envelope of every good answer."""
 
+from collections.abc import Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -24,7 +25,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Request(BaseModel):
-    """A request to the user or admin API. A field that we do not know is a mistake that is better told than ignored."""
+    """A request to the user or admin API. An unknown field is a mistake that is better refused than ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,6 +44,7 @@ class AnswerBody(BaseModel):
     @classmethod
     def of(cls, *sources: object, **fields: Any) -> Self:
         """Made of the attributes of these objects: each field from the first that has it, unless it is given."""
+        _check_names(cls, fields)
         if len(sources) == 1 and not fields:
             return cls.model_validate(sources[0], from_attributes=True)
         for name in cls.model_fields.keys() - fields.keys():
@@ -66,10 +68,18 @@ class Page(BaseModel, Generic[T]):
 
 def checked(model: type[M], **fields: Any) -> M:
     """A request as its receiver checks it; `InvalidInput` with what it would refuse."""
+    if model.model_config["extra"] != "forbid":
+        _check_names(model, fields)
     try:
         return model(**fields)
     except ValidationError as error:
         raise InvalidInput(errors=field_errors(error.errors())) from None
+
+
+def _check_names(model: type[BaseModel], fields: Mapping[str, Any]) -> None:
+    """Who sends knows every field; a model that is tolerant to whoever receives would let a misspelt one pass."""
+    if unknown := fields.keys() - model.model_fields.keys():
+        raise TypeError(f"{model.__name__} has no field {', '.join(sorted(unknown))}")
 
 
 def field_errors(errors: Any) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What only a desk serves: batches from folders, graphs, scripts, and what its page shows."""
 
+import shlex
 from datetime import datetime
 from enum import StrEnum
 from pathlib import PurePath
@@ -10,9 +11,10 @@ from pydantic import BeforeValidator, Field
 from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.domain.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
-from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, Priority, Slug
+from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
 from comfyrelay.protocol.user import Workflow
 
+MOST_TRIES = 1000
 # A place on the desk's machine.
 Place = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, PurePath) else value)]
 Subdir = Annotated[str, Field(max_length=1000)]
@@ -53,7 +55,8 @@ class NewDeskBatch(Request):
     output_folder: Annotated[str, Field(max_length=200)] | None = None
     priority: Priority = 0
     notify_urls: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=20, repr=False)] = Field(
-        default_factory=list, description="who is told of its end beside those of the settings, as apprise writes it"
+        default_factory=list,
+        description="who is notified of its end beside those of the settings, as apprise writes it",
     )
     idempotency_key: Key | None = None
 
@@ -95,6 +98,29 @@ class Script(AnswerBody):
     environment: list[str]
 
 
+def _split(value: Any) -> Any:
+    """In a form they are one text, read as a shell reads quotes."""
+    try:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f"It cannot be read: {error}.") from None
+
+
+class ScriptJob(Request):
+    """What a request may say of a script job."""
+
+    template: str = Field(description="the name of a graph in the template folder")
+    input_subdir: str = Field(description="a folder in the input folder")
+    positive: str = Field(description="the prompt")
+    negative: str | None = Field(None, description="the negative prompt")
+    profile: str | None = Field(None, description="one of the configured profiles")
+    tries: int | None = Field(None, description=f"runs of each input, 1 to {MOST_TRIES}")
+    randomize_seed: bool = Field(False, description="another seed for each run")
+    extra_args: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+        (), description="further options, as the configuration allows them"
+    )
+
+
 class ScriptCommand(AnswerBody):
     """`argv` is what is run; `command` is the same as one would type it, to be read."""
 
@@ -114,7 +140,7 @@ class Notifications(AnswerBody):
     """`urls` are without their secrets; `not_sent` has the last that did not arrive."""
 
     urls: list[str]
-    on: list[Occasion]
+    on: list[OpenEnum[Occasion]]
     not_sent: list[NotSent]
 
 
@@ -131,7 +157,7 @@ class Desk(AnswerBody):
 
 
 class WorkerNow(AnswerBody):
-    state: WorkerState
+    state: OpenEnum[WorkerState]
     leases: int
     max_concurrency: int
 
@@ -157,7 +183,7 @@ class Now(AnswerBody):
 
     worker: WorkerNow | None
     comfyui_away: list[str]
-    counts: dict[JobStatus, int]
+    counts: dict[OpenEnum[JobStatus], int]
     running: list[Unit]
     waiting: list[Unit]
     fetched: list[Fetched]
@@ -200,8 +226,8 @@ class Attempt(AnswerBody):
 
 
 class AboutJob(AnswerBody):
-    """`error_detail` is what the program itself said; `output_metadata`, what was told of the output; `files`, all that
-    the run made."""
+    """`error_detail` is what the program itself printed; `output_metadata`, what was reported of the output; `files`,
+    all that the run made."""
 
     workflow_slug: str
     workflow_name: str

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -19,12 +20,14 @@ __all__ = [
     "Key",
     "Line",
     "Number",
+    "OpenEnum",
     "Priority",
     "Reported",
     "RowId",
     "Slug",
 ]
 
+E = TypeVar("E", bound=StrEnum)
 LARGEST_ID = 2**63 - 1
 # Seeds have 64 bits without a sign.
 SMALLEST_NUMBER, LARGEST_NUMBER = -(2**63), 2**64 - 1
@@ -76,6 +79,8 @@ JsonValue = Annotated[Any, AfterValidator(_check_json)]
 # whole ones stay whole: those of seeds have more digits than a float
 Number = Annotated[int, Field(ge=SMALLEST_NUMBER, le=LARGEST_NUMBER)] | Annotated[float, Field(allow_inf_nan=False)]
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
+# Of answers: a word that a newer server has makes nothing else of its answer unreadable.
+OpenEnum = Annotated[E | str, Field(union_mode="left_to_right")]
 RowId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
 
 Id = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]

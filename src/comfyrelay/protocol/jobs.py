@@ -1,5 +1,6 @@
 """The user API: jobs, batches, files and videos."""
 
+import json
 from datetime import datetime
 from typing import Annotated, Any, Self
 
@@ -7,9 +8,17 @@ from pydantic import AnyHttpUrl, Field, model_validator
 
 from comfyrelay.domain.bulk import MOST_IDS, MOST_ITEMS, BulkAction
 from comfyrelay.domain.ordering import MoveTo
-from comfyrelay.domain.states import TERMINAL_JOB, JobStatus, PauseMode, Stage, VideoStatus
+from comfyrelay.domain.states import (
+    TERMINAL_EVENTS,
+    TERMINAL_JOB,
+    JobEventType,
+    JobStatus,
+    PauseMode,
+    Stage,
+    VideoStatus,
+)
 from comfyrelay.protocol.base import AnswerBody, Request, example
-from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Id, Json, Key, Line, Priority, RowId, Slug
+from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Id, Json, Key, Line, OpenEnum, Priority, RowId, Slug
 
 WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
 
@@ -51,7 +60,7 @@ class NewVideo(Request):
 class Video(AnswerBody):
     id: str
     title: str | None
-    status: VideoStatus
+    status: OpenEnum[VideoStatus]
     progress: dict[str, Any] | None
     error: str | None
     effect_id: int | None
@@ -126,7 +135,7 @@ class Output(AnswerBody):
 
 class Job(AnswerBody):
     id: str
-    status: JobStatus
+    status: OpenEnum[JobStatus]
     effect_id: int | None
     video_id: str | None
     batch_id: str | None
@@ -149,6 +158,23 @@ class Job(AnswerBody):
     @property
     def has_ended(self) -> bool:
         return self.status in TERMINAL_JOB
+
+
+class JobEvent(AnswerBody):
+    """`id` counts the job's events; `progress` has none, because it is not kept."""
+
+    type: OpenEnum[JobEventType]
+    data: dict[str, Any]
+    id: int | None = None
+
+    @property
+    def is_last(self) -> bool:
+        return self.type in TERMINAL_EVENTS
+
+    def as_sent(self) -> str:
+        """As one server-sent event."""
+        number = f"id: {self.id}\n" if self.id is not None else ""
+        return f"{number}event: {self.type}\ndata: {json.dumps(self.data)}\n\n"
 
 
 class Pause(Request):
@@ -217,5 +243,5 @@ class Batch(AnswerBody):
     done: int
     progress: float
     expected_seconds: float | None
-    counts: dict[JobStatus, int]
+    counts: dict[OpenEnum[JobStatus], int]
     created_at: datetime

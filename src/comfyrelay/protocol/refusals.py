@@ -1,6 +1,7 @@
 """What ComfyRelay says no with, for whoever speaks to it over HTTP: problem details as one of our errors."""
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
 from comfyrelay.errors import (
     ComfyRelayError,
@@ -15,9 +16,9 @@ from comfyrelay.errors import (
 )
 from comfyrelay.net import object_in
 
-__all__ = ["refusal_in"]
+__all__ = ["KIND", "Problem", "refusal_in"]
 
-_KIND = "urn:comfyrelay:"
+KIND = "urn:comfyrelay:"
 _BY_STATUS: dict[int, type[ComfyRelayError]] = {
     401: Unauthorized,
     403: Forbidden,
@@ -27,23 +28,33 @@ _BY_STATUS: dict[int, type[ComfyRelayError]] = {
 }
 
 
+class Problem(BaseModel):
+    """How every error is answered."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: dict[str, str] | None = None
+    required_tokens: int | None = None
+
+
 def refusal_in(response: httpx.Response) -> ComfyRelayError | None:
     """The error that an answer stands for, a plain one where the server is in trouble; `None` when it is not
     ComfyRelay's answer, but that of a proxy in between."""
-    answer, status = object_in(response), response.status_code
-    kind = str(answer.get("type") or "")
-    if not kind.startswith(_KIND):
+    try:
+        problem = Problem.model_validate(object_in(response))
+    except ValidationError:
         return None
-    detail = str(answer.get("detail") or answer.get("title") or f"The server answered with {status}.")
-    if status == 422:
-        errors = answer.get("errors")
-        fields = {str(key): str(text) for key, text in errors.items()} if isinstance(errors, dict) else {}
-        return InvalidInput(detail, errors=fields)
-    if kind == f"{_KIND}{TooManyRequests.code}":
+    if not problem.type.startswith(KIND):
+        return None
+    if response.status_code == 422:
+        return InvalidInput(problem.detail, errors=problem.errors)
+    if problem.type == f"{KIND}{TooManyRequests.code}":
         return TooManyRequests(retry_after_seconds=_seconds(response.headers.get("Retry-After")))
-    if kind == f"{_KIND}{LeaseLost.code}":
-        return LeaseLost(detail)
-    return _BY_STATUS.get(status, ComfyRelayError)(detail)
+    if problem.type == f"{KIND}{LeaseLost.code}":
+        return LeaseLost(problem.detail)
+    return _BY_STATUS.get(response.status_code, ComfyRelayError)(problem.detail)
 
 
 def _seconds(text: str | None) -> float:

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from comfyrelay.domain.properties import PropertyType
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, AnswerBody, Request, example
-from comfyrelay.protocol.fields import STORABLE, Json, Line, Number
+from comfyrelay.protocol.fields import STORABLE, Json, Line, Number, OpenEnum
 
 
 def _small(value: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Input(AnswerBody):
     """An input that is the user's to set. The primary input is sent as `input_file_id` or `video_id`."""
 
     key: str
-    type: PropertyType
+    type: OpenEnum[PropertyType]
     required: bool
     default_value: Any
     is_primary_input: bool

@@ -8,7 +8,7 @@ from pydantic import Field
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Fault
 from comfyrelay.protocol.base import AnswerBody, WorkerRequest, example
-from comfyrelay.protocol.fields import LARGEST_NUMBER, STORABLE, Json, RowId
+from comfyrelay.protocol.fields import LARGEST_NUMBER, STORABLE, Json, OpenEnum, RowId
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 Token = Annotated[str, Field(min_length=1, max_length=200)]
@@ -40,7 +40,7 @@ class Registered(AnswerBody):
     token: str
     workflows_assigned: list[str]
     fleet_slug: str
-    stage: Stage
+    stage: OpenEnum[Stage]
 
 
 class WouldRegister(Registered):
@@ -120,12 +120,12 @@ class PollAnswer(AnswerBody):
     job: LeasedJob | None
 
 
-class LeaseRequest(WorkerRequest):
+class AboutLease(WorkerRequest):
     dispatch_id: RowId
     lease_token: Token
 
 
-class Heartbeat(LeaseRequest):
+class Heartbeat(AboutLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", progress={"value": 12, "max": 20}, wait_seconds=20)
 
     progress: Json | None = None
@@ -151,8 +151,8 @@ class RunReport(WorkerRequest):
     about: Json | None = None
 
 
-class Settlement(LeaseRequest, RunReport):
-    """The end of a lease."""
+class EndOfLease(AboutLease, RunReport):
+    pass
 
 
 class StoredOutput(WorkerRequest):
@@ -162,7 +162,7 @@ class StoredOutput(WorkerRequest):
     metadata: Json | None = None
 
 
-class Complete(Settlement):
+class Complete(EndOfLease):
     model_config = example(
         dispatch_id=4711,
         lease_token="9f2c4e",
@@ -174,7 +174,7 @@ class Complete(Settlement):
     output: StoredOutput | None = None
 
 
-class Fail(Settlement):
+class Fail(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", error_message="CUDA out of memory", fault="worker")
 
     error_message: Text
@@ -182,7 +182,7 @@ class Fail(Settlement):
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
 
 
-class Requeue(Settlement):
+class Requeue(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", reason="spot_interruption")
 
     reason: Annotated[str, Field(min_length=1, max_length=500)]

@@ -7,11 +7,12 @@ from fastapi import FastAPI
 
 from comfyrelay import __version__
 from comfyrelay.domain.records.accounts import User
+from comfyrelay.protocol.refusals import Problem
 from comfyrelay.server import admin, user, worker
 from comfyrelay.server.base.context import Context
 from comfyrelay.server.base.measuring import Latencies
 from comfyrelay.server.base.middleware import BodyLimit, RequestLog, SecurityHeaders
-from comfyrelay.server.base.problems import Problem, add_problem_handlers
+from comfyrelay.server.base.problems import add_problem_handlers
 from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.server.operation import files, health, metrics, payments
 from comfyrelay.services.engine import Engine

@@ -28,10 +28,10 @@ STOP_SECONDS = 10
 class _Server(uvicorn.Server):
     """Answers those who wait before it waits for them to be answered."""
 
-    def __init__(self, config: uvicorn.Config, context: Context, *, hears_signals: bool = True) -> None:
+    def __init__(self, config: uvicorn.Config, context: Context, *, handles_signals: bool = True) -> None:
         super().__init__(config)
         self._context = context
-        self._signals = (signal.SIGINT, signal.SIGTERM) if hears_signals else ()
+        self._signals = (signal.SIGINT, signal.SIGTERM) if handles_signals else ()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -76,7 +76,7 @@ async def serve(
 @asynccontextmanager
 async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
     """Serve an application in the present loop, until it is left. Signals are somebody else's."""
-    server = _Server(_config(app), app.state.context, hears_signals=False)
+    server = _Server(_config(app), app.state.context, handles_signals=False)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         while not server.started:

@@ -27,6 +27,7 @@ from comfyrelay.protocol.worker import (
     Requeue,
     RunReport,
     Settled,
+    StoredOutput,
     WouldRegister,
 )
 from comfyrelay.text import storable
@@ -96,7 +97,7 @@ class Control:
             lease.urls = answer.urls
         return Stop(answer.stop) if answer.stop in tuple(Stop) else None
 
-    async def complete(self, lease: Lease, run: RunReport, *, output: Mapping[str, Any], provider_job_id: str) -> None:
+    async def complete(self, lease: Lease, run: RunReport, *, output: StoredOutput, provider_job_id: str) -> None:
         """`InvalidInput` when the output is not there or not readable: the lease is kept."""
         body = checked(Complete, **_named(lease), **dict(run), output=output, provider_job_id=provider_job_id)
         await self._call("complete", body, Settled, waits=60.0)

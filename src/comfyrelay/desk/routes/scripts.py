@@ -4,11 +4,11 @@ import asyncio
 
 from fastapi import APIRouter, Request
 
-from comfyrelay.desk.scripts.command import ScriptJob, ScriptSettings, command_of, shown, templates
+from comfyrelay.desk.scripts.command import ScriptSettings, command_of, shown, templates
 from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol.base import Answer
-from comfyrelay.protocol.desk import Script, ScriptCommand
+from comfyrelay.protocol.desk import Script, ScriptCommand, ScriptJob
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.problems import may_answer
 

@@ -10,17 +10,17 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from comfyrelay.desk.batches.folders import inputs_in, natural
 from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.protocol.desk import MOST_TRIES, ScriptJob
 from comfyrelay.text import is_storable
 
-__all__ = ["ScriptJob", "ScriptSettings", "check_job", "check_settings", "command_of", "shown", "templates"]
+__all__ = ["ScriptSettings", "check_job", "check_settings", "command_of", "shown", "templates"]
 
-MOST_TRIES = 1000
 # Linux takes no longer argument than 128 KiB.
 LONGEST_TEXT_BYTES = 100_000
 # What is said in a job's own fields cannot be said again: most scripts would take the last.
@@ -38,14 +38,6 @@ _OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_-]*")
 _SHIPPED = ("-m", "comfyrelay", "batch-i2v")
 
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
-
-
-def _split(value: Any) -> Any:
-    """In a form they are one text, read as a shell reads quotes."""
-    try:
-        return tuple(shlex.split(value)) if isinstance(value, str) else value
-    except ValueError as error:
-        raise ValueError(f"It cannot be read: {error}.") from None
 
 
 Profile = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,99}$")]
@@ -105,23 +97,6 @@ class ScriptSettings(BaseModel):
     @property
     def profile(self) -> str:
         return self.default_profile or self.profiles[0]
-
-
-class ScriptJob(BaseModel):
-    """What a request may say of a script job."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    template: str = Field(description="the name of a graph in the template folder")
-    input_subdir: str = Field(description="a folder in the input folder")
-    positive: str = Field(description="the prompt")
-    negative: str | None = Field(None, description="the negative prompt")
-    profile: str | None = Field(None, description="one of the configured profiles")
-    tries: int | None = Field(None, description=f"runs of each input, 1 to {MOST_TRIES}")
-    randomize_seed: bool = Field(False, description="another seed for each run")
-    extra_args: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
-        (), description="further options, as the configuration allows them"
-    )
 
 
 def command_of(settings: ScriptSettings, job: ScriptJob) -> list[str]:

@@ -7,11 +7,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from comfyrelay.desk.scripts.command import ScriptJob, ScriptSettings, check_settings, command_of, shown
+from comfyrelay.desk.scripts.command import ScriptSettings, check_settings, command_of, shown
 from comfyrelay.desk.scripts.errors import error_sentence
 from comfyrelay.desk.scripts.log import BoundedLog, Line, Lines
 from comfyrelay.desk.scripts.process import Child
 from comfyrelay.desk.scripts.reading import Progress, Reading, saved_files
+from comfyrelay.protocol.desk import ScriptJob
 from comfyrelay.settings import ENV_PREFIX
 
 __all__ = ["Progress", "ScriptJob", "ScriptResult", "ScriptRunner", "ScriptSettings"]

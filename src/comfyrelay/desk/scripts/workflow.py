@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.desk.scripts.command import MOST_TRIES, ScriptJob, ScriptSettings, check_job, templates
+from comfyrelay.desk.scripts.command import ScriptSettings, check_job, templates
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
+from comfyrelay.protocol.desk import MOST_TRIES, ScriptJob
 from comfyrelay.services.engine import Engine
 
 __all__ = [

@@ -35,7 +35,7 @@ async def list_effects(
 async def create_effect(body: wire.NewEffect, context: ContextOf) -> Answer[wire.EffectDetails]:
     """Offer a workflow to users, at a price."""
     effect = await context.engine.catalogue.effects.create(**body.model_dump())
-    return Answer(data=_body(EffectView(effect=effect, workflow_slug=body.workflow_slug)), message="Made.")
+    return Answer(data=_body(EffectView(effect=effect, workflow_slug=body.workflow_slug)), message="Created.")
 
 
 @router.get("/{slug}", responses=may_answer(404, 422))

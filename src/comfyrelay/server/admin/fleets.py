@@ -29,7 +29,7 @@ async def list_fleets(
 async def create_fleet(body: wire.NewFleet, context: ContextOf) -> Answer[wire.Fleet]:
     """Make a fleet; workers join it by its stage, its slug and the stage's secret."""
     await context.engine.fleet.fleets.create(**body.model_dump())
-    return Answer(data=_body(await context.engine.fleet.views.get(body.stage, body.slug)), message="Made.")
+    return Answer(data=_body(await context.engine.fleet.views.get(body.stage, body.slug)), message="Created.")
 
 
 @router.get("/{stage}/{slug}", responses=may_answer(404, 422))

@@ -58,7 +58,7 @@ async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) 
 
 @router.post("/{worker_id:path}/revoke", responses=may_answer(404, 422))
 async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
-    """Shut a worker out. Its leases are requeued without penalty, and what it still says of them is not heard."""
+    """Shut a worker out. Its leases are requeued without penalty, and what it still reports of them is refused."""
     await context.engine.fleet.workers.set_approved(worker_id, is_approved=False, by=admin.id)
     context.forget_worker(worker_id)
     return Answer(data=await _worker(context, worker_id), message="Revoked.")

@@ -6,7 +6,6 @@ from typing import Any
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
@@ -26,8 +25,9 @@ from comfyrelay.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from comfyrelay.protocol.refusals import KIND, Problem
 
-__all__ = ["Problem", "add_problem_handlers", "may_answer", "problem_response"]
+__all__ = ["add_problem_handlers", "may_answer", "problem_response"]
 
 log = structlog.get_logger(__name__)
 
@@ -50,17 +50,6 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
 MEDIA_TYPE = "application/problem+json"
 
 
-class Problem(BaseModel):
-    """How every error is answered."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    errors: dict[str, str] | None = None
-    required_tokens: int | None = None
-
-
 def may_answer(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """For a route's documentation: the errors that it may answer with."""
     described = {status: title for _, status, title in STATUS}
@@ -81,11 +70,26 @@ def add_problem_handlers(app: FastAPI) -> None:
 
 
 def _answer(
-    status: int, *, code: str, title: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+    status: int,
+    *,
+    code: str,
+    title: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    errors: dict[str, str] | None = None,
+    required_tokens: int | None = None,
 ) -> JSONResponse:
-    body = {"type": f"urn:comfyrelay:{code}", "title": title, "status": status, "detail": detail}
-    body |= {key: value for key, value in more.items() if value}
-    return JSONResponse(body, status_code=status, headers=headers, media_type=MEDIA_TYPE)
+    problem = Problem(
+        type=f"{KIND}{code}",
+        title=title,
+        status=status,
+        detail=detail,
+        errors=errors or None,
+        required_tokens=required_tokens or None,
+    )
+    return JSONResponse(
+        problem.model_dump(exclude_none=True), status_code=status, headers=headers, media_type=MEDIA_TYPE
+    )
 
 
 async def _known(request: Request, error: Exception) -> JSONResponse:

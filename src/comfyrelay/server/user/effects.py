@@ -47,14 +47,14 @@ async def create_workflow(body: wire.NewWorkflow, context: ContextOf, user: Curr
     """Bring a graph of your own, in ComfyUI's API format. Submit jobs with its slug."""
     new = NewWorkflow(**body.model_dump(mode="json"))
     made = await context.engine.catalogue.own_workflows.create(user.tenant_id, new)
-    return Answer(data=workflow_body(made), message="Made.")
+    return Answer(data=workflow_body(made), message="Created.")
 
 
 @router.delete("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def delete_workflow(slug: SlugInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
     """Delete a workflow of yours that no job was made with."""
     await context.engine.catalogue.own_workflows.remove(user.tenant_id, slug)
-    return Answer(data=wire.Deleted(id=slug), message="wire.Deleted.")
+    return Answer(data=wire.Deleted(id=slug), message="Deleted.")
 
 
 def _effect(offered: OfferedEffect) -> wire.Effect:

@@ -1,6 +1,5 @@
 """A job's events as a stream that a browser can follow."""
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Annotated
@@ -9,8 +8,8 @@ from fastapi import APIRouter, Header, Response, status
 from fastapi.responses import StreamingResponse
 
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.settlement import Event
 from comfyrelay.domain.states import TERMINAL_JOB
+from comfyrelay.protocol.jobs import JobEvent
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.parameters import IdInPath
@@ -42,7 +41,7 @@ async def events(
     """What happened to a job, then what happens, up to its end.
 
     Events have the job's own numbers as ids, and are replayed after `Last-Event-ID`. `progress` events have none: they
-    are told while they happen, at most one a second.
+    are sent while they happen, at most one a second.
     """
     job = await context.engine.jobs.views.plain_job(user.tenant_id, job_id)
     if job.status in TERMINAL_JOB and last_event_id >= job.event_seq:
@@ -52,19 +51,15 @@ async def events(
 
 
 async def _stream(context: Context, job: Job, after_seq: int) -> AsyncIterator[str]:
-    news = context.engine.jobs.events.follow(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
+    changes = context.engine.jobs.events.follow(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
     # the first bytes let a proxy, and a browser, know that the stream is open
     yield ": events\n\n"
-    async with aclosing(news):
-        async for each in news:
-            for event in each.events:
-                yield _event(event)
-            if each.progress is not None:
-                yield f"event: progress\ndata: {json.dumps(each.progress)}\n\n"
-            if not each.events and each.progress is None:
+    async with aclosing(changes):
+        async for change in changes:
+            for event in change.events:
+                data = {**event.data, "at": event.created_at.isoformat()}
+                yield JobEvent(id=event.seq, type=event.type, data=data).as_sent()
+            if change.progress is not None:
+                yield JobEvent(type="progress", data=change.progress).as_sent()
+            if not change.events and change.progress is None:
                 yield ": still here\n\n"
-
-
-def _event(event: Event) -> str:
-    data = {**event.data, "at": event.created_at.isoformat()}
-    return f"id: {event.seq}\nevent: {event.type}\ndata: {json.dumps(data)}\n\n"

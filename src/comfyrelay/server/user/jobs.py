@@ -65,7 +65,7 @@ async def jobs(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.Job]]:
-    """Your jobs, newest first. What they wait for is told when one is asked for."""
+    """Your jobs, newest first. What they wait for is shown when one is asked for."""
     page = await context.engine.jobs.views.jobs(
         user.tenant_id,
         status=status,

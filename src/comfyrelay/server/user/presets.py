@@ -29,7 +29,7 @@ async def presets(
 async def create_preset(body: wire.NewPreset, context: ContextOf, user: CurrentUser) -> Answer[wire.Preset]:
     """Keep inputs under a name that none of your presets has."""
     made = await context.engine.catalogue.presets.create(user.tenant_id, name=body.name, values=body.values)
-    return Answer(data=_preset(made), message="Kept.")
+    return Answer(data=_preset(made), message="Saved.")
 
 
 @router.delete("/{preset_id}", responses=may_answer(401, 403, 404, 422, 503))

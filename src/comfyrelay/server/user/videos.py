@@ -20,7 +20,7 @@ router = APIRouter(prefix="/api/videos", tags=["videos"])
 
 @router.post("/uploads", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 413, 422, 503))
 async def begin_upload(body: wire.NewUpload, context: ContextOf, user: CurrentUser) -> Answer[wire.Upload]:
-    """Announce a file, and hear where its bytes go. Images, videos and audio are taken."""
+    """Announce a file, and learn where its bytes go. Images, videos and audio are taken."""
     upload = await context.engine.jobs.uploads.begin(user, NewUpload(**dict(body)))
     signed = upload.signed
     data = wire.Upload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
@@ -33,7 +33,7 @@ async def create_video(body: wire.NewVideo, context: ContextOf, user: CurrentUse
     made = await context.engine.jobs.uploads.make_video(
         user, original_file_id=body.original_file_id, title=body.title, effect_id=body.effect_id
     )
-    return Answer(data=_video(await context.engine.jobs.views.video(user.tenant_id, made.id)), message="Made.")
+    return Answer(data=_video(await context.engine.jobs.views.video(user.tenant_id, made.id)), message="Created.")
 
 
 @router.get("", responses=may_answer(401, 422, 503))

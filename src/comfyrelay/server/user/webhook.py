@@ -1,4 +1,4 @@
-"""Where a user wants to be told of the ends of jobs, and what has come of it."""
+"""Where a user is notified of the ends of jobs, and what has come of it."""
 
 from fastapi import APIRouter, status
 
@@ -17,13 +17,13 @@ router = APIRouter(prefix="/api", tags=["webhooks"])
 
 @router.get("/webhook", responses=may_answer(401, 503))
 async def webhook(context: ContextOf, user: CurrentUser) -> Answer[wire.Webhook]:
-    """Where the ends of jobs are told."""
+    """Where the ends of jobs are sent."""
     return Answer(data=_webhook(await context.engine.webhooks.endpoints.of(user.tenant_id)))
 
 
 @router.put("/webhook", responses=may_answer(401, 403, 422, 503))
 async def put_webhook(body: wire.PutWebhook, context: ContextOf, user: CurrentUser) -> Answer[wire.Webhook]:
-    """Set where the ends of jobs are told. The secret that signs them is shown this once."""
+    """Set where the ends of jobs are sent. The secret that signs them is shown this once."""
     changed = await context.engine.webhooks.endpoints.put(
         user.tenant_id, url=body.url, rotate_secret=body.rotate_secret
     )

@@ -101,7 +101,7 @@ async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: Po
 async def heartbeat(
     body: wire.Heartbeat, request: Request, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.HeartbeatAnswer]:
-    """Extend a lease and hear whether to stop; with `wait_seconds`, wait until there is something to hear."""
+    """Extend a lease and learn whether to stop; with `wait_seconds`, wait until there is a reason to."""
     given = Heartbeat(
         dispatch_id=body.dispatch_id,
         lease_token=body.lease_token,
@@ -192,7 +192,7 @@ def _spread(wait_seconds: float) -> float:
 
 
 async def _settle(
-    context: Context, worker: Worker, body: wire.Settlement, verb: Verb, **more: Any
+    context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any
 ) -> Answer[wire.Settled]:
     report = Report(
         verb=verb,

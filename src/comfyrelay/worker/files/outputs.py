@@ -12,6 +12,8 @@ from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import NoOutput, ServerUnreachable
 from comfyrelay.net import save
+from comfyrelay.protocol.base import checked
+from comfyrelay.protocol.worker import StoredOutput
 from comfyrelay.worker.lease import Lease
 
 __all__ = ["Collected", "collect", "collect_more", "others", "pick"]
@@ -33,14 +35,11 @@ class Collected:
     more: tuple[Path, ...] = ()
 
     @property
-    def as_output(self) -> dict[str, Any]:
-        """As the control plane is told of it."""
-        return {
-            "size": self.size,
-            "mime_type": self.mime_type,
-            "sha256": self.sha256,
-            "metadata": dict(self.metadata),
-        }
+    def as_output(self) -> StoredOutput:
+        """As it is reported to the control plane."""
+        return checked(
+            StoredOutput, size=self.size, mime_type=self.mime_type, sha256=self.sha256, metadata=dict(self.metadata)
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"path": str(self.path), "more": [str(each) for each in self.more]}
