@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-__all__ = ["PART_PREFIX", "FileWriter", "part_of", "replacing", "write", "write_new"]
-
 # What is still being written is hidden, and its name begins like this.
 PART_PREFIX = ".put-"
 

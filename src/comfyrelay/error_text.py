@@ -7,8 +7,6 @@ from typing import Any
 
 from comfyrelay.text import printable
 
-__all__ = ["FALLBACK", "MAX_LENGTH", "SECRET", "user_sentence"]
-
 FALLBACK = "Processing failed."
 MAX_LENGTH = 300
 

@@ -8,8 +8,6 @@ from importlib.util import find_spec
 
 from comfyrelay.errors import ConfigurationError
 
-__all__ = ["MODULES", "install_line", "is_installed", "require"]
-
 _MEDIA = frozenset({"PIL", "av"})
 _SERVER = frozenset(
     {

@@ -6,8 +6,6 @@ from typing import IO
 
 from comfyrelay.errors import ConfigurationError
 
-__all__ = ["FolderLock"]
-
 if os.name == "nt":
     import msvcrt
 

@@ -7,8 +7,6 @@ from typing import TextIO
 import structlog
 from structlog.typing import Processor
 
-__all__ = ["PROCESSORS", "log_as_json", "minimum"]
-
 # What every line has, with the ids of the request that it belongs to.
 PROCESSORS: Sequence[Processor] = (
     structlog.contextvars.merge_contextvars,

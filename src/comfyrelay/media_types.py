@@ -3,8 +3,6 @@
 import mimetypes
 from pathlib import PurePath
 
-__all__ = ["guess_media_type"]
-
 # What Python 3.11 does not know of, or not as others call it.
 _MORE_TYPES = {
     ".apng": "image/apng",

@@ -15,8 +15,6 @@ from comfyrelay.atomic import replacing
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, ServerRefused, ServerUnreachable
 
-__all__ = ["Http", "PortClosed", "body_of", "http_client", "is_loopback", "object_in", "save"]
-
 # Reading is patient: a server that loads a model may not answer for a while.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=30.0, write=120.0, pool=None)
 _PIECE = 256 * 1024

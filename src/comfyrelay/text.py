@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-__all__ = ["is_storable", "printable", "storable"]
-
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 # Colours, cursor movements, titles of terminals, and the control characters that leave no room where they stand.
 _OBEYED = re.compile(

@@ -14,8 +14,6 @@ import typer
 
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 
-__all__ = ["batch_i2v"]
-
 FAILED = 1
 CANNOT = 2
 

@@ -13,8 +13,6 @@ from rich.markup import escape
 if TYPE_CHECKING:
     from comfyrelay.worker.check import Finding
 
-__all__ = ["print_findings"]
-
 _MARKS = {"fine": "[green]ok[/green]  ", "lacking": "[yellow]note[/yellow]", "broken": "[red]no[/red]  "}
 
 

@@ -22,8 +22,6 @@ from comfyrelay.extras import require
 if TYPE_CHECKING:
     from comfyrelay.client import Batch, Client, Done, Found, Job
 
-__all__ = ["APPRISE", "Json", "Url", "connected", "jobs_app", "print_json"]
-
 T = TypeVar("T")
 FOUND = 1
 CANNOT = 2

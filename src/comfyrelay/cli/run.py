@@ -26,8 +26,6 @@ from comfyrelay.extras import require
 if TYPE_CHECKING:
     from comfyrelay.client import Batch, Client, Done, Job
 
-__all__ = ["DESK", "run_app"]
-
 DESK = "On your own machine"
 
 run_app = typer.Typer()

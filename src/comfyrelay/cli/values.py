@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from comfyrelay.protocol.desk import DescribedGraph
     from comfyrelay.protocol.user import Input
 
-__all__ = ["Target", "errors_as_typed", "find_target", "is_graph", "send_files"]
-
 _ASSETS = frozenset({"image", "video", "audio"})
 # Of a file that was sent before.
 _FILE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

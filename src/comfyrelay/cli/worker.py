@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-__all__ = ["worker_app"]
-
 worker_app = typer.Typer(
     invoke_without_command=True,
     help="Take jobs from a control plane and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.",

@@ -14,8 +14,6 @@ from comfyrelay.net import is_loopback, object_in
 from comfyrelay.protocol.base import AnswerBody, Page, Request, checked
 from comfyrelay.protocol.refusals import refusal_in
 
-__all__ = ["DEFAULT_URL", "Calls", "Done"]
-
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
 A = TypeVar("A", bound=AnswerBody)

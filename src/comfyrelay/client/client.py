@@ -39,8 +39,6 @@ from comfyrelay.protocol.jobs import (
 )
 from comfyrelay.protocol.user import Deleted, Effect, NewPreset, NewWorkflow, Preset, Workflow
 
-__all__ = ["Client"]
-
 Kind = Literal["job", "batch"]
 PATHS: dict[Kind, str] = {"job": "/api/ai-jobs", "batch": "/api/batches"}
 BODIES: dict[Kind, type[Job | Batch]] = {"job": Job, "batch": Batch}

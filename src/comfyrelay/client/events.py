@@ -9,8 +9,6 @@ from comfyrelay.client.calls import Calls
 from comfyrelay.errors import ControlPlaneUnreachable
 from comfyrelay.protocol.jobs import JobEvent
 
-__all__ = ["follow", "parsed"]
-
 # The server says something every 15 s.
 SILENCE_SECONDS = 45.0
 FIRST_PAUSE_SECONDS = 0.2

@@ -13,8 +13,6 @@ from comfyrelay.media_types import guess_media_type
 from comfyrelay.net import is_loopback, save
 from comfyrelay.protocol.jobs import Output
 
-__all__ = ["Files", "LinkExpired", "media_type", "safe_name"]
-
 _TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
 _PIECE = 256 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -13,8 +13,6 @@ from comfyrelay.errors import InvalidInput, NotFound
 if TYPE_CHECKING:
     from comfyrelay.client.client import Client
 
-__all__ = ["SHORT", "Found", "find"]
-
 SHORT = 8
 _LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _SOME = 3

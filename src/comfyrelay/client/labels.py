@@ -8,8 +8,6 @@ from comfyrelay.errors import NotFound
 from comfyrelay.protocol.jobs import Job
 from comfyrelay.text import printable
 
-__all__ = ["Labels"]
-
 
 class Labels:
     """Remembers what it has asked for."""

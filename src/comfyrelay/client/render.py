@@ -17,24 +17,6 @@ from comfyrelay.protocol.jobs import Batch, Job
 from comfyrelay.protocol.user import Preset
 from comfyrelay.text import printable
 
-__all__ = [
-    "batch_details",
-    "batch_table",
-    "began_at",
-    "grid",
-    "how_far",
-    "job_details",
-    "job_table",
-    "output_lines",
-    "part_done",
-    "preset_table",
-    "short",
-    "since",
-    "size_of",
-    "span",
-    "status_text",
-]
-
 _COLOURS = {
     "queued": "cyan",
     "processing": "blue",

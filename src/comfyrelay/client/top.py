@@ -24,8 +24,6 @@ from comfyrelay.protocol.desk import Now, Unit
 from comfyrelay.protocol.jobs import Batch, Job
 from comfyrelay.text import printable
 
-__all__ = ["Snapshot", "shown", "take_snapshot", "watch"]
-
 OUTCOMES = 8
 NEXT = 5
 BATCHES = 6

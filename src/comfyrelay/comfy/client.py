@@ -37,8 +37,6 @@ from comfyrelay.errors import (
 )
 from comfyrelay.net import Http, PortClosed, body_of, save
 
-__all__ = ["ComfyClient"]
-
 # A socket that does not open does not hold up a run: it only makes it faster.
 SOCKET_WAIT_SECONDS = 2.0
 STOP_SECONDS = 10.0

@@ -8,8 +8,6 @@ from typing import Any
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, DeviceFault, Fault, NodeFailed, OutOfMemory, PaymentRequired
 
-__all__ = ["explain_execution_error"]
-
 _MEMORY = re.compile(r"out of memory|allocation on device|can't allocate memory|cannot allocate memory", re.I)
 _DEVICE = re.compile(
     r"(cuda|cudnn\w*|cublas\w*|hip) error|illegal memory access|device-side assert|unspecified launch failure", re.I

@@ -6,8 +6,6 @@ from typing import Any
 
 from comfyrelay.media_types import guess_media_type
 
-__all__ = ["OutputFile", "RunResult", "files_of", "result_of", "texts_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputFile:

@@ -10,8 +10,6 @@ from comfyrelay.comfy.runs.events import EventListener
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment, Uploaded
 
-__all__ = ["ComfyServer"]
-
 
 class ComfyServer(Protocol):
     """A place where graphs run. What it raises on purpose is a `ComfyError`, whose `fault` says whose fault it is."""

@@ -14,8 +14,6 @@ from comfyrelay.comfy.graphs.nodes import find_node
 from comfyrelay.errors import InvalidInput, ServerRefused
 from comfyrelay.net import Http
 
-__all__ = ["Attachment", "Uploaded", "Uploader", "content_hash", "safe_name"]
-
 MOST_KNOWN = 10_000
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")

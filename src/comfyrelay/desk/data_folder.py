@@ -6,8 +6,6 @@ from pathlib import Path
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
 
-__all__ = ["check_filesystem", "filesystem_of", "open_data_folder", "try_sqlite"]
-
 # Other machines, or the other side of a virtual machine, do not see SQLite's shared memory.
 SHARED = frozenset(
     {"9p", "drvfs", "virtiofs", "vboxsf", "prl_fs", "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "fuse.sshfs"}

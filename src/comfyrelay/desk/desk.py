@@ -37,8 +37,6 @@ from comfyrelay.worker.comfyui.servers import WrapServer
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
 
-__all__ = ["Desk", "Ready", "answers"]
-
 FLEET = "desk"
 WORKER = "desk"
 LOCAL_EMAIL = "desk@localhost"

@@ -25,8 +25,6 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings, config_path, load_settings
 from comfyrelay.worker.check import Finding, Verdict, about_comfyui
 
-__all__ = ["examine"]
-
 GIB = 1024**3
 # Outputs of videos are large; below the first nothing can be expected to work.
 LEAST_SPACE = GIB // 10

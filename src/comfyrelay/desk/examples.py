@@ -10,8 +10,6 @@ from PIL import Image, ImageDraw
 
 from comfyrelay.comfy.graphs.graph import Graph
 
-__all__ = ["EXAMPLES", "SAMPLE_NAME", "Example", "sample_picture", "write_sample"]
-
 SAMPLE_NAME = "sample.png"
 
 

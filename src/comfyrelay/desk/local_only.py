@@ -10,8 +10,6 @@ from comfyrelay.net import is_loopback
 from comfyrelay.server.base.problems import problem_response
 from comfyrelay.settings import Settings
 
-__all__ = ["LocalOnly", "own_names"]
-
 
 class LocalOnly:
     """On the desk nobody signs in, so the browser must not be made to speak for the user: a page from elsewhere has

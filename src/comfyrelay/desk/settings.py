@@ -8,8 +8,6 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from comfyrelay.settings import ArgumentsOnly, Count, CountOrZero, SecondsOrZero, Words, load, split_words
 
-__all__ = ["DeskSettings", "load_desk_settings"]
-
 ENV_PREFIX = "COMFYRELAY_DESK_"
 
 

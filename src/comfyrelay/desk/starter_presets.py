@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["PRESETS"]
-
 
 def _preset(name: str, *, steps: int, frames: int, megapixels: float) -> dict[str, Any]:
     """Under the names that nodes have for them. No width and height: they would bend what is not of their shape."""

@@ -8,8 +8,6 @@ from comfyrelay.desk.notifications.notifier import Occasion
 from comfyrelay.desk.notifications.sending import NotSent
 from comfyrelay.desk.scripts.command import ScriptSettings
 
-__all__ = ["DeskState"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeskState:

@@ -2,8 +2,6 @@
 
 from enum import StrEnum
 
-__all__ = ["MOST_IDS", "MOST_ITEMS", "BulkAction", "Mode", "SeedMode"]
-
 # Of one batch, and of one call that names jobs.
 MOST_ITEMS = 10_000
 MOST_IDS = 1000

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Fit", "Fitness", "Needs", "fitness"]
-
 # A worker that lacks everything would fill a page with names.
 MOST_NAMES_IN_TEXT = 5
 

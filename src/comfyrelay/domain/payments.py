@@ -5,8 +5,6 @@ import hmac
 from dataclasses import dataclass
 from datetime import datetime
 
-__all__ = ["TOLERANCE_SECONDS", "Payment", "signature_problem"]
-
 # A message that is older, or from the future, may be a recording of one that was sent before.
 TOLERANCE_SECONDS = 300
 VERSION = "v1"

@@ -7,8 +7,6 @@ from pathlib import PurePosixPath
 
 from comfyrelay.errors import InvalidInput, TooLarge
 
-__all__ = ["NewUpload", "check_upload", "extension_of"]
-
 MEDIA_TYPES = ("image/", "video/", "audio/")
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
 

@@ -11,8 +11,6 @@ from urllib.parse import SplitResult, urlsplit
 
 from standardwebhooks.webhooks import Webhook
 
-__all__ = ["WAITS_SECONDS", "DeliveryStatus", "EndedJob", "is_public", "new_secret", "signed", "url_problem"]
-
 # How long to wait after each failure; after the last of them it is given up.
 WAITS_SECONDS = (5.0, 30.0, 120.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 LONGEST_URL = 2048

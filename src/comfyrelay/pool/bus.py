@@ -13,8 +13,6 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.pool.events import EVENT_CLASSES, PoolEvent
 from comfyrelay.pool.streams import EventStream
 
-__all__ = ["Bus", "Callback", "Selector"]
-
 log = structlog.get_logger(__name__)
 
 Callback = Callable[[Any], object]

@@ -14,8 +14,6 @@ from comfyrelay.errors import ComfyError, Fault, InvalidInput
 from comfyrelay.pool.queue import JobStatus, Outcome
 from comfyrelay.pool.ticket import Lane, Ticket
 
-__all__ = ["dump_outcome", "dump_ticket", "load_outcome", "load_ticket"]
-
 # What orjson would write by itself comes back as something else.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 

@@ -15,8 +15,6 @@ from comfyrelay.pool.record import Record
 from comfyrelay.pool.registry import Registry
 from comfyrelay.pool.stats import Tally
 
-__all__ = ["Endings"]
-
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 

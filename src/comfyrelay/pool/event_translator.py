@@ -28,8 +28,6 @@ from comfyrelay.pool.events import (
 )
 from comfyrelay.pool.record import Record
 
-__all__ = ["EventTranslator"]
-
 
 class EventTranslator:
     """Translates for one attempt; of a stopped one only what is to be kept of it is passed on."""

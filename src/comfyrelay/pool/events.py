@@ -10,29 +10,6 @@ from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.domain.failover import BLOCKED_EVENT, UNBLOCKED_EVENT
 from comfyrelay.errors import ComfyError
 
-__all__ = [
-    "EVENT_CLASSES",
-    "ClientBlockedWorkflow",
-    "ClientState",
-    "ClientStateChanged",
-    "ClientUnblockedWorkflow",
-    "JobAccepted",
-    "JobCanceled",
-    "JobCompleted",
-    "JobEvent",
-    "JobFailed",
-    "JobNoted",
-    "JobOutput",
-    "JobPreview",
-    "JobPrinted",
-    "JobProgress",
-    "JobQueued",
-    "JobRetrying",
-    "JobStarted",
-    "PoolEvent",
-    "PoolReady",
-]
-
 
 class ClientState(StrEnum):
     CONNECTING = "connecting"

@@ -10,8 +10,6 @@ from comfyrelay.clock import utc_now
 from comfyrelay.domain.failover import Block, FailoverPolicy, is_blocked, record_failure
 from comfyrelay.errors import ComfyError
 
-__all__ = ["FailoverStrategy", "Pair", "SmartFailover", "steady_clock"]
-
 Clock = Callable[[], datetime]
 # client id, workflow hash
 Pair = tuple[str, str]

@@ -15,8 +15,6 @@ from comfyrelay.pool.registry import Registry
 from comfyrelay.pool.stats import Tally
 from comfyrelay.pool.ticket import JobOptions, Ticket, make_ticket
 
-__all__ = ["Intake"]
-
 
 class Intake:
     def __init__(

@@ -13,8 +13,6 @@ from comfyrelay.pool.queue import JobStatus
 from comfyrelay.pool.record import Record
 from comfyrelay.pool.streams import EventStream
 
-__all__ = ["Job"]
-
 
 class Job:
     """`result = await job`, as often as you like and from as many tasks as you like.

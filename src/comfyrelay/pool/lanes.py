@@ -6,8 +6,6 @@ from heapq import heappop, heappush
 
 from comfyrelay.pool.ticket import Lane, Ticket
 
-__all__ = ["Lanes"]
-
 # -priority, sequence, id: the smallest goes first, and no two have the same sequence
 Place = tuple[int, int, str]
 

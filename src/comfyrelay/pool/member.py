@@ -12,8 +12,6 @@ from comfyrelay.errors import ComfyRelayError
 from comfyrelay.hint import Hint
 from comfyrelay.pool.events import ClientState
 
-__all__ = ["Member", "MemberTimings"]
-
 log = structlog.get_logger(__name__)
 
 # More than fit into any memory.

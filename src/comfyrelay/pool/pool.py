@@ -25,8 +25,6 @@ from comfyrelay.pool.stats import ClientStats, PoolStats, Tally
 from comfyrelay.pool.streams import EventStream
 from comfyrelay.pool.ticket import JobOptions, Ticket
 
-__all__ = ["WorkflowPool"]
-
 E = TypeVar("E", bound=PoolEvent)
 
 

@@ -11,8 +11,6 @@ from comfyrelay.errors import ComfyError
 from comfyrelay.pool.lanes import Lanes
 from comfyrelay.pool.ticket import Lane, Ticket
 
-__all__ = ["JobStatus", "Leftover", "MemoryQueue", "Outcome", "QueueAdapter"]
-
 
 class JobStatus(StrEnum):
     QUEUED = "queued"

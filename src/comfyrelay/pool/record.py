@@ -14,8 +14,6 @@ from comfyrelay.pool.queue import JobStatus, Outcome
 from comfyrelay.pool.streams import EventStream
 from comfyrelay.pool.ticket import Ticket
 
-__all__ = ["Record", "Stop"]
-
 E = TypeVar("E", bound=JobEvent)
 
 

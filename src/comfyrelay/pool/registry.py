@@ -9,8 +9,6 @@ from comfyrelay.errors import NotFound
 from comfyrelay.pool.job import Job
 from comfyrelay.pool.record import Record
 
-__all__ = ["Registry"]
-
 
 class Registry:
     def __init__(self, *, keep_finished: int) -> None:

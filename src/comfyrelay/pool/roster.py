@@ -9,8 +9,6 @@ from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.pool.events import ClientState, ClientStateChanged, PoolEvent, PoolReady
 from comfyrelay.pool.member import Member, MemberTimings
 
-__all__ = ["Roster", "Servers"]
-
 Servers = Iterable[str | ComfyServer] | Mapping[str, str | ComfyServer]
 
 

@@ -31,8 +31,6 @@ from comfyrelay.pool.record import Record, Stop
 from comfyrelay.pool.scheduler import Scheduler
 from comfyrelay.pool.stats import Tally
 
-__all__ = ["Runner"]
-
 log = structlog.get_logger(__name__)
 
 

@@ -5,8 +5,6 @@ from typing import Protocol, TypeVar
 
 from comfyrelay.pool.ticket import Lane
 
-__all__ = ["Candidate", "ShouldSkip", "choose", "fits"]
-
 ShouldSkip = Callable[[str, str], bool]
 
 

@@ -12,8 +12,6 @@ from comfyrelay.pool.schedule import choose, fits
 from comfyrelay.pool.ticket import Lane, Ticket
 from comfyrelay.pool.unserved import Unserved
 
-__all__ = ["Scheduler"]
-
 # Others want their turn of the event loop, too.
 _TURN_SECONDS = 0.005
 

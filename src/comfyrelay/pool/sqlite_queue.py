@@ -12,8 +12,6 @@ from comfyrelay.pool.queue import JobStatus, Leftover, Outcome
 from comfyrelay.pool.ticket import Lane, Ticket
 from comfyrelay.pool.writer import Writer
 
-__all__ = ["SqliteQueue"]
-
 # "ComR", so that another program's database is not taken for a queue
 APPLICATION_ID = 0x436F6D52
 SCHEMA_VERSION = 1

@@ -9,8 +9,6 @@ from comfyrelay.pool.failover import FailoverStrategy
 from comfyrelay.pool.member import Member
 from comfyrelay.pool.queue import JobStatus
 
-__all__ = ["ClientStats", "PoolStats", "Tally"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientStats:

@@ -6,8 +6,6 @@ from typing import Generic, Self, TypeVar
 
 from comfyrelay.pool.events import JobCanceled, JobCompleted, JobFailed, JobPreview, JobProgress, PoolEvent
 
-__all__ = ["EventStream"]
-
 E = TypeVar("E", bound=PoolEvent)
 
 _FLEETING = (JobProgress, JobPreview)

@@ -16,8 +16,6 @@ from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import InvalidInput
 
-__all__ = ["JobOptions", "Lane", "Ticket", "make_ticket"]
-
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 

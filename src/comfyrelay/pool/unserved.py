@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 
 from comfyrelay.pool.ticket import Ticket
 
-__all__ = ["Unserved"]
-
 
 @dataclass(slots=True)
 class _Group:

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from comfyrelay.group_commit import GroupCommit
 
-__all__ = ["Statement", "Writer"]
-
 T = TypeVar("T")
 # SQL and its parameters
 Statement = tuple[str, Sequence[Any]]

@@ -7,19 +7,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from comfyrelay.errors import InvalidInput
 
-__all__ = [
-    "GRAPH_EXAMPLE",
-    "PROPERTY_EXAMPLE",
-    "Answer",
-    "AnswerBody",
-    "Page",
-    "Request",
-    "WorkerRequest",
-    "checked",
-    "example",
-    "field_errors",
-]
-
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 

@@ -9,24 +9,6 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from comfyrelay.text import is_storable, storable
 
-__all__ = [
-    "ID",
-    "LARGEST_ID",
-    "LARGEST_NUMBER",
-    "STORABLE",
-    "Id",
-    "Json",
-    "JsonValue",
-    "Key",
-    "Line",
-    "Number",
-    "OpenEnum",
-    "Priority",
-    "Reported",
-    "RowId",
-    "Slug",
-]
-
 E = TypeVar("E", bound=StrEnum)
 LARGEST_ID = 2**63 - 1
 # Seeds have 64 bits without a sign.

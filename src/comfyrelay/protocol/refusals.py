@@ -16,8 +16,6 @@ from comfyrelay.errors import (
 )
 from comfyrelay.net import object_in
 
-__all__ = ["KIND", "Problem", "refusal_in"]
-
 KIND = "urn:comfyrelay:"
 _BY_STATUS: dict[int, type[ComfyRelayError]] = {
     401: Unauthorized,

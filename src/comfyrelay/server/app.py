@@ -19,8 +19,6 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import LocalObjects
 
-__all__ = ["create_app"]
-
 ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, health.router, metrics.router)
 
 

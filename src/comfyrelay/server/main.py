@@ -19,8 +19,6 @@ from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 
-__all__ = ["listen", "serve", "serving"]
-
 # How long answers that are under way may take once the server is told to stop.
 STOP_SECONDS = 10
 

@@ -31,8 +31,6 @@ from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
 from comfyrelay.store.wakeup import LocalWakeup, PostgresWakeup, Wakeup
 
-__all__ = ["Engine", "Hooks"]
-
 log = structlog.get_logger(__name__)
 
 SEEN_SECONDS = 10.0

@@ -9,8 +9,6 @@ from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.wakeup import Wakeup
 
-__all__ = ["DISK", "Ground"]
-
 # Files in object storage; the name under which rows refer to it.
 DISK = "objects"
 

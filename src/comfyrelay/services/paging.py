@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Listed", "listed"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

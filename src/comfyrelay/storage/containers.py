@@ -10,8 +10,6 @@ from av.video.frame import VideoFrame
 
 from comfyrelay.storage.media_info import MediaInfo, Unreadable
 
-__all__ = ["read_container"]
-
 # Formats that hold their own data. Playlists, lists of parts and session descriptions name files and addresses that
 # FFmpeg would open, and a still image passes for a video of one frame.
 _BOTH = "mov,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"

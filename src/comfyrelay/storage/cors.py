@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CORSRuleOutputTypeDef, CORSRuleTypeDef
 
-__all__ = ["allow_origins"]
-
 OUR_RULE = "comfyrelay"
 
 

@@ -18,8 +18,6 @@ from comfyrelay.storage.paths import check_path, is_path, no_object, refused_pat
 from comfyrelay.storage.values import ObjectEntry, ObjectStat
 from comfyrelay.storage.writer import ObjectWriter
 
-__all__ = ["Folder", "disk"]
-
 
 class Folder:
     """A folder that is made when first needed; no path leads out of it."""

@@ -7,8 +7,6 @@ from urllib.parse import quote
 from comfyrelay.errors import InvalidInput
 from comfyrelay.media_types import guess_media_type
 
-__all__ = ["check_content_type", "content_disposition", "guess_content_type", "safe_filename"]
-
 # Emoji take 12 characters each when encoded, and servers take some 8,000 in a header.
 MAX_NAME_LENGTH = 150
 

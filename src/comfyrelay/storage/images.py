@@ -6,8 +6,6 @@ from PIL import Image
 
 from comfyrelay.storage.media_info import MediaInfo, Unreadable
 
-__all__ = ["read_image"]
-
 # Only formats that are images and nothing else: Pillow would hand EPS to Ghostscript, for one.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
 

@@ -19,8 +19,6 @@ from comfyrelay.storage.signing import Grant, sign, verify
 from comfyrelay.storage.threads import in_thread
 from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
-__all__ = ["LocalObjects"]
-
 PIECE_BYTES = 256 * 1024
 SHORTEST_SECRET = 16
 

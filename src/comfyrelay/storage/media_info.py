@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["MediaInfo", "MediaKind", "Unreadable"]
-
 MediaKind = Literal["audio", "file", "image", "video"]
 
 

@@ -3,8 +3,6 @@
 from comfyrelay.atomic import PART_PREFIX
 from comfyrelay.errors import InvalidInput, NotFound
 
-__all__ = ["check_path", "check_range", "is_path", "no_object", "refused_path"]
-
 # S3 keys have 1,024 bytes, and a configured prefix needs some of them.
 MAX_PATH_BYTES = 900
 

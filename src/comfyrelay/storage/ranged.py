@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from comfyrelay.errors import ComfyRelayError, StorageUnavailable
 
-__all__ = ["RangedFile"]
-
 
 class RangedFile(io.RawIOBase):
     """Reads ranges on demand, up to a number of bytes and until a moment of the monotonic clock.

@@ -7,8 +7,6 @@ from comfyrelay.storage.folder import disk
 from comfyrelay.storage.threads import in_thread
 from comfyrelay.storage.writer import ObjectWriter
 
-__all__ = ["Receiver"]
-
 
 class Receiver:
     """Takes the pieces of one object."""

@@ -21,8 +21,6 @@ from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef, ObjectIdentifierTypeDef
 
-__all__ = ["S3Objects"]
-
 T = TypeVar("T")
 
 PIECE_BYTES = 1024 * 1024

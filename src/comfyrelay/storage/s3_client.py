@@ -12,8 +12,6 @@ from comfyrelay.errors import ConfigurationError
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-__all__ = ["connect"]
-
 
 def connect(*, endpoint_url: str | None, region: str | None) -> "S3Client":
     """Return a client, which threads may share; nothing is sent yet."""

@@ -13,8 +13,6 @@ from botocore.exceptions import (
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, StorageUnavailable
 from comfyrelay.storage.paths import no_object
 
-__all__ = ["error_code", "is_missing", "translate"]
-
 _MISSING = {"404", "NoSuchKey", "NotFound"}
 _DENIED = {
     *("401", "403", "AccessDenied", "AccountProblem", "AllAccessDisabled", "AuthorizationHeaderMalformed"),

@@ -12,8 +12,6 @@ from urllib.parse import quote, urlencode
 
 from comfyrelay.errors import Forbidden, InvalidInput
 
-__all__ = ["Grant", "sign", "verify"]
-
 # 15 digits hold every size and every time, and their conversion takes no time
 _NUMBER = re.compile(r"[0-9]{1,15}")
 

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["in_thread"]
-
 T = TypeVar("T")
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-__all__ = ["ObjectEntry", "ObjectStat", "SignedUpload"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectStat:

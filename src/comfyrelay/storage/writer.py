@@ -5,8 +5,6 @@ from typing import BinaryIO
 
 from comfyrelay.atomic import FileWriter
 
-__all__ = ["ObjectWriter"]
-
 
 class ObjectWriter(FileWriter):
     """A stored object survives a power cut."""

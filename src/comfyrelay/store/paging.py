@@ -7,8 +7,6 @@ from sqlalchemy import ColumnElement, Select, select
 
 from comfyrelay.store.database import Tx
 
-__all__ = ["MOST_SCANNED", "Loose", "newest_first", "one_page"]
-
 # Rows that one page may look through for a filter that no index serves: some 30 ms.
 MOST_SCANNED = 20_000
 

@@ -6,8 +6,6 @@ from fastapi import APIRouter
 from fastapi.responses import FileResponse, Response
 from starlette.exceptions import HTTPException
 
-__all__ = ["router"]
-
 FILES = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {

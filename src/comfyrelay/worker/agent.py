@@ -31,8 +31,6 @@ from comfyrelay.worker.registration import Registration
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 
-__all__ = ["Agent"]
-
 log = structlog.get_logger(__name__)
 
 # How long storage that is away is waited for; the lease goes on meanwhile.

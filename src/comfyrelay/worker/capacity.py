@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from comfyrelay.worker.lease import Lease, Phase
 
-__all__ = ["Capacity", "room_for"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:

@@ -23,8 +23,6 @@ from comfyrelay.worker.registration import Registration, explain
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 
-__all__ = ["Finding", "Verdict", "about_comfyui", "check"]
-
 
 class Verdict(StrEnum):
     FINE = "fine"

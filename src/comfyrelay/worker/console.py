@@ -24,8 +24,6 @@ from comfyrelay.logs import PROCESSORS, log_as_json, minimum
 from comfyrelay.text import printable
 from comfyrelay.worker.lease import Lease, Phase
 
-__all__ = ["WorkerConsole", "without_secrets"]
-
 WIDE = 80
 MOST_SHOWN = 4
 SHORT = 8

@@ -33,8 +33,6 @@ from comfyrelay.protocol.worker import (
 from comfyrelay.text import storable
 from comfyrelay.worker.lease import Lease, Stop
 
-__all__ = ["Control", "patiently"]
-
 T = TypeVar("T")
 A = TypeVar("A", bound=AnswerBody)
 # Beyond what a parked call may take.

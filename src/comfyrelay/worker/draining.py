@@ -10,8 +10,6 @@ from comfyrelay.worker.host.notices import Notice, Notices
 from comfyrelay.worker.job import Work
 from comfyrelay.worker.lease import Phase, Stop
 
-__all__ = ["drain", "may_finish"]
-
 log = structlog.get_logger(__name__)
 
 # Kept of the notice for giving jobs back and signing off.

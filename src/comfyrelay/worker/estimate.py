@@ -2,8 +2,6 @@
 
 from collections import OrderedDict
 
-__all__ = ["Typical", "fits", "seconds_left"]
-
 # How much the last run counts: a change of models shows after a few, one odd run hardly.
 WEIGHT = 0.3
 MOST_WORKFLOWS = 1000

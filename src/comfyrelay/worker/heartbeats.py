@@ -13,8 +13,6 @@ from comfyrelay.text import storable
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.lease import Lease, Phase, Stop
 
-__all__ = ["Heartbeats"]
-
 log = structlog.get_logger(__name__)
 
 # Progress and logs are sent at most this often.

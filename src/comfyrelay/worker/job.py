@@ -48,8 +48,6 @@ from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import Held, State
 
-__all__ = ["OutputListener", "Tools", "Work"]
-
 log = structlog.get_logger(__name__)
 
 # An output that the control plane does not find readable is uploaded again this often.

@@ -9,8 +9,6 @@ from typing import Any
 
 from comfyrelay.protocol.worker import InputPayload, LeasedJob, Urls
 
-__all__ = ["Lease", "Phase", "Stop"]
-
 
 class Phase(StrEnum):
     """How far a job has come here. Up to `WAITING` nothing of it has run."""

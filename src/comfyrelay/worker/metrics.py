@@ -18,8 +18,6 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.worker.lease import Lease, Phase
 from comfyrelay.worker.settings import Provider
 
-__all__ = ["OUTCOMES", "Metrics"]
-
 OUTCOMES = ("completed", "failed", "requeued", "lost")
 DIRECTIONS = ("download", "upload")
 PROVIDERS: tuple[str, ...] = get_args(Provider)

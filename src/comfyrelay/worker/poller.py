@@ -20,8 +20,6 @@ from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.control import LONGEST_PAUSE_SECONDS, Control
 from comfyrelay.worker.lease import Lease
 
-__all__ = ["Poller"]
-
 log = structlog.get_logger(__name__)
 
 # One that answers "nothing" at once (this worker is draining, or the server is being stopped) is not asked in a hurry.

@@ -21,8 +21,6 @@ from comfyrelay.worker.control import Control, patiently
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 
-__all__ = ["Registration", "explain"]
-
 log = structlog.get_logger(__name__)
 
 # A full fleet, or a name that is taken, may be free again later.

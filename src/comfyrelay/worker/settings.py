@@ -22,8 +22,6 @@ from comfyrelay.settings import (
     split_words,
 )
 
-__all__ = ["PLAIN_NAMES", "SECRET_NAMES", "Provider", "WorkerSettings", "load_worker_settings"]
-
 ENV_PREFIX = "COMFYRELAY_WORKER_"
 # setting → the variable that other workers of this kind read
 PLAIN_NAMES = {

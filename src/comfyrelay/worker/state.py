@@ -15,8 +15,6 @@ from comfyrelay.lock import FolderLock
 from comfyrelay.protocol.worker import LeasedJob, Urls
 from comfyrelay.worker.lease import Lease
 
-__all__ = ["Held", "State"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:

@@ -39,8 +39,6 @@ from comfyrelay.errors import (
 )
 from comfyrelay.net import Http, body_of, object_in, save
 
-__all__ = ["CloudClient"]
-
 STOP_SECONDS = 10.0
 
 

@@ -18,8 +18,6 @@ from comfyrelay.errors import (
 )
 from comfyrelay.net import Http, object_in
 
-__all__ = ["CloudHttp", "cloud_error"]
-
 _BUSY = frozenset({429, 500, 502, 503, 504})
 _LONGEST_PAUSE_SECONDS = 60.0
 _PAYMENT = {

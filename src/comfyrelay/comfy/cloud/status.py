@@ -8,8 +8,6 @@ from comfyrelay.comfy.failures import explain_execution_error
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, Fault, NodeFailed, RunInterrupted, RunLost
 
-__all__ = ["Phase", "failure_of_job", "phase_of"]
-
 
 class Phase(Enum):
     WAITING = "waiting"

@@ -8,8 +8,6 @@ from comfyrelay import atomic
 from comfyrelay.comfy.uploads import MOST_KNOWN, Uploaded, Uploader
 from comfyrelay.net import Http
 
-__all__ = ["CloudUploader"]
-
 
 class CloudUploader(Uploader):
     """`kept` is a file with the names that shared files have there, so that another process, or this one after a

@@ -8,8 +8,6 @@ from comfyrelay.comfy.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import ComfyError, GraphRefused, InputMissing, NotInstalled
 
-__all__ = ["Problem", "explain_refusal", "node_problems"]
-
 MODEL_INPUTS = frozenset(
     {
         "ckpt_name",

@@ -13,8 +13,6 @@ from comfyrelay.comfy.graphs.graph import Graph, is_link
 from comfyrelay.comfy.graphs.nodes import MEDIA_SUFFIXES
 from comfyrelay.comfy.graphs.preflight import choices_of, input_specs, is_upload
 
-__all__ = ["UPLOAD_FOLDER", "foreign_files"]
-
 # One folder for everything that was put there by us, so that it is found and cleaned up easily.
 UPLOAD_FOLDER = "comfyrelay"
 

@@ -10,8 +10,6 @@ from typing import Any, TypeGuard
 
 from comfyrelay.errors import GraphError
 
-__all__ = ["Graph", "check_graph", "dump_json", "is_link", "load_graph", "placeholders_in", "replace_placeholders"]
-
 # node id → {"class_type": …, "inputs": {…}, "_meta": {…}}
 Graph = dict[str, Any]
 

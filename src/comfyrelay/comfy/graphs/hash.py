@@ -7,8 +7,6 @@ from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph, is_link
 
-__all__ = ["workflow_hash"]
-
 MODEL_SUFFIXES = (
     *(".safetensors", ".sft", ".ckpt", ".pt", ".pt2", ".pth", ".bin", ".gguf", ".ggml", ".onnx"),
     *(".engine", ".trt", ".pkl", ".pickle", ".npz", ".torchscript", ".tflite", ".task", ".nemo"),

@@ -9,8 +9,6 @@ from comfyrelay.comfy.graphs.graph import Graph, is_link
 from comfyrelay.comfy.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.errors import GraphError
 
-__all__ = ["NamedFile", "files_in", "find_node", "models_in", "output_nodes", "set_input", "title_of", "with_prefix"]
-
 MEDIA_SUFFIXES = (
     *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".apng", ".svg", ".exr"),
     *(".mp4", ".webm", ".mkv", ".mov", ".avi", ".m4v", ".mpg", ".mpeg"),

@@ -9,8 +9,6 @@ from comfyrelay.comfy.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.comfy.graphs.nodes import FOLDER_MARKS, NamedFile, output_nodes
 from comfyrelay.errors import GraphRefused, NotInstalled
 
-__all__ = ["file_query", "graph_problems", "installed_models", "uploaded_files"]
-
 # Inputs with these options name a file in the input folder; the node itself checks it, the list is incomplete.
 _UPLOAD_MARKS = ("image_upload", "video_upload", "audio_upload", "file_upload", "upload")
 

@@ -6,20 +6,6 @@ from typing import Any
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 
-__all__ = [
-    "EventListener",
-    "Finished",
-    "NodeStarted",
-    "Noted",
-    "Output",
-    "Preview",
-    "Printed",
-    "Queued",
-    "RunEvent",
-    "Started",
-    "Step",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queued:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import orjson
 
-__all__ = ["PreviewFrame", "parse_frame"]
-
 _PREVIEW, _PREVIEW_WITH_METADATA = 1, 4
 _FORMATS = {1: "image/jpeg", 2: "image/png"}
 

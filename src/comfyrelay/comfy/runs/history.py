@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 from comfyrelay.comfy.failures import explain_execution_error
 from comfyrelay.errors import ComfyError, NodeFailed, RunInterrupted
 
-__all__ = ["cached_nodes", "failure_in", "position_in", "prompt_of", "prompts_in", "run_seconds"]
-
 
 def failure_in(entry: dict[str, Any]) -> ComfyError | None:
     """How a run failed; `None` if it succeeded. The messages decide, since `status_str` can be stale beside them."""

@@ -6,8 +6,6 @@ from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError
 from comfyrelay.net import PortClosed
 
-__all__ = ["Patience"]
-
 
 class Patience:
     def __init__(self, timeouts: RunTimeouts) -> None:

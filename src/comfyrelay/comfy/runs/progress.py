@@ -8,8 +8,6 @@ from comfyrelay.comfy.graphs.nodes import title_of
 from comfyrelay.comfy.outputs import files_of, texts_of
 from comfyrelay.comfy.runs.events import NodeStarted, Output, Preview, Queued, RunEvent, Started, Step
 
-__all__ = ["RunProgress"]
-
 
 class RunProgress:
     """What has been heard of one run. `over` is a hint that it ended; only the server's history proves it."""

@@ -5,8 +5,6 @@ from typing import Any
 
 from comfyrelay.net import Http
 
-__all__ = ["QueueReader"]
-
 # It carries whole graphs: many runs that each read it would be more than a server can say.
 SHARED_SECONDS = 2.0
 

@@ -14,8 +14,6 @@ import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-__all__ = ["EventSocket"]
-
 FIRST_DELAY_SECONDS = 0.1
 LAST_DELAY_SECONDS = 15.0
 # A connection that lasts shorter than this is not a success, or a server that drops each one would be stormed.

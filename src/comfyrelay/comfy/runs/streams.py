@@ -8,8 +8,6 @@ import structlog
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.runs.events import EventListener, RunEvent
 
-__all__ = ["safely", "stream_of"]
-
 log = structlog.get_logger(__name__)
 
 

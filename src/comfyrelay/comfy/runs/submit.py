@@ -12,8 +12,6 @@ from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, ServerRefused, ServerUnreachable
 from comfyrelay.net import Http, NotConnected, object_in
 
-__all__ = ["NotTaken", "post_graph", "refused_outputs"]
-
 # A request that was cut off may still be on its way into the queue.
 _RETRY_DELAYS = (0.3, 0.7)
 # A server that does not answer is asked again, but not stormed.

@@ -14,8 +14,6 @@ from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.runs.watch import Watch
 from comfyrelay.net import Http
 
-__all__ = ["Switchboard"]
-
 
 class Switchboard:
     """The socket of one server and the runs that listen to it."""

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from comfyrelay.comfy.graphs.graph import Graph
 
-__all__ = ["RunTimeouts", "loading_factor"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTimeouts:

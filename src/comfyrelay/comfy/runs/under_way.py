@@ -7,8 +7,6 @@ from typing import Any
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.errors import RunInterrupted
 
-__all__ = ["RunsUnderWay"]
-
 
 class RunsUnderWay:
     def __init__(self) -> None:

@@ -14,8 +14,6 @@ from comfyrelay.errors import RunLost, RunRemoved, RunTimedOut, ServerRefused, S
 from comfyrelay.hint import Hint
 from comfyrelay.net import Http
 
-__all__ = ["Watch"]
-
 # Without word from the socket, checks become rarer from the first to the last.
 FIRST_CHECK_SECONDS = 0.25
 LAST_CHECK_SECONDS = 2.0

@@ -16,8 +16,6 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.worker.files.outputs import Collected
 from comfyrelay.worker.lease import Lease
 
-__all__ = ["Copies", "folder_name"]
-
 log = structlog.get_logger(__name__)
 
 _FOLDER = re.compile(r"[^\w .()+-]+")

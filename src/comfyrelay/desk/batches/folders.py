@@ -9,8 +9,6 @@ from comfyrelay.domain.properties import PropertyType
 from comfyrelay.errors import InvalidInput
 from comfyrelay.text import is_storable
 
-__all__ = ["inputs_in", "kind_of", "natural", "prompts_from", "readable_name"]
-
 _KINDS = {
     PropertyType.IMAGE: "png jpg jpeg webp gif bmp tif tiff avif apng svg exr",
     PropertyType.VIDEO: "mp4 webm mkv mov avi m4v mpg mpeg",

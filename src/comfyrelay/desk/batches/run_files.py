@@ -12,8 +12,6 @@ from typing import Any
 from comfyrelay.domain.settlement import Attempt
 from comfyrelay.storage.headers import guess_content_type
 
-__all__ = ["COPIES", "RunFile", "files_of"]
-
 # Under this name an attempt keeps where its files were copied to.
 COPIES = "files"
 SAVED = "outputs"

@@ -14,8 +14,6 @@ from comfyrelay.desk.graphs.output import output_of, savers_in
 from comfyrelay.desk.graphs.recognise import Recogniser
 from comfyrelay.desk.graphs.wiring import Wiring
 
-__all__ = ["Described", "describe"]
-
 # As many as a workflow takes. What comes after them keeps the value that it has.
 MOST_PROPERTIES = 200
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")

@@ -14,8 +14,6 @@ from comfyrelay.desk.batches.folders import kind_of
 from comfyrelay.domain.properties import ASSET_TYPES, PropertyType
 from comfyrelay.text import is_storable
 
-__all__ = ["Input", "Position", "Specs", "specs_of", "typed_inputs"]
-
 # A node's id, and the name of its input.
 Position = tuple[str, str]
 # The definitions of a node's inputs, by name.

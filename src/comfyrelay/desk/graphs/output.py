@@ -14,8 +14,6 @@ from comfyrelay.desk.graphs.wiring import Wiring
 from comfyrelay.domain.properties import PropertyType
 from comfyrelay.errors import GraphError
 
-__all__ = ["Output", "output_of", "savers_in"]
-
 # Savers whose files do not end as their name or inputs would make one think.
 _EXTENSIONS = {
     "SaveAnimatedWEBP": "webp",

@@ -14,8 +14,6 @@ from comfyrelay.desk.graphs.inputs import Input, Position, specs_of
 from comfyrelay.desk.graphs.wiring import Link, Wiring
 from comfyrelay.domain.properties import PropertyType
 
-__all__ = ["Recogniser"]
-
 Side = Literal["positive", "negative"]
 _OTHER: Mapping[Side, Side] = {"positive": "negative", "negative": "positive"}
 

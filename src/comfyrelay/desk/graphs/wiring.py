@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from comfyrelay.comfy.graphs.graph import Graph, is_link
 from comfyrelay.desk.batches.folders import natural
 
-__all__ = ["Link", "Wiring"]
-
 # The node that a value comes from, and which of its outputs it is.
 Link = tuple[str, float]
 

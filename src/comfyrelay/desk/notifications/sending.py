@@ -19,8 +19,6 @@ from comfyrelay.hint import Hint
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ended import EndedJobs
 
-__all__ = ["NotSent", "Notifications"]
-
 log = structlog.get_logger(__name__)
 
 # How long a desk that stops waits for what is still to be sent.

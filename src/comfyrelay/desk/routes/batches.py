@@ -29,8 +29,6 @@ from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.requests import Item
 from comfyrelay.services.jobs.resolve import Target
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/desk", tags=["desk"])
 
 

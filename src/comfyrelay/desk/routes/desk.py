@@ -12,8 +12,6 @@ from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.web import desk as page_files
 
-__all__ = ["add_desk_routes"]
-
 router = APIRouter(prefix="/api/desk", tags=["desk"])
 
 

@@ -14,8 +14,6 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.effects import workflow_body
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/desk/graphs", tags=["desk"])
 
 

@@ -21,8 +21,6 @@ from comfyrelay.server.operation.files import CAREFUL
 from comfyrelay.services.jobs.overview import AboutJob, Overview
 from comfyrelay.storage.headers import content_disposition
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/desk", tags=["desk"])
 # More than anybody looks through; what comes later is in the lists.
 MOST_WAITING = 200

@@ -12,8 +12,6 @@ from comfyrelay.protocol.desk import Script, ScriptCommand, ScriptJob
 from comfyrelay.server.base.auth import CurrentUser
 from comfyrelay.server.base.problems import may_answer
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/desk/script", tags=["desk"])
 
 

@@ -38,8 +38,6 @@ from comfyrelay.errors import (
     ServerUnreachable,
 )
 
-__all__ = ["PROFILES", "Order", "run_batch"]
-
 # How many of the template's steps are taken: few for a first look, all for the real thing.
 PROFILES = {"look-dev": 0.4, "medium": 0.7, "production": 1.0}
 _STEPS = ("steps", "start_at_step", "end_at_step")

@@ -19,8 +19,6 @@ from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.protocol.desk import MOST_TRIES, ScriptJob
 from comfyrelay.text import is_storable
 
-__all__ = ["ScriptSettings", "check_job", "check_settings", "command_of", "shown", "templates"]
-
 # Linux takes no longer argument than 128 KiB.
 LONGEST_TEXT_BYTES = 100_000
 # What is said in a job's own fields cannot be said again: most scripts would take the last.

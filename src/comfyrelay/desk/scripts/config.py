@@ -11,8 +11,6 @@ from comfyrelay.desk.scripts.command import ScriptSettings, check_settings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import load_table
 
-__all__ = ["load_script_table", "script_settings"]
-
 _PATHS = ("python", "script", "working_folder", "input_folder", "template_folder", "output_folder")
 _TEMPLATE = {
     "1": {"class_type": "LoadImage", "inputs": {"image": "sample.png"}},

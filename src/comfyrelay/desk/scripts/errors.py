@@ -11,8 +11,6 @@ from comfyrelay.comfy.failures import explain_execution_error
 from comfyrelay.comfy.graphs.explain import explain_refusal
 from comfyrelay.error_text import FALLBACK, user_sentence
 
-__all__ = ["error_sentence"]
-
 _LONGEST_OBJECT = 200_000
 _MOST_TRIES = 50
 # What a script said before these, it has overcome.

@@ -11,8 +11,6 @@ from typing import Self
 from comfyrelay.atomic import replacing
 from comfyrelay.text import printable
 
-__all__ = ["BoundedLog", "Line", "Lines"]
-
 LONGEST_LINE = 16 * 1024
 _END = re.compile(r"\r\n|\r|\n")
 

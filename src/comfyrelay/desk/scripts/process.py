@@ -10,8 +10,6 @@ from typing import Self
 
 from comfyrelay.errors import ConfigurationError
 
-__all__ = ["Child"]
-
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _PIECE = 64 * 1024
 # Longer than the launcher tries to kill: what is left then waits for a device, and nobody can end it.

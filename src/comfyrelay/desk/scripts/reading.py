@@ -8,8 +8,6 @@ from pathlib import Path
 
 from comfyrelay.comfy.graphs.nodes import MEDIA_SUFFIXES
 
-__all__ = ["Progress", "Reading", "new_media", "saved_files"]
-
 LARGEST_SEED = 2**64 - 1
 MOST_FILES = 10_000
 # What is said last tells why it failed.

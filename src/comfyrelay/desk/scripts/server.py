@@ -26,8 +26,6 @@ from comfyrelay.worker.comfyui.recovering import MARK
 from comfyrelay.worker.comfyui.servers import JobServer
 from comfyrelay.worker.state import Held
 
-__all__ = ["ScriptServer"]
-
 # A file on this machine's disk, and neither ComfyUI's nor ours to remove.
 SAVED = "script"
 WATCH_SECONDS = 0.5

@@ -18,18 +18,6 @@ from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.desk import MOST_TRIES, ScriptJob
 from comfyrelay.services.engine import Engine
 
-__all__ = [
-    "CLASS_TYPE",
-    "NODE_ID",
-    "SLUG",
-    "ScriptCheck",
-    "furnish_script",
-    "is_script",
-    "job_of",
-    "properties_of",
-    "values_in",
-]
-
 SLUG = "script"
 CLASS_TYPE = "ComfyRelayScript"
 NODE_ID = "script"

@@ -9,8 +9,6 @@ from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 
-__all__ = ["router"]
-
 router = admin_router("/assets")
 
 

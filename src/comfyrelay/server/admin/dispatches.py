@@ -15,8 +15,6 @@ from comfyrelay.server.base.parameters import AnyId, DispatchId, Limit, NumberCu
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.operations.inspection import DispatchView
 
-__all__ = ["router"]
-
 router = admin_router("/dispatches")
 Search = Annotated[
     str | None,

@@ -11,8 +11,6 @@ from comfyrelay.server.base.parameters import AnyId, Limit, SlugInPath, TextCurs
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.catalogue.effects import EffectView
 
-__all__ = ["router"]
-
 router = admin_router("/effects")
 
 

@@ -12,8 +12,6 @@ from comfyrelay.server.base.parameters import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.fleet.views import FleetView
 
-__all__ = ["router"]
-
 router = admin_router("/fleets")
 
 

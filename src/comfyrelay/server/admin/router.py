@@ -5,8 +5,6 @@ from fastapi import APIRouter, Depends
 from comfyrelay.server.base.auth import current_admin
 from comfyrelay.server.base.problems import may_answer
 
-__all__ = ["admin_router"]
-
 
 def admin_router(path: str = "") -> APIRouter:
     return APIRouter(

@@ -9,8 +9,6 @@ from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor, Tenant
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.operations.inspection import TenantView
 
-__all__ = ["router"]
-
 router = admin_router()
 
 

@@ -10,8 +10,6 @@ from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor, TextCursor, WorkerId
 from comfyrelay.server.base.problems import may_answer
 
-__all__ = ["router"]
-
 router = admin_router("/workers")
 
 

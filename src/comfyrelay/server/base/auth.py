@@ -13,8 +13,6 @@ from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.base.cache import REMEMBER_SECONDS
 from comfyrelay.server.base.context import Context, ContextOf
 
-__all__ = ["SESSION_COOKIE", "Admin", "CurrentUser", "CurrentWorker", "PollingWorker"]
-
 SESSION_COOKIE = "comfyrelay_session"
 POLL_REMEMBER_SECONDS = 3600.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -5,8 +5,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-__all__ = ["REMEMBER_SECONDS", "Cached"]
-
 # A token that is revoked works for this much longer.
 REMEMBER_SECONDS = 5.0
 MOST_REMEMBERED = 20_000

@@ -16,8 +16,6 @@ from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 
-__all__ = ["Context", "ContextOf"]
-
 
 @dataclass(kw_only=True)
 class Context:

@@ -8,8 +8,6 @@ from fastapi import Request
 
 from comfyrelay.errors import TooManyRequests
 
-__all__ = ["RateLimit", "address_of"]
-
 WINDOW_SECONDS = 60.0
 # Addresses that are remembered; an attacker with more of them is not held back by a limit per address anyway.
 MOST_ADDRESSES = 10_000

@@ -15,8 +15,6 @@ from comfyrelay.domain.webhooks import DeliveryStatus
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.measures import Figures
 
-__all__ = ["Latencies", "Metrics"]
-
 # From a cached answer to a parked poll.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 NO_ROUTE = "(none)"

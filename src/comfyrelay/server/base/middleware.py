@@ -8,8 +8,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from comfyrelay.errors import TooLarge
 
-__all__ = ["BodyLimit", "RequestLog", "SecurityHeaders"]
-
 log = structlog.get_logger(__name__)
 LONGEST_ID = 64
 # Asked every few seconds by whoever watches over the server; they would drown the rest.

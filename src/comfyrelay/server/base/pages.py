@@ -6,8 +6,6 @@ from typing import TypeVar
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.services.paging import Listed
 
-__all__ = ["page_of"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

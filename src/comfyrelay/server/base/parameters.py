@@ -6,19 +6,6 @@ from fastapi import Path, Query
 
 from comfyrelay.protocol.fields import ID, LARGEST_ID, STORABLE
 
-__all__ = [
-    "AnyId",
-    "Cursor",
-    "DispatchId",
-    "IdInPath",
-    "Limit",
-    "NumberCursor",
-    "SlugInPath",
-    "TenantId",
-    "TextCursor",
-    "WorkerId",
-]
-
 _NEXT = "`next_cursor` of the page before"
 
 IdInPath = Annotated[str, Path(max_length=64, pattern=ID)]

@@ -27,8 +27,6 @@ from comfyrelay.errors import (
 )
 from comfyrelay.protocol.refusals import KIND, Problem
 
-__all__ = ["add_problem_handlers", "may_answer", "problem_response"]
-
 log = structlog.get_logger(__name__)
 
 # The most general last: the first class that fits decides.

@@ -13,8 +13,6 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.net import is_loopback
 from comfyrelay.settings import Settings
 
-__all__ = ["Secrets", "load_secrets"]
-
 STAGES = ("production", "staging")
 
 

@@ -21,8 +21,6 @@ from comfyrelay.storage.objects import LocalObjects, ObjectStat
 from comfyrelay.storage.paths import no_object
 from comfyrelay.storage.signing import Grant
 
-__all__ = ["CrossOrigin", "router"]
-
 PREFIX = "/files/"
 # Whatever was uploaded is shown, or saved, but never run.
 CAREFUL = {

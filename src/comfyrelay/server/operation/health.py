@@ -9,8 +9,6 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["operation"])
 
 

@@ -5,8 +5,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from comfyrelay.server.base.context import ContextOf
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["operation"])
 
 

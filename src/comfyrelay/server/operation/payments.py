@@ -13,8 +13,6 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.text import is_storable
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/webhooks", tags=["payments"])
 
 MOST_BYTES = 64 * 1024

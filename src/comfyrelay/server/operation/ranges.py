@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["Unsatisfiable", "parse_range"]
-
 # 18 digits name every byte of every file, and their conversion takes no time
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 

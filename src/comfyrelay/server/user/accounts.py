@@ -14,8 +14,6 @@ from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCur
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.paging import listed
 
-__all__ = ["router"]
-
 SECONDS_A_DAY = 86_400.0
 router = APIRouter(prefix="/api", tags=["account"])
 

@@ -18,8 +18,6 @@ from comfyrelay.server.user.jobs import moved
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.requests import Item, chosen_stage
 
-__all__ = ["batch_body", "router"]
-
 router = APIRouter(prefix="/api/batches", tags=["batches"])
 
 

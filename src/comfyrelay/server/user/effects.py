@@ -13,8 +13,6 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
 
-__all__ = ["router", "workflow_body"]
-
 router = APIRouter(prefix="/api", tags=["effects"])
 
 

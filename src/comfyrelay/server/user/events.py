@@ -15,8 +15,6 @@ from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
 
-__all__ = ["router"]
-
 # Proxies close a connection that is silent for 30 s or more.
 KEEP_ALIVE_SECONDS = 15.0
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

@@ -19,8 +19,6 @@ from comfyrelay.services.jobs.bulk import BulkFilter
 from comfyrelay.services.jobs.requests import Item, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views import JobView
 
-__all__ = ["moved", "router"]
-
 router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"])
 
 

@@ -11,8 +11,6 @@ from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/presets", tags=["presets"])
 
 

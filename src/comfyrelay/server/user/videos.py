@@ -13,8 +13,6 @@ from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.jobs.views import VideoView
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api/videos", tags=["videos"])
 
 

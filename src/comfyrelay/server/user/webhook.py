@@ -10,8 +10,6 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
 
-__all__ = ["router"]
-
 router = APIRouter(prefix="/api", tags=["webhooks"])
 
 

@@ -23,8 +23,6 @@ from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Verb
 
-__all__ = ["address_of", "router"]
-
 T = TypeVar("T")
 # As proxies log it.
 CLIENT_CLOSED_REQUEST = 499

@@ -4,8 +4,6 @@ from comfyrelay.protocol import worker as wire
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.handover import Urls
 
-__all__ = ["leased_job"]
-
 
 def leased_job(job: LeasedJob, urls: Urls) -> wire.LeasedJob:
     dispatch, snapshot, primary = job.dispatch, job.snapshot, job.snapshot.primary_input

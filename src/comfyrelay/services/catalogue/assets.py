@@ -14,8 +14,6 @@ from comfyrelay.domain.uploads import NewUpload, check_upload, extension_of
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.storage.objects import ObjectStore, SignedUpload
 
-__all__ = ["AssetUpload", "Assets"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssetUpload:

@@ -7,8 +7,6 @@ from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.domain.properties import Property, check_properties
 from comfyrelay.errors import InvalidInput
 
-__all__ = ["check_output_node", "read_properties", "under"]
-
 
 def read_properties(properties: Sequence[Mapping[str, Any]]) -> list[Property]:
     """A workflow's properties, checked each for itself and as a whole."""

@@ -15,8 +15,6 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Tx
 
-__all__ = ["EffectView", "Effects"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EffectView:

@@ -12,8 +12,6 @@ from comfyrelay.services.paging import Listed, listed
 from comfyrelay.store.central import library
 from comfyrelay.store.central.library import Offer
 
-__all__ = ["Input", "Library", "OfferedEffect", "inputs_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Input:

@@ -19,8 +19,6 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store.central import library
 from comfyrelay.store.database import Tx
 
-__all__ = ["NewWorkflow", "OwnWorkflows"]
-
 MEDIA_TYPES = ("image/", "video/", "audio/")
 # An absolute path, one of Windows' drives, or a way up: nothing that a prompt begins with.
 _ELSEWHERE = re.compile(r"(/|~/|\\|[A-Za-z]:[\\/])\S|.*(^|[\\/])\.\.([\\/]|$)")

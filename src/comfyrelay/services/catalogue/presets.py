@@ -11,8 +11,6 @@ from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.steps import Step
 from comfyrelay.store.tenant import presets
 
-__all__ = ["Presets"]
-
 
 class Presets:
     def __init__(self, databases: Databases) -> None:

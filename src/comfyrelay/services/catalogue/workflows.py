@@ -21,8 +21,6 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue, dispatch_list, worker_list, workers
 from comfyrelay.store.database import Tx
 
-__all__ = ["Inspected", "WorkerFitness", "WorkflowView", "Workflows"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowView:

@@ -11,8 +11,6 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue, fleets, workers
 from comfyrelay.store.database import Tx
 
-__all__ = ["Fleets"]
-
 
 class Fleets:
     def __init__(self, databases: Databases) -> None:

@@ -13,8 +13,6 @@ from comfyrelay.services.paging import Listed
 from comfyrelay.store.central import catalogue, dispatches, fleets, worker_list
 from comfyrelay.store.database import Tx
 
-__all__ = ["FleetMetrics", "FleetView", "FleetViews", "WorkerView", "WorkflowMetrics"]
-
 LATELY = timedelta(hours=1)
 
 

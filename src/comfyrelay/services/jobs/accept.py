@@ -16,8 +16,6 @@ from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.outbox import Submission
 from comfyrelay.store.tenant import jobs, ledger, media
 
-__all__ = ["Acceptance", "Accepted"]
-
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")

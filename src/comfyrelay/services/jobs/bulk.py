@@ -13,8 +13,6 @@ from comfyrelay.services.jobs.submit import Submit
 from comfyrelay.services.queue.control import Control
 from comfyrelay.store.tenant import jobs
 
-__all__ = ["Bulk", "BulkFilter", "BulkResult", "Refused"]
-
 AT_ONCE = 500
 # Beyond this an answer names no more of those that could not be done; it still counts them.
 MOST_REFUSED = 100

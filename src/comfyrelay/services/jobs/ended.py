@@ -7,8 +7,6 @@ from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.tenant import jobs, media
 
-__all__ = ["BatchOutcome", "EndedJobs", "Ends"]
-
 # A batch that is canceled ends all at once.
 JOBS_AT_ONCE = 500
 

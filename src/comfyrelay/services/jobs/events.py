@@ -23,8 +23,6 @@ from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.tenant import history
 from comfyrelay.store.tenant.history import Position
 
-__all__ = ["Changes", "Events"]
-
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0

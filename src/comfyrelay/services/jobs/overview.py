@@ -18,8 +18,6 @@ from comfyrelay.store.central import catalogue
 from comfyrelay.store.tenant import jobs, media, overview
 from comfyrelay.store.tenant.overview import Leased
 
-__all__ = ["AboutJob", "Glance", "InputValue", "Overview"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Glance:

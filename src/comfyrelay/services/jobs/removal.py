@@ -16,8 +16,6 @@ from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs, ledger, media, removals
 from comfyrelay.store.tenant.removals import Removal
 
-__all__ = ["Removals"]
-
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 500

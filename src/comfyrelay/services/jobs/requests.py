@@ -11,8 +11,6 @@ from comfyrelay.domain.webhooks import url_problem
 from comfyrelay.errors import Forbidden, InvalidInput
 from comfyrelay.text import is_storable
 
-__all__ = ["Item", "JobRequest", "check_texts", "chosen_stage"]
-
 # Items of a batch and retries get keys of their own.
 RESERVED_KEYS = ("batch:", "retry:")
 

@@ -11,8 +11,6 @@ from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 
-__all__ = ["batch_copies", "retries"]
-
 
 async def retries(tx: Tx, old: Sequence[Job], *, new_seeds: bool) -> list[NewJob]:
     """A job is retried at most once: its key says so."""

@@ -19,8 +19,6 @@ from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import media
 from comfyrelay.text import is_storable
 
-__all__ = ["Check", "JobDefaults", "Media", "Resolver", "Target"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobDefaults:

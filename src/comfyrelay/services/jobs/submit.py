@@ -13,8 +13,6 @@ from comfyrelay.services.jobs.resolve import Resolver
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs
 
-__all__ = ["Submit", "Submitted"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submitted:

@@ -21,8 +21,6 @@ from comfyrelay.storage.objects import LocalObjects, ObjectStore, SignedUpload
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import media
 
-__all__ = ["Upload", "Uploads"]
-
 PIECE_BYTES = 1024 * 1024
 # Files that are copied: how many are known of in one transaction, and how many are on their way at once.
 GROUP_SIZE = 200

@@ -17,8 +17,6 @@ from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import dispatches, library
 from comfyrelay.store.tenant import history, jobs, media
 
-__all__ = ["JobView", "OutputView", "VideoView", "Views"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputView:

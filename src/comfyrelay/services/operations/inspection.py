@@ -19,8 +19,6 @@ from comfyrelay.store.central import audit, catalogue, dispatch_list, dispatches
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ledger
 
-__all__ = ["DispatchView", "Inspection", "Retried", "TenantView"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DispatchView:

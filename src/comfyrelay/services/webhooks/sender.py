@@ -17,8 +17,6 @@ import structlog
 from comfyrelay import __version__
 from comfyrelay.domain.webhooks import is_public, url_problem
 
-__all__ = ["Sent", "WebhookSender"]
-
 log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS = 10.0

@@ -15,8 +15,6 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import Loose, newest_first
 from comfyrelay.store.types import word
 
-__all__ = ["DispatchFilter", "ListedDispatch", "get", "has_unfinished", "last_workers", "page"]
-
 
 async def page(
     tx: Tx, wanted: DispatchFilter, *, before_id: int | None, limit: int

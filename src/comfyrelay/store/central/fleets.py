@@ -18,20 +18,6 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import word
 
-__all__ = [
-    "Done",
-    "Queue",
-    "change",
-    "completed_since",
-    "failed_since",
-    "leases_of",
-    "page",
-    "queues",
-    "remove",
-    "worker_counts",
-    "workflows_of",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queue:

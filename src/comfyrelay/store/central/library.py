@@ -12,8 +12,6 @@ from comfyrelay.errors import Conflict
 from comfyrelay.store.central.tables import ai_job_dispatches, effects, workflows
 from comfyrelay.store.database import Tx
 
-__all__ = ["Offer", "offer", "offers", "older_twin", "own_workflow", "own_workflows", "remove_workflow", "slugs"]
-
 _EFFECT = [effects.c[name].label(f"effect_{name}") for name in Effect.__dataclass_fields__]
 _WORKFLOW = [workflows.c[name].label(f"workflow_{name}") for name in Workflow.__dataclass_fields__]
 _OFFERED = effects.c.is_active & workflows.c.is_active

@@ -13,20 +13,6 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import relay_now, word
 
-__all__ = [
-    "BlockedHash",
-    "Equipped",
-    "ListedWorker",
-    "assigned_to",
-    "assigned_workflows",
-    "blocks_of",
-    "capabilities_of",
-    "count_by_state",
-    "get",
-    "page",
-]
-
-
 _OWN = [workers.c[name] for name in ListedWorker.__dataclass_fields__ if name not in {"fleet_slug", "state", "leases"}]
 _LEASES = (
     select(func.count())

@@ -14,8 +14,6 @@ from comfyrelay.store.rows import columns_of, rows_table, with_rows
 from comfyrelay.store.tenant.tables import job_events, job_logs
 from comfyrelay.store.types import json_value
 
-__all__ = ["LogLine", "Position", "events_after", "log_page"]
-
 _POSITION = ("tenant_id", "job_id", "seq")
 
 

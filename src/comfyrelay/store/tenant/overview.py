@@ -12,8 +12,6 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import ai_jobs
 from comfyrelay.store.types import word
 
-__all__ = ["Leased", "Unit", "count_by_status", "leased", "waiting"]
-
 
 async def count_by_status(tx: Tx, tenant_id: str) -> dict[str, int]:
     counted = select(ai_jobs.c.status, func.count().label("jobs")).where(ai_jobs.c.tenant_id == tenant_id)

@@ -11,9 +11,6 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import presets
 from comfyrelay.store.types import relay_now
 
-__all__ = ["Preset", "create", "named", "page", "remove"]
-
-
 _PRESET = [presets.c[name] for name in Preset.__dataclass_fields__]
 
 

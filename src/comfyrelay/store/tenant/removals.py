@@ -13,18 +13,6 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import ai_jobs, files, job_attempts, job_events, removals, videos
 from comfyrelay.store.types import relay_now
 
-__all__ = [
-    "Removal",
-    "finish",
-    "has_live_job",
-    "keep",
-    "of_video",
-    "pending",
-    "remove_files",
-    "remove_job",
-    "remove_video",
-]
-
 
 class Removal(NamedTuple):
     """An object that is still to be removed from storage."""

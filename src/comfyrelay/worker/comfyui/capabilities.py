@@ -12,8 +12,6 @@ from comfyrelay.errors import ComfyError
 from comfyrelay.hint import Hint
 from comfyrelay.worker.comfyui.servers import Servers
 
-__all__ = ["Capabilities", "differ", "gather"]
-
 log = structlog.get_logger(__name__)
 
 # Models are added while ComfyUI runs.

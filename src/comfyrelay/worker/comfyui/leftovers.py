@@ -14,8 +14,6 @@ from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.files.folders import ComfyFolders
 from comfyrelay.worker.state import State
 
-__all__ = ["Leftovers"]
-
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.1

@@ -13,8 +13,6 @@ from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused, ServerUnreachable
 from comfyrelay.worker.state import Held
 
-__all__ = ["MARK", "RecoveringClient"]
-
 log = structlog.get_logger(__name__)
 
 # Goes to ComfyUI beside each graph and names its lease: a run can be found again even if we were killed before we could

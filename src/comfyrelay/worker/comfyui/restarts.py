@@ -13,8 +13,6 @@ from comfyrelay.settings import ENV_PREFIX
 from comfyrelay.worker.comfyui.recovering import RecoveringClient
 from comfyrelay.worker.settings import SECRET_NAMES
 
-__all__ = ["Restarts"]
-
 log = structlog.get_logger(__name__)
 
 # One that only lost its connection, or is still starting, comes back by itself.

@@ -36,8 +36,6 @@ from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import Held
 
-__all__ = ["JobServer", "Ran", "Servers", "WrapServer"]
-
 log = structlog.get_logger(__name__)
 
 # A job that waits for servers which are all gone is given back after this.

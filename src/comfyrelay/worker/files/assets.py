@@ -13,8 +13,6 @@ from comfyrelay.atomic import part_of
 from comfyrelay.comfy.uploads import content_hash as hash_of
 from comfyrelay.errors import TransferFailed
 
-__all__ = ["AssetCache"]
-
 log = structlog.get_logger(__name__)
 
 

@@ -13,8 +13,6 @@ from comfyrelay.comfy.uploads import safe_name
 from comfyrelay.worker.files.inputs import job_folder
 from comfyrelay.worker.lease import Lease
 
-__all__ = ["ComfyFolders"]
-
 log = structlog.get_logger(__name__)
 
 # Where runs save and preview; each run of ours has a folder of its own in them.

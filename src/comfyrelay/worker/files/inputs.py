@@ -16,8 +16,6 @@ from comfyrelay.worker.files.assets import AssetCache
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Lease
 
-__all__ = ["Inputs", "asset_folder", "job_folder"]
-
 AT_ONCE = 4
 _USUAL_SUFFIXES = {"image": ".png", "video": ".mp4", "audio": ".wav"}
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")

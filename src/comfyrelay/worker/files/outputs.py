@@ -16,8 +16,6 @@ from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.worker import StoredOutput
 from comfyrelay.worker.lease import Lease
 
-__all__ = ["Collected", "collect", "collect_more", "others", "pick"]
-
 # The run was long and the reading is short: ComfyUI may be restarting, and has the file when it is back.
 PAUSES_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0)
 

@@ -15,8 +15,6 @@ from comfyrelay.errors import Fault, TransferFailed
 from comfyrelay.net import http_client, is_loopback, save
 from comfyrelay.protocol.worker import Urls
 
-__all__ = ["Transfers"]
-
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")

@@ -8,8 +8,6 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
-__all__ = ["Imds"]
-
 TOKEN = "X-aws-ec2-metadata-token"
 TOKEN_TTL = f"{TOKEN}-ttl-seconds"
 # The longest that EC2 gives.

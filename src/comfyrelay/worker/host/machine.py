@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.settings import WorkerSettings
 
-__all__ = ["Machine", "machine"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:

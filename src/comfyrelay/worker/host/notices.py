@@ -15,8 +15,6 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.worker.host.imds import Imds
 
-__all__ = ["Notice", "Notices"]
-
 log = structlog.get_logger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -7,8 +7,6 @@ import structlog
 from comfyrelay.hint import Hint
 from comfyrelay.worker.host.scaling_group import ScalingGroup
 
-__all__ = ["Protection"]
-
 log = structlog.get_logger(__name__)
 
 # The instance may not be in service yet, or AWS too busy: worth another try, but nothing waits for it.

@@ -4,8 +4,6 @@ from typing import Any
 
 from comfyrelay.extras import require
 
-__all__ = ["ScalingGroup"]
-
 
 class ScalingGroup:
     def __init__(self, name: str, *, instance_id: str, region: str, endpoint_url: str | None = None) -> None:
