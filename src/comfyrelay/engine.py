@@ -1,5 +1,9 @@
 """The engine for programs that have one of their own: what `docs/howto/library.md` describes, and nothing else."""
 
+from comfyrelay.extras import require
+
+require("server")
+
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus, PauseMode, Provider, Stage
 from comfyrelay.services.engine import Engine, Hooks

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.client import Client, Job, JobEvent
+from comfyrelay.client import DEFAULT_URL, Client, Job, JobEvent
 from comfyrelay.client.events import parsed
 from comfyrelay.client.files import media_type, safe_name
 from comfyrelay.domain.states import JobStatus
@@ -319,3 +319,14 @@ async def test_an_id_cannot_lead_to_another_route(site: Site) -> None:
     for id_ in ("../presets", "x/cancel", "?status=failed"):
         with pytest.raises(ComfyRelayError):
             await site.client.job(id_)
+
+
+async def test_without_an_address_it_goes_where_the_commands_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COMFYRELAY_URL", raising=False)
+    async with Client() as client:
+        assert client.url == DEFAULT_URL
+    monkeypatch.setenv("COMFYRELAY_URL", "http://relay.test:8430")
+    async with Client() as client:
+        assert client.url == "http://relay.test:8430"
+    async with Client("http://other.test") as client:
+        assert client.url == "http://other.test"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.worker.capacity import Capacity, room_for
+from comfyrelay.worker.capacity import Capacity, capacity_for
 from comfyrelay.worker.lease import Lease, Phase
 from tests.worker.leases import make_lease
 
@@ -15,7 +15,7 @@ def held(*phases: Phase, provider: str = "self_hosted") -> list[Lease]:
 
 def room(leases: list[Lease], **changes: Any) -> Capacity | None:
     given: dict[str, Any] = {"slots": {"self_hosted": 1}, "max_concurrency": 1, "prefetch": 1, "upload_behind": 1}
-    return room_for(leases, **{**given, **changes})
+    return capacity_for(leases, **{**given, **changes})
 
 
 def test_an_idle_worker_asks_for_a_job() -> None:

@@ -112,7 +112,7 @@ FAILED = (
 
 async def test_an_event_is_one_line_with_what_is_worth_reading() -> None:
     async with terminal(
-        f"{COMPLETED}; {FAILED}; log.info('worker.left', reason='spot_interruption', jobs=None)"
+        f"{COMPLETED}; {FAILED}; log.info('worker.stopped', reason='spot_interruption', jobs=None)"
     ) as shown:
         await shown.until(r"left.*\n")
         text = await shown.end()
@@ -189,7 +189,7 @@ except ValueError:
 
 async def test_where_no_terminal_is_each_event_is_an_object_on_standard_error() -> None:
     completed, said = await lines_of(
-        f"{COMPLETED}; console.status([lease()]); log.debug('no'); log.info('worker.left', reason='shutdown')"
+        f"{COMPLETED}; console.status([lease()]); log.debug('no'); log.info('worker.stopped', reason='shutdown')"
     )
     assert re.match(r"\d{4}-\d\d-\d\dT", completed.pop("timestamp"))
     assert completed == {
@@ -201,7 +201,7 @@ async def test_where_no_terminal_is_each_event_is_an_object_on_standard_error() 
         "attempt": 1,
         "seconds": 12.34,
     }
-    assert (said["event"], said["reason"]) == ("worker.left", "shutdown")
+    assert (said["event"], said["reason"]) == ("worker.stopped", "shutdown")
 
 
 LEAKY = """

@@ -52,7 +52,7 @@ async def test_a_worker_of_a_full_fleet_says_so_and_can_be_stopped(system: Syste
     await system.started("gpu-1")
     second = system.worker("gpu-2")
     await second.start()
-    await second.until_said("worker.not_let_in")
-    assert "Raise its limit, or wait until a worker leaves." in second.said("worker.not_let_in")[0]["why"]
+    await second.until_said("worker.registration_refused")
+    assert "Raise its limit, or wait until a worker leaves." in second.said("worker.registration_refused")[0]["why"]
     second.send(signal.SIGTERM)
     assert await second.ended() == 0

@@ -36,7 +36,7 @@ async def test_a_job_that_ends_while_the_server_is_down_is_told_of_later(system:
     await system.server.kill()
     stuck.end()
     # the output goes where the server was
-    await worker.until_said("transfer.again")
+    await worker.until_said("transfer.retried")
     await system.start_server()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -312,7 +311,7 @@ def connected(url: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
 
     async def run() -> T:
         address = url or load_settings().base_url.replace("//0.0.0.0:", "//127.0.0.1:")
-        async with Client(address, token=os.environ.get("COMFYRELAY_TOKEN")) as client:
+        async with Client(address) as client:
             return await work(client)
 
     return asyncio.run(run())

@@ -62,6 +62,9 @@ def main() -> None:
         app()
     except ComfyRelayError as error:
         err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        for field, text in error.errors.items() if isinstance(error, InvalidInput) else ():
+            if text not in str(error):
+                err.print(f"  {field}: {text}", soft_wrap=True, highlight=False, markup=False)
         sys.exit(CANNOT)
 
 

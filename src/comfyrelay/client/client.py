@@ -1,6 +1,7 @@
 """A client of the user API."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self
@@ -54,8 +55,10 @@ class Client:
     What the server refuses is one of our errors; `ControlPlaneUnreachable` when nobody answers, or not like ComfyRelay.
     """
 
-    def __init__(self, url: str = DEFAULT_URL, *, token: str | None = None) -> None:
-        self._calls = Calls(url, token=token)
+    def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
+        """Without an address, that of `COMFYRELAY_URL`, else this machine's; without a token, `COMFYRELAY_TOKEN`."""
+        url = url or os.environ.get("COMFYRELAY_URL") or DEFAULT_URL
+        self._calls = Calls(url, token=token or os.environ.get("COMFYRELAY_TOKEN"))
         self._files = Files()
 
     @property

@@ -186,7 +186,7 @@ async def _about_notifications(desk: DeskSettings) -> AsyncIterator[Finding]:
         if why is not None:
             yield _broken(about, why)
         else:
-            yield _fine(about, f"It is told of: {', '.join(desk.notify_on)}. `comfyrelay notify test` tries it.")
+            yield _fine(about, f"It is notified of: {', '.join(desk.notify_on)}. `comfyrelay notify test` tries it.")
 
 
 def _fine(about: str, text: str) -> Finding:

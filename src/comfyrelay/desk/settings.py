@@ -39,7 +39,7 @@ class DeskSettings(ArgumentsOnly):
     )
     notify_on: Annotated[list[Literal["completed", "failed", "empty"]], NoDecode, BeforeValidator(split_words)] = Field(
         ["failed", "empty"],
-        description="comma-separated: what they are told of: `completed`, `failed`, `empty` (queue)",
+        description="comma-separated: what they are notified of: `completed`, `failed`, `empty` (queue)",
     )
 
 

@@ -23,8 +23,8 @@ class NewUpload:
 
 def check_upload(new: NewUpload, *, max_bytes: int) -> None:
     if not new.mime_type.startswith(MEDIA_TYPES):
-        told = f"Only images, videos and audio can be uploaded; {new.original_filename!r} is {new.mime_type}."
-        raise InvalidInput(errors={"mime_type": told})
+        problem = f"Only images, videos and audio can be uploaded; {new.original_filename!r} is {new.mime_type}."
+        raise InvalidInput(errors={"mime_type": problem})
     if new.size > max_bytes:
         raise TooLarge(f"The file is too large: at most {max_bytes} bytes are allowed.")
 

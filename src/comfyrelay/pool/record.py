@@ -29,7 +29,7 @@ class Record:
     """`failure` is what those who await it get once it `is_done`, if there is no result.
 
     `task` is what happens with it now, from the beginning of an attempt until it waits again or has ended; `can_stop`
-    says that this may be cancelled. Thousands of these wait at a time, so they are made of few objects.
+    says that this may be canceled. Thousands of these wait at a time, so they are made of few objects.
     """
 
     ticket: Ticket

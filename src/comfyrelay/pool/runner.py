@@ -94,7 +94,7 @@ class Runner:
 
     async def _run(self, record: Record, member: Member) -> RunResult | ComfyError:
         try:
-            # a task that is cancelled before its first step never reaches its own clean-up
+            # a task that is canceled before its first step never reaches its own clean-up
             record.can_stop = True
             if record.stop is not None:
                 raise asyncio.CancelledError

@@ -28,7 +28,7 @@ async def serve(
     misbehaviour: Iterable[Misbehaviour] = (),
     on_ready: Callable[[Sim], None] = lambda _sim: None,
 ) -> None:
-    """Serve until cancelled, or until SIGINT or SIGTERM; `on_ready` is called once the port is open."""
+    """Serve until canceled, or until SIGINT or SIGTERM; `on_ready` is called once the port is open."""
     sim = Sim(
         host=host,
         port=port,
@@ -42,7 +42,7 @@ async def serve(
     )
     is_over = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # Windows has no such handlers: there the task is cancelled
+    # Windows has no such handlers: there the task is canceled
     with suppress(NotImplementedError):
         for number in _SIGNALS:
             loop.add_signal_handler(number, is_over.set)

@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from comfyrelay.errors import ComfyRelayError
-from comfyrelay.worker.capacity import Capacity, room_for
+from comfyrelay.worker.capacity import Capacity, capacity_for
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.leftovers import Leftovers
 from comfyrelay.worker.comfyui.servers import Servers, WrapServer
@@ -180,11 +180,11 @@ class Agent:
         await register()
         self._poller = Poller(
             control,
-            room=self._room,
+            capacity=self._capacity,
             servers=self._servers,
             capabilities=self._capabilities,
             accept=lambda lease: self._accept(lease, tools),
-            register_again=register,
+            register=register,
             wait_seconds=self._settings.poll_wait_seconds,
         )
         keeping = asyncio.create_task(self._capabilities.keep())
@@ -216,7 +216,7 @@ class Agent:
         try:
             async with asyncio.timeout(SIGN_OFF_SECONDS):
                 await registration.leave(notice.reason)
-            log.info("worker.left", reason=notice.reason)
+            log.info("worker.stopped", reason=notice.reason)
         except (ComfyRelayError, TimeoutError) as error:
             # its leases expire by themselves; the token is kept, so that this name can be used again
             log.warning("worker.not_signed_off", why=str(error) or "the control plane does not answer")
@@ -281,8 +281,8 @@ class Agent:
         if self._poller is not None:
             self._poller.pause(DISK_PAUSE_SECONDS)
 
-    def _room(self) -> Capacity | None:
-        return room_for(
+    def _capacity(self) -> Capacity | None:
+        return capacity_for(
             self.held,
             slots={name: self._servers.slots(name) for name in self._settings.providers},
             max_concurrency=self._servers.at_once,

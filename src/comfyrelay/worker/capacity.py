@@ -17,7 +17,7 @@ class Capacity:
     current_load: int
 
 
-def room_for(
+def capacity_for(
     held: Iterable[Lease],
     *,
     slots: Mapping[str, int],
@@ -25,7 +25,7 @@ def room_for(
     prefetch: int,
     upload_behind: int,
 ) -> Capacity | None:
-    """The room for one more job; `None` when there is none. `slots` are the runs that each provider takes at once."""
+    """The capacity for one more job, if there is any. `slots` are the runs that each provider takes at once."""
     held = list(held)
     behind = sum(each.phase in (Phase.STORING, Phase.SETTLING) for each in held)
     ahead = [each for each in held if each.phase not in (Phase.STORING, Phase.SETTLING)]

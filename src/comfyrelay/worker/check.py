@@ -75,7 +75,7 @@ def _about_machine(this: Machine, settings: WorkerSettings) -> Finding:
     kind = f"{this.capacity_type or 'EC2'} instance"
     guarded = f" It is protected in {settings.asg_name} while it works." if settings.asg_name else ""
     return Finding(
-        verdict=Verdict.FINE, about="machine", text=f"{name} It is a {kind}: Spot notices are heard.{guarded}"
+        verdict=Verdict.FINE, about="machine", text=f"{name} It is a {kind}: Spot notices are watched for.{guarded}"
     )
 
 
@@ -106,7 +106,7 @@ async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     except ComfyRelayError as error:
         return Finding(verdict=Verdict.BROKEN, about=about, text=error.detail)
     system, devices = stats.get("system") or {}, stats.get("devices") or []
-    gpus = ", ".join(_gpu(each) for each in devices if isinstance(each, dict)) or "no device told"
+    gpus = ", ".join(_gpu(each) for each in devices if isinstance(each, dict)) or "no device reported"
     has = f"{len(info)} kinds of nodes, {len(installed_models(info))} models"
     text = f"It answers: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
     if folder is None:

@@ -27,25 +27,25 @@ SOONEST_SECONDS = 1.0
 
 
 class Poller:
-    """`room` says what may be asked for now; `changed` wakes it when that may have changed."""
+    """`capacity` says what may be asked for now; `changed` wakes it when that may have changed."""
 
     def __init__(
         self,
         control: Control,
         *,
-        room: Callable[[], Capacity | None],
+        capacity: Callable[[], Capacity | None],
         servers: Servers,
         capabilities: Capabilities,
         accept: Callable[[Lease], None],
-        register_again: Callable[[], Awaitable[None]],
+        register: Callable[[], Awaitable[None]],
         wait_seconds: float,
     ) -> None:
         self._control = control
-        self._room = room
+        self._capacity = capacity
         self._servers = servers
         self._capabilities = capabilities
         self._accept = accept
-        self._register_again = register_again
+        self._register = register
         self._wait_seconds = wait_seconds
         self._changed = asyncio.Event()
         # kept until it is answered: an answer that was lost is given again
@@ -64,15 +64,15 @@ class Poller:
         self.changed()
 
     async def run(self) -> None:
-        """Poll until cancelled."""
+        """Poll until canceled."""
         pause = 0.0
         while True:
-            room = await self._some_room()
+            capacity = await self._wait_for_capacity()
             try:
-                pause = await self._ask(room, pause)
+                pause = await self._ask(capacity, pause)
             except Unauthorized:
                 log.warning("worker.token_refused")
-                await self._register_again()
+                await self._register()
             except Forbidden as error:
                 # revoked, which may be taken back
                 log.warning("worker.forbidden", why=error.detail)
@@ -96,22 +96,22 @@ class Poller:
     def _is_paused(self) -> bool:
         return asyncio.get_running_loop().time() < self._not_before
 
-    async def _some_room(self) -> Capacity:
+    async def _wait_for_capacity(self) -> Capacity:
         while True:
             self._changed.clear()
-            if not self._is_paused and (room := self._room()) is not None:
-                return room
+            if not self._is_paused and (capacity := self._capacity()) is not None:
+                return capacity
             await self._changed.wait()
 
-    async def _ask(self, room: Capacity, pause: float) -> float:
+    async def _ask(self, capacity: Capacity, pause: float) -> float:
         """One poll; returns how long to wait before the next."""
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         wish: dict[str, Any] = {
-            "providers": room.providers,
-            "max_concurrency": room.max_concurrency,
-            "prefetch": room.prefetch,
-            "current_load": room.current_load,
+            "providers": capacity.providers,
+            "max_concurrency": capacity.max_concurrency,
+            "prefetch": capacity.prefetch,
+            "current_load": capacity.current_load,
             "wait_seconds": self._wait_seconds,
             "request_id": self._request_id,
             "warm_workflow_hashes": self._servers.warm_hashes(),
@@ -120,7 +120,7 @@ class Poller:
             wish["capabilities"] = news
         polling = asyncio.create_task(self._control.poll(wish))
         try:
-            if not await self._answered(polling, room):
+            if not await self._answered(polling, capacity):
                 self._was_cut_off = True
                 return 0.0
         finally:
@@ -139,21 +139,21 @@ class Poller:
             return 0.0
         return min(max(pause * 2, SOONEST_SECONDS), LONGEST_PAUSE_SECONDS)
 
-    async def _answered(self, polling: "asyncio.Task[Lease | None]", room: Capacity) -> bool:
+    async def _answered(self, polling: "asyncio.Task[Lease | None]", capacity: Capacity) -> bool:
         """Wait for the answer; false when it is no longer wanted, because what was asked for cannot be run now."""
         while not polling.done():
             waking = asyncio.create_task(self._changed.wait())
             await asyncio.wait({polling, waking}, return_when=asyncio.FIRST_COMPLETED)
             waking.cancel()
             self._changed.clear()
-            if not polling.done() and self._is_outdated(room):
+            if not polling.done() and self._is_outdated(capacity):
                 return False
         return True
 
-    def _is_outdated(self, room: Capacity) -> bool:
+    def _is_outdated(self, capacity: Capacity) -> bool:
         """Whether what was asked for cannot be run any more, or more can. That there is no room for one more just now
         is no reason: a poll that is cut off may cost a lease that is given back for nothing."""
-        if self._is_paused or any(not self._servers.slots(name) for name in room.providers):
+        if self._is_paused or any(not self._servers.slots(name) for name in capacity.providers):
             return True
-        now = self._room()
-        return now is not None and not set(now.providers) <= set(room.providers)
+        now = self._capacity()
+        return now is not None and not set(now.providers) <= set(capacity.providers)

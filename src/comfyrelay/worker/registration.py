@@ -88,7 +88,7 @@ class Registration:
                 raise ConfigurationError(explain(error, self._settings, self._control)) from None
             except (Forbidden, Conflict, InvalidInput) as error:
                 if error.detail != logged:
-                    log.warning("worker.not_let_in", why=explain(error, self._settings, self._control))
+                    log.warning("worker.registration_refused", why=explain(error, self._settings, self._control))
                 logged = error.detail
             await asyncio.sleep(self._later_seconds)
 

@@ -38,7 +38,7 @@ def phase_of(job: Mapping[str, Any]) -> Phase:
 def failure_of_job(job: Mapping[str, Any], details: Mapping[str, Any]) -> ComfyError:
     status, message = str(job.get("status")), str(job.get("error_message") or "")
     if status == "cancelled":
-        return RunInterrupted("The job was cancelled at Comfy Cloud.")
+        return RunInterrupted("The job was canceled at Comfy Cloud.")
     if status == "lost":
         return RunLost("Comfy Cloud lost the job.", raw=message)
     error = details.get("execution_error")

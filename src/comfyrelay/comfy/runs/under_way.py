@@ -36,7 +36,7 @@ class RunsUnderWay:
             raise
 
     async def finish_stop(self, stop: Coroutine[Any, Any, None]) -> None:
-        """Wait for what stops a run. It goes on when the caller is cancelled again."""
+        """Wait for what stops a run. It goes on when the caller is canceled again."""
         task = asyncio.create_task(stop)
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)

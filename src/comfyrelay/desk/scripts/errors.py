@@ -13,7 +13,7 @@ from comfyrelay.error_text import FALLBACK, user_sentence
 
 _LONGEST_OBJECT = 200_000
 _MOST_TRIES = 50
-# What a script said before these, it has overcome.
+# What a script printed before these, it has overcome.
 _LAST_LINES = 100
 _NO_REASON = "ComfyUI refused the graph (HTTP 400), and the script does not say why."
 
@@ -65,7 +65,7 @@ def _from_line(output: str, exit_code: int) -> str:
     if exception is not None:
         # "'images'" says nothing, "KeyError: 'images'" does
         return sentence if sentence.count(" ") >= 2 else f"{exception}: {sentence}".removesuffix(f": {exception}")
-    why = f": {sentence}" if line else f"; it last said: {user_sentence(last[-1])}" if last else " and said nothing."
+    why = f": {sentence}" if line else f"; last line: {user_sentence(last[-1])}" if last else " and printed nothing."
     return f"The script ended with exit code {exit_code}{why}"
 
 

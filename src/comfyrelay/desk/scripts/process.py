@@ -68,7 +68,7 @@ class Child:
     async def end(self, keep: Callable[[bytes], object]) -> None:
         """End it, gently, then firmly, and return when it is gone; `keep` is handed what it still says.
 
-        Being cancelled does not hurry this: it takes a bounded time, and nothing may be left running.
+        Being canceled does not hurry this: it takes a bounded time, and nothing may be left running.
         """
         self._lifeline.close()
         ending = asyncio.ensure_future(self._drain_output(keep))

@@ -13,7 +13,7 @@ MOST_FILES = 10_000
 # What is said last tells why it failed.
 TAIL_CHARACTERS = 256 * 1024
 # Nobody writes "45 %" further to the right, and a regular expression takes its time.
-_LOOKED_AT = 2_000
+_MOST_READ = 2_000
 # The clock of a file system may be coarser than ours, or a little late.
 _CLOCK_SECONDS = 2.0
 
@@ -73,7 +73,7 @@ class Reading:
     def add(self, text: str, *, end: str = "\n") -> Progress | None:
         """Take note of a line; the progress, if it tells of any."""
         self._keep(text + end)
-        text = text[:_LOOKED_AT]
+        text = text[:_MOST_READ]
         if _ECHO.match(text):
             return None
         if "seed" in text or "SEED" in text or "Seed" in text:
@@ -86,7 +86,7 @@ class Reading:
         """An item is what a script counts in brackets, or names: `[2/5]`, `image 2 of 5`. The rest is within it."""
         if "%" not in text and "/" not in text and " of " not in text:
             return None
-        text = text[:_LOOKED_AT]
+        text = text[:_MOST_READ]
         found = _BRACKETED.search(text) or _NAMED.search(text)
         item = _pair(found[1], found[2]) if found else None
         within = _within(text[found.end() :] if found and item else text)
@@ -115,8 +115,8 @@ def saved_files(candidates: Mapping[tuple[str, ...], bool], *, folders: Sequence
 
     ComfyUI runs nothing twice: where it had made everything before, a file that is said to be saved counts, though old.
     """
-    named_again = [line for line, says_saved in candidates.items() if says_saved]
-    return _found(candidates, folders, since) or _found(named_again, folders, float("-inf"))
+    said_saved = [line for line, says_saved in candidates.items() if says_saved]
+    return _found(candidates, folders, since) or _found(said_saved, folders, float("-inf"))
 
 
 def new_media(folder: Path, *, since: float) -> list[Path]:

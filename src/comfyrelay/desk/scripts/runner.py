@@ -63,7 +63,7 @@ class ScriptRunner:
         """Run a script to its end. Cancelling the call ends it and all its processes first, gently, then firmly.
 
         While `on_line` and `on_progress` take their time, the script waits. `on_stopped` is told what came of a script
-        whose call was cancelled. `log_path` has everything that it printed, up to the configured size, after the
+        whose call was canceled. `log_path` has everything that it printed, up to the configured size, after the
         command itself.
         """
         await asyncio.to_thread(check_settings, self._settings)

@@ -47,8 +47,8 @@ class Assets:
                 continue
             known = await self._hash(prop.default_value)
             if known is not None and prop.default_value_hash not in (None, known):
-                told = f"The file's SHA-256 is {known}."
-                raise InvalidInput(errors={f"properties.{number}.default_value_hash": told})
+                problem = f"The file's SHA-256 is {known}."
+                raise InvalidInput(errors={f"properties.{number}.default_value_hash": problem})
             each["default_value_hash"] = known or prop.default_value_hash
         return found
 

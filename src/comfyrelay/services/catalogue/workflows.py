@@ -216,9 +216,9 @@ async def _keep_effects_valid(tx: Tx, workflow: Workflow, properties: Sequence[M
         try:
             check_overrides(found, effect.property_overrides)
         except InvalidInput as error:
-            told = " ".join(f"{key}: {text}" for key, text in error.errors.items())
+            problems = " ".join(f"{key}: {text}" for key, text in error.errors.items())
             raise InvalidInput(
-                errors={"properties": f"The effect {effect.slug!r} would no longer work. {told}"}
+                errors={"properties": f"The effect {effect.slug!r} would no longer work. {problems}"}
             ) from error
 
 

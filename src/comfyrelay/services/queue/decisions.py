@@ -38,7 +38,7 @@ _STOP_REQUESTS = {JobEventType.CANCEL_REQUESTED, JobEventType.PAUSE_REQUESTED}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Details:
-    """What a worker reports beside its verdict, for the job's history."""
+    """What a worker reports beside the end, for the job's history."""
 
     provider_job_id: str | None = None
     output: OutputFile | None = None
@@ -95,13 +95,13 @@ class Decisions:
     async def decide_in(self, tx: Tx, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
         """Lock, judge and write in a transaction of the caller's, who announces it after the commit."""
         found, now = await dispatches.lock(tx, which)
-        verdicts = [Decision(move=move, by=by) for each in found.values() if (move := judge(each, now)) is not None]
-        return await self.write(tx, verdicts, found=found, now=now, post=post)
+        decisions = [Decision(move=move, by=by) for each in found.values() if (move := judge(each, now)) is not None]
+        return await self.write(tx, decisions, found=found, now=now, post=post)
 
     async def write(
         self,
         tx: Tx,
-        verdicts: Sequence[Decision],
+        decisions: Sequence[Decision],
         *,
         found: Mapping[int, Dispatch],
         now: datetime,
@@ -112,11 +112,11 @@ class Decisions:
 
         Without `has_blocks`, none of their workers has a failure to its name, so there is none to clear. Without
         `post`, the tenant pool knows of the moves already, and nothing is learned from them."""
-        if not verdicts:
+        if not decisions:
             return Decided(found=found)
-        moves = [each.move for each in verdicts]
+        moves = [each.move for each in decisions]
         await dispatches.write(tx, moves)
-        if ended := [each for each in verdicts if each.move.ended is not None]:
+        if ended := [each for each in decisions if each.move.ended is not None]:
             await leases.end(tx, [(each.move, each.by) for each in ended], at=now)
             await audit.record(tx, [_audit_entry(each) for each in ended])
             ends = [each.move for each in ended if post]
@@ -125,7 +125,7 @@ class Decisions:
         return Decided(
             found=found,
             moves=moves,
-            entries=await outbox.post(tx, _updates(verdicts, now) if post else {}),
+            entries=await outbox.post(tx, _updates(decisions, now) if post else {}),
             has_work=any(_can_be_leased(each.after, now) for each in moves),
         )
 
@@ -155,9 +155,9 @@ def _can_be_leased(dispatch: Dispatch, now: datetime) -> bool:
     return dispatch.status == DispatchStatus.QUEUED and dispatch.available_at <= now
 
 
-def _updates(verdicts: Iterable[Decision], now: datetime) -> dict[str, list[JobUpdate]]:
+def _updates(decisions: Iterable[Decision], now: datetime) -> dict[str, list[JobUpdate]]:
     updates: dict[str, list[JobUpdate]] = defaultdict(list)
-    for each in verdicts:
+    for each in decisions:
         details = each.details
         updates[each.move.after.db_pool].append(
             update_of(
@@ -173,8 +173,8 @@ def _updates(verdicts: Iterable[Decision], now: datetime) -> dict[str, list[JobU
     return updates
 
 
-def _audit_entry(verdict: Decision) -> AuditEntry:
-    move = verdict.move
+def _audit_entry(decision: Decision) -> AuditEntry:
+    move = decision.move
     data: dict[str, Any] = {"status": move.after.status, "epoch": move.before.epoch}
     if move.error is not None:
         data["error"] = move.error
@@ -182,7 +182,7 @@ def _audit_entry(verdict: Decision) -> AuditEntry:
         data["fault"] = move.fault
     if move.reason is not None:
         data["reason"] = move.reason
-    return AuditEntry(worker_id=move.before.worker_id or "", event=verdict.by, dispatch_id=move.before.id, data=data)
+    return AuditEntry(worker_id=move.before.worker_id or "", event=decision.by, dispatch_id=move.before.id, data=data)
 
 
 async def _update_blocks(

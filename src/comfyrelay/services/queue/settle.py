@@ -151,7 +151,7 @@ class Settle:
     async def report(self, report: Report, *, wait_for_tenant: bool = True) -> Settlement:
         """One report; those that arrive together are decided together.
 
-        The verdict stands, and is answered for, once the central database has committed it with its entry. A worker
+        The decision stands, and is answered for, once the central database has committed it with its entry. A worker
         need not wait until the tenant pool has it as well, unless that falls behind."""
         settlement, delivery = await self._group.call(report)
         if delivery is not None and (wait_for_tenant or self._delivery.is_behind):
@@ -183,7 +183,7 @@ class Settle:
     async def _settle(self, tx: Tx, reports: Sequence[Report]) -> _Batch:
         ids = sorted({each.dispatch_id for each in reports})
         found, now, has_blocks = await dispatches.lock_reported(tx, ids)
-        verdicts: dict[int, Decision] = {}
+        decisions: dict[int, Decision] = {}
         accepted: dict[str, tuple[Verb, Settlement]] = {}
         undecided: dict[int, Report] = {}
         batch = _Batch(answers=[LeaseLost()] * len(reports), pools=[None] * len(reports))
@@ -192,11 +192,11 @@ class Settle:
             if dispatch is None:
                 continue
             batch.pools[index] = dispatch.db_pool
-            if dispatch.id not in verdicts and _is_holder(dispatch, report):
+            if dispatch.id not in decisions and _is_holder(dispatch, report):
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
                 move = _move(dispatch, report, now, began_at)
                 details = _details(dispatch, report, began_at)
-                verdicts[dispatch.id] = Decision(move=move, by=report.verb, details=details)
+                decisions[dispatch.id] = Decision(move=move, by=report.verb, details=details)
                 settlement = Settlement(dispatch_id=dispatch.id, status=move.after.status)
                 batch.answers[index] = settlement
                 accepted[report.lease_token] = (report.verb, settlement)
@@ -209,7 +209,7 @@ class Settle:
                 undecided[index] = report
         await self._answer_repeats(tx, undecided, batch)
         batch.decided = await self._decisions.write(
-            tx, list(verdicts.values()), found=found, now=now, has_blocks=has_blocks
+            tx, list(decisions.values()), found=found, now=now, has_blocks=has_blocks
         )
         return batch
 

@@ -20,7 +20,7 @@ from comfyrelay.services.steps import Step
 from comfyrelay.services.webhooks.sender import Sent, WebhookSender
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import deliveries
-from comfyrelay.store.tenant.deliveries import Claimed, Outcome
+from comfyrelay.store.tenant.deliveries import Claimed, DeliveryOutcome
 
 log = structlog.get_logger(__name__)
 
@@ -137,22 +137,22 @@ class Deliveries:
             error=outcome.last_error,
         )
 
-    def _group_commit(self, pool: str) -> GroupCommit[Outcome, None]:
+    def _group_commit(self, pool: str) -> GroupCommit[DeliveryOutcome, None]:
         return GroupCommit(lambda outcomes: self._note(pool, outcomes))
 
-    async def _note(self, pool: str, outcomes: Sequence[Outcome]) -> Sequence[None]:
+    async def _note(self, pool: str, outcomes: Sequence[DeliveryOutcome]) -> Sequence[None]:
         await self._databases.pool(pool).run(Step.WEBHOOK_NOTE, lambda tx: deliveries.note(tx, outcomes))
         return [None] * len(outcomes)
 
 
-def outcome_of(claimed: Claimed, sent: Sent) -> Outcome:
+def outcome_of(claimed: Claimed, sent: Sent) -> DeliveryOutcome:
     """Delivered, to be tried again after a wait that grows, or given up."""
     waits = len(WAITS_SECONDS)
     if sent.is_ok:
         status = DeliveryStatus.DELIVERED
     else:
         status = DeliveryStatus.PENDING if claimed.attempts <= waits else DeliveryStatus.GIVEN_UP
-    return Outcome(
+    return DeliveryOutcome(
         id=claimed.id,
         attempts=claimed.attempts,
         status=status,

@@ -29,7 +29,7 @@ class CloudJob:
     outputs_to_execute: list[str]
     extra_data: dict[str, Any]
     created_at: float = field(default_factory=time.time)
-    # set where the process does not know: a job cancelled before it ran, or one that was made to end so
+    # set where the process does not know: a job canceled before it ran, or one that was made to end so
     fixed_state: str | None = None
     error_message: str | None = None
 

@@ -144,9 +144,7 @@ def from_row(row: Any) -> Dispatch:
 
 async def enqueue(tx: Tx, new: Sequence[NewDispatch]) -> int:
     """Make the dispatches that are not there yet, in the order given; returns how many were made."""
-    rows = [
-        {name: getattr(dispatch, name) for name in (*_NEW, "available_at")} | {"n": n} for n, dispatch in enumerate(new)
-    ]
+    rows = [{name: getattr(entry, name) for name in (*_NEW, "available_at")} | {"n": n} for n, entry in enumerate(new)]
     result = await tx.fetch(_enqueue, with_rows(rows))
     return len(result)
 

@@ -33,7 +33,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class DeliveryOutcome:
     """What came of one attempt; `wait_seconds` only while it is pending."""
 
     id: str
@@ -97,7 +97,7 @@ async def ended_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, EndedJob]:
     return {row.id: EndedJob(**row._mapping) for row in await tx.execute(query)}
 
 
-async def note(tx: Tx, outcomes: Sequence[Outcome]) -> None:
+async def note(tx: Tx, outcomes: Sequence[DeliveryOutcome]) -> None:
     """Write down what came of attempts. One that came too late, after another claim, changes nothing."""
     await tx.write(_note, with_rows(outcomes))
 

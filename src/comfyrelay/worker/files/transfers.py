@@ -144,7 +144,7 @@ class Transfers:
                 raise TransferFailed(f"{what}: {type(error).__name__}.") from None
             if attempt >= self._retries and (failure.is_refused or loop.time() >= patient_until):
                 raise TransferFailed(failure.detail)
-            log.info("transfer.again", why=failure.detail, attempt=attempt + 1)
+            log.info("transfer.retried", why=failure.detail, attempt=attempt + 1)
             if failure.is_refused or failure.wants_urls:
                 await refresh()
             await asyncio.sleep(self._pause(attempt, failure.wait_seconds))

@@ -1,0 +1,30 @@
+"""What a command cannot do is said with the fields that are wrong, each once."""
+
+import pytest
+
+from comfyrelay.cli import main
+from comfyrelay.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (
+            InvalidInput(errors={"password": "This must have at least 8 characters."}),
+            ["Error: The input is not valid.", "  password: This must have at least 8 characters."],
+        ),
+        (InvalidInput("There is no file x.png."), ["Error: There is no file x.png."]),
+        (InvalidInput("It is too long.", errors={"name": "It is too long."}), ["Error: It is too long."]),
+    ],
+)
+def test_a_wrong_field_is_named(
+    error: InvalidInput, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(main, "app", fails)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines() == lines
