@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -110,7 +111,9 @@ def postgres_url() -> Iterator[str]:
         _start(server)
         socket = server.get_postmaster_info().socket_dir
         url = f"postgresql://postgres@/{{}}?host={socket}"
-        asyncio.run(_need_not_outlive_power_cuts(url.format("postgres")))
+        # in a thread: an async test that asks for it first has a loop of its own already
+        with ThreadPoolExecutor(1) as aside:
+            aside.submit(asyncio.run, _need_not_outlive_power_cuts(url.format("postgres"))).result()
         yield url
         server.cleanup()
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import httpx
 import pytest
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from comfyrelay import client
 from comfyrelay.client.calls import Calls
@@ -25,6 +25,7 @@ from comfyrelay.protocol.refusals import refusal_in
 from comfyrelay.server.base.problems import problem_response
 from comfyrelay.server.user.jobs import router as job_routes
 from comfyrelay.server.worker.api import router as worker_routes
+from comfyrelay.storage.headers import check_content_type
 from comfyrelay.worker import control, lease
 from comfyrelay.worker.control import Control
 from tests.worker.leases import make_lease
@@ -96,6 +97,36 @@ def test_requests_to_the_user_and_admin_api_are_strict(model: type[BaseModel]) -
 @pytest.mark.parametrize("model", models(base.WorkerRequest))
 def test_requests_of_workers_may_have_fields_that_the_server_does_not_know(model: type[BaseModel]) -> None:
     assert model.model_config["extra"] == "ignore"
+
+
+@pytest.mark.parametrize("model", models(base.WorkerRequest))
+def test_no_text_of_a_worker_has_what_a_database_cannot_keep(model: type[BaseModel]) -> None:
+    """One that did would fail the whole transaction that its call shares with others."""
+    for name, field in model.model_fields.items():
+        if "str" in str(field.annotation) and "dict" not in str(field.annotation):
+            text = ["a\0b"] if "list" in str(field.annotation) else "a\0b"
+            with pytest.raises(ValidationError) as refused:
+                model.model_validate({name: text})
+            wrong = {error["loc"][0] for error in refused.value.errors() if error["type"] != "missing"}
+            assert name in wrong, name
+
+
+@pytest.mark.parametrize("mime_type", ["image/png\0", "image", "a/b\r\nX: y", ""])
+def test_an_output_has_a_type_that_storage_takes(mime_type: str) -> None:
+    with pytest.raises(ValidationError, match="mime_type"):
+        worker.StoredOutput(size=1, mime_type=mime_type)
+    with pytest.raises(InvalidInput):
+        check_content_type(mime_type)
+
+
+@pytest.mark.parametrize("mime_type", ["image/png", 'text/plain; charset="utf-8"', "video/mp4; codecs=avc1"])
+def test_a_type_that_storage_takes_may_be_an_outputs(mime_type: str) -> None:
+    assert worker.StoredOutput(size=1, mime_type=mime_type).mime_type == check_content_type(mime_type)
+
+
+def test_an_output_is_no_larger_than_a_database_can_count() -> None:
+    with pytest.raises(ValidationError, match="size"):
+        worker.StoredOutput(size=2**63, mime_type="image/png")
 
 
 @pytest.mark.parametrize("model", models(base.AnswerBody))

@@ -18,6 +18,9 @@ DEEPEST = 64
 # Rust's regular expressions, and JSON: everything but NUL, which PostgreSQL does not keep.
 STORABLE = r"^[^\x00]*$"
 ID = r"^[A-Za-z0-9_-]+$"
+# As object storage takes it, with parameters.
+_WORD = r"[A-Za-z0-9!#$&^_.+-]+"
+MEDIA_TYPE = rf"^{_WORD}/{_WORD}(; ?{_WORD}=({_WORD}|\"[ !#-\[\]-~]*\"))*$"
 
 
 def _check_json(value: Any) -> Any:

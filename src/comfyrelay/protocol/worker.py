@@ -8,10 +8,10 @@ from pydantic import Field
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Fault
 from comfyrelay.protocol.base import AnswerBody, WorkerRequest, example
-from comfyrelay.protocol.fields import LARGEST_NUMBER, STORABLE, Json, OpenEnum, RowId
+from comfyrelay.protocol.fields import LARGEST_ID, LARGEST_NUMBER, MEDIA_TYPE, STORABLE, Json, OpenEnum, RowId
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
-Token = Annotated[str, Field(min_length=1, max_length=200)]
+Token = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 Text = Annotated[str, Field(max_length=1_000_000, pattern=STORABLE)]
 LONGEST_WAIT_SECONDS = 30.0
 
@@ -26,9 +26,9 @@ class Register(WorkerRequest):
     stage: Stage = Stage.PRODUCTION
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] = 1
     capabilities: Json = Field(default_factory=dict)
-    display_name: Annotated[str, Field(max_length=200)] | None = None
-    capacity_type: Annotated[str, Field(max_length=50)] | None = None
-    instance_type: Annotated[str, Field(max_length=50)] | None = None
+    display_name: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
+    capacity_type: Annotated[str, Field(max_length=50, pattern=STORABLE)] | None = None
+    instance_type: Annotated[str, Field(max_length=50, pattern=STORABLE)] | None = None
     # may only narrow what the fleet runs
     workflow_slugs: list[Name] | None = None
     # check everything and register nothing
@@ -156,8 +156,8 @@ class EndOfLease(AboutLease, RunReport):
 
 
 class StoredOutput(WorkerRequest):
-    size: Annotated[int, Field(ge=0)]
-    mime_type: Annotated[str, Field(min_length=1, max_length=200)]
+    size: Annotated[int, Field(ge=0, le=LARGEST_ID)]
+    mime_type: Annotated[str, Field(max_length=200, pattern=MEDIA_TYPE)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     metadata: Json | None = None
 
@@ -170,7 +170,7 @@ class Complete(EndOfLease):
         output={"size": 1048576, "mime_type": "video/mp4"},
     )
 
-    provider_job_id: Annotated[str, Field(max_length=200)] | None = None
+    provider_job_id: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
     output: StoredOutput | None = None
 
 
@@ -185,13 +185,13 @@ class Fail(EndOfLease):
 class Requeue(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", reason="spot_interruption")
 
-    reason: Annotated[str, Field(min_length=1, max_length=500)]
+    reason: Annotated[str, Field(min_length=1, max_length=500, pattern=STORABLE)]
 
 
 class Deregister(WorkerRequest):
     model_config = example(reason="shutdown")
 
-    reason: Annotated[str, Field(max_length=500)] = "shutdown"
+    reason: Annotated[str, Field(max_length=500, pattern=STORABLE)] = "shutdown"
 
 
 class Settled(AnswerBody):
