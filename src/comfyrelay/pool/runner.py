@@ -166,7 +166,9 @@ class Runner:
             self._emit(ClientBlockedWorkflow(client_id=member.id, workflow_hash=workflow_hash, blocked_until=until))
 
     async def _retry(self, record: Record, error: ComfyError) -> None:
-        delay = max(record.ticket.retry_delay, error.retry_after_seconds or 0.0)
+        # another server need not wait for what this one asks for
+        is_moving = record.ticket.one_try_per_server
+        delay = 0.0 if is_moving else max(record.ticket.retry_delay, error.retry_after_seconds or 0.0)
         self._set(record, JobStatus.RETRYING)
         self._endings.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))
         await asyncio.sleep(delay)

@@ -209,7 +209,6 @@ class Servers:
             attachments=attachments,
             max_attempts=1,
             one_try_per_server=True,
-            retry_delay=0,
             give_up_after_seconds=OFFLINE_SECONDS,
             extra_data={**lease.payload.extra_data, MARK: lease.name}
             if lease.provider == "self_hosted"
