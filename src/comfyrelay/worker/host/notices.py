@@ -70,11 +70,6 @@ class Notices:
         self.current: Notice | None = None
 
     @property
-    def is_watching(self) -> bool:
-        """Whether notices of EC2 would be seen."""
-        return self._watching is not None and not self._watching.done()
-
-    @property
     def is_ended_by_group(self) -> bool:
         """Whether the Auto Scaling group ends this instance, also where something else was more urgent."""
         return self._reported.get(ENDED_BY_GROUP) in ENDING
