@@ -119,12 +119,10 @@ def _headers(error: ComfyRelayError) -> dict[str, str]:
     return {}
 
 
-async def _invalid(_request: Request, error: Exception) -> JSONResponse:
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     errors = {_field(each["loc"]): each["msg"].removeprefix("Value error, ") for each in error.errors()}
-    return _answer(
-        422, code="invalid_input", title="The input is not valid", detail="The input is not valid.", errors=errors
-    )
+    return await _known(request, InvalidInput(errors=errors))
 
 
 def _field(place: tuple[int | str, ...]) -> str:
@@ -133,17 +131,11 @@ def _field(place: tuple[int | str, ...]) -> str:
     return ".".join(map(str, inside)) or "body"
 
 
-async def _refused(_request: Request, error: Exception) -> JSONResponse:
+async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
         # the only one that FastAPI gives: the body could not even be decoded
-        return _answer(
-            422,
-            code="invalid_input",
-            title="The input is not valid",
-            detail="The input is not valid.",
-            errors={"body": "This is not JSON."},
-        )
+        return await _known(request, InvalidInput(errors={"body": "This is not JSON."}))
     titles = {404: "Not found", 405: "This method is not allowed here"}
     title = titles.get(error.status_code, "The request cannot be answered")
     return _answer(error.status_code, code="http", title=title, detail=str(error.detail), headers=error.headers)
