@@ -34,7 +34,7 @@ CENTRAL_ROWS = {
     "dispatches completed": "SELECT count(*) FROM ai_job_dispatches WHERE status = 'completed'",
     "leases ended": "SELECT count(*) FROM dispatch_leases WHERE outcome = 'completed'",
     "audit": "SELECT count(*) FROM worker_audit_logs WHERE event IN ('lease', 'complete')",
-    "letters left": "SELECT count(*) FROM outbox",
+    "outbox entries": "SELECT count(*) FROM outbox",
     "effects timed": "SELECT count(*) FROM effects WHERE last_processing_time_seconds IS NOT NULL",
 }
 
@@ -122,7 +122,7 @@ async def check_rows(central_url: str, pool_urls: list[str], jobs: int) -> None:
         **dict.fromkeys([*CENTRAL_ROWS, *TENANT_ROWS], jobs),
         "audit": 2 * jobs,
         "events": 3 * jobs,
-        "letters left": 0,
+        "outbox entries": 0,
         "effects timed": 1,
         "refunded": 0,
         "held tokens": 0,

@@ -1,6 +1,6 @@
 """Text from others, fit to be kept and fit to be shown.
 
-PostgreSQL takes no NUL, and nothing takes half of a surrogate pair. What a user sends is refused for such a letter;
+PostgreSQL takes no NUL, and nothing takes half of a surrogate pair. What a user sends is refused for such a character;
 what a worker says is cleaned, for a job must end whatever was printed. A terminal obeys what it is shown: names and
 logs must not move its cursor.
 """
@@ -28,7 +28,7 @@ def is_storable(text: str) -> bool:
 
 
 def storable(value: Any) -> Any:
-    """The JSON value with every letter that cannot be stored replaced."""
+    """The JSON value with every character that cannot be stored replaced."""
     if isinstance(value, str):
         return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, Mapping):
