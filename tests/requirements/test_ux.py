@@ -48,7 +48,7 @@ async def test_the_list_is_filtered_by_status(desk: House, page: Looking) -> Non
         "canceled": ["gone"],
     }
     for status, names in shown.items():
-        await page.page.get_by_role("group", name="Show jobs by status").get_by_text(status).click()
+        await page.page.get_by_role("group", name="Filter jobs by status").get_by_text(status).click()
         await expect(page.rows.locator(".name")).to_have_text(names)
 
 

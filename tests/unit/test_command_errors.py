@@ -1,4 +1,4 @@
-"""What a command cannot do is said with the fields that are wrong, each once."""
+"""What a command cannot do is said with the fields that are wrong, where no sentence says more."""
 
 import pytest
 
@@ -14,7 +14,7 @@ from comfyrelay.errors import InvalidInput
             ["Error: The input is not valid.", "  password: This must have at least 8 characters."],
         ),
         (InvalidInput("There is no file x.png."), ["Error: There is no file x.png."]),
-        (InvalidInput("It is too long.", errors={"name": "It is too long."}), ["Error: It is too long."]),
+        (InvalidInput("The name is too long.", errors={"name": "Too long."}), ["Error: The name is too long."]),
     ],
 )
 def test_a_wrong_field_is_named(

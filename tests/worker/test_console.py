@@ -114,11 +114,11 @@ async def test_an_event_is_one_line_with_what_is_worth_reading() -> None:
     async with terminal(
         f"{COMPLETED}; {FAILED}; log.info('worker.stopped', reason='spot_interruption', jobs=None)"
     ) as shown:
-        await shown.until(r"left.*\n")
+        await shown.until(r"stopped.*\n")
         text = await shown.end()
     assert re.search(r"^\d\d:\d\d:\d\d job completed +abcd5678 9f8e7d6c 12\.3 s$", text, re.M)
     assert re.search(r"^\d\d:\d\d:\d\d job failed +abcd5678 1\.0 s attempt=2 worker Out of memory$", text, re.M)
-    assert re.search(r"^\d\d:\d\d:\d\d left +spot_interruption$", text, re.M)
+    assert re.search(r"^\d\d:\d\d:\d\d stopped +spot_interruption$", text, re.M)
     assert "\x1b[32m" in shown.raw
     assert "\x1b[2J" not in shown.raw
 

@@ -62,8 +62,8 @@ def main() -> None:
         app()
     except ComfyRelayError as error:
         err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
-        for field, text in error.errors.items() if isinstance(error, InvalidInput) else ():
-            if text not in str(error):
+        if isinstance(error, InvalidInput) and str(error) == str(InvalidInput()):
+            for field, text in error.errors.items():
                 err.print(f"  {field}: {text}", soft_wrap=True, highlight=False, markup=False)
         sys.exit(CANNOT)
 
