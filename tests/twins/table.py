@@ -101,10 +101,10 @@ TWINS = (
         only="sqlite and (out_of_order or doubled)",
     ),
     Twin(
-        name="a verdict leaves no entry in the outbox",
+        name="a decision leaves no entry in the outbox",
         file="services/queue/decisions.py",
-        old="entries=await outbox.post(tx, _updates(verdicts, now)),",
-        new="entries=[OutboxEntry(id=0, db_pool=pool, updates=of) for pool, of in _updates(verdicts, now).items()],",
+        old="entries=await outbox.post(tx, _updates(decisions, now) if post else {}),",
+        new="entries=[OutboxEntry(id=0, db_pool=pool, updates=of) for pool, of in _updates(decisions, now).items()],",
         tests=f"{CHAOS}/test_crashes.py",
         only="sqlite and settle and after_commit and complete",
     ),
