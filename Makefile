@@ -16,9 +16,8 @@ LOCK_DEV := requirements/dev.txt
 .DEFAULT_GOAL := help
 .PHONY: help up test soak durations check twins bench lock clean
 
-# Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Three at a
-# time on two cores: much of what they do is to wait for processes.
-PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
