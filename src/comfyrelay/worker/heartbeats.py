@@ -32,8 +32,9 @@ class Heartbeats:
         self._progress: Mapping[str, Any] | None = None
         self._logs: list[str] = []
         self._news = Hint()
-        # when the control plane last answered
+        # when the control plane last answered, and when that heartbeat was sent
         self.answered_at = float("-inf")
+        self.sent_at = float("-inf")
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -61,7 +62,7 @@ class Heartbeats:
     async def refresh(self) -> None:
         """Beat now, for fresh URLs. What fails here is found out by whoever needs them."""
         try:
-            self._on_answer(await self._control.heartbeat(self._lease, fresh_urls=True))
+            await self._beat(fresh_urls=True)
         except Exception as error:
             self._failed(error)
 
@@ -75,13 +76,12 @@ class Heartbeats:
         while not self._is_over():
             asked_at = loop.time()
             try:
-                stop = await self._control.heartbeat(self._lease, wait_seconds=self._wait_seconds)
+                await self._beat(wait_seconds=self._wait_seconds)
             except Exception as error:
                 self._failed(error)
                 # soon again: the lease goes on expiring
                 least = min(self._wait_seconds, 2.0)
             else:
-                self._on_answer(stop)
                 # a control plane that is being stopped does not let us wait, and one that said stop says so again
                 least = min(self._wait_seconds, 1.0)
             rest = least - (loop.time() - asked_at)
@@ -98,7 +98,7 @@ class Heartbeats:
         progress, self._progress = self._progress, None
         logs, self._logs = self._logs, []
         try:
-            self._on_answer(await self._control.heartbeat(self._lease, progress=progress, logs=logs))
+            await self._beat(progress=progress, logs=logs)
         except ControlPlaneUnreachable:
             # to be told with the next; something newer may have come meanwhile
             if self._progress is None:
@@ -112,8 +112,11 @@ class Heartbeats:
     def _is_over(self) -> bool:
         return self._lease.stop is Stop.LOST
 
-    def _on_answer(self, stop: Stop | None) -> None:
-        self.answered_at = asyncio.get_running_loop().time()
+    async def _beat(self, **told: Any) -> None:
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        stop = await self._control.heartbeat(self._lease, **told)
+        self.answered_at, self.sent_at = loop.time(), max(self.sent_at, sent_at)
         if stop is None:
             return
         if stop is Stop.RELEASE and self._lease.phase not in (Phase.FETCHING, Phase.WAITING):

@@ -356,7 +356,8 @@ class Work:
                 raise LeaseLost
             if now - self._heartbeats.answered_at > AWAY_SECONDS:
                 since = now
-            if self._heartbeats.answered_at - since >= self._tools.settings.verdict_timeout_seconds:
+            # one that was on its way before says nothing about the control plane of now
+            if self._heartbeats.sent_at - since >= self._tools.settings.verdict_timeout_seconds:
                 raise LeaseLost("The control plane takes heartbeats, but not what became of the job.")
             if now >= next_log:
                 next_log = now + LOG_SECONDS
