@@ -35,11 +35,11 @@ from tests.desk.graphs import (
     node,
 )
 from tests.harness import SqliteBackend, World, open_world
-from tests.sim_files import RECORDINGS
+from tests.sim_files import OBJECT_INFO_RECORDED
 
 every_graph = pytest.mark.parametrize("graph", ALL.values(), ids=ALL)
 # as a real server with nothing installed says it
-RECORDED = json.loads((RECORDINGS / "object_info.json").read_text())
+RECORDED = json.loads(OBJECT_INFO_RECORDED.read_text())
 with_and_without = pytest.mark.parametrize(
     "object_info", [OBJECT_INFO, RECORDED, None], ids=["defined", "recorded", "guessed"]
 )

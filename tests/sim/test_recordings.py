@@ -1,5 +1,6 @@
 """The stand-in answers like the real server did: same answers, same messages in the same order."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from comfyrelay.sim import Sim, Slow, Stuck
 from tests.sim.client import RECORDINGS, Client, Listener, listening, recording
 from tests.sim.replay import normal, replay
+from tests.sim_files import OBJECT_INFO_RECORDED
 
 
 async def test_a_cold_run_goes_as_recorded(client: Client) -> None:
@@ -130,7 +132,7 @@ def _starts(message: dict[str, Any], prompt_id: str) -> bool:
 
 
 async def test_node_classes_are_described_as_recorded(client: Client) -> None:
-    recorded = recording("object_info")
+    recorded = json.loads(OBJECT_INFO_RECORDED.read_text())
     recorded["CheckpointLoaderSimple"]["input"]["required"]["ckpt_name"][0] = ["stand-in.safetensors"]
     got = (await client.http.get("/object_info")).json()
     assert set(got) == set(recorded)

@@ -1,10 +1,35 @@
-"""The node classes that the stand-in knows: those that need no weights, and a few that do."""
+"""The node classes that the stand-in knows, as a real server described them: those that need no weights, and some that
+do."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from comfyrelay.sim.nodes.catalogue_images import IMAGES
-from comfyrelay.sim.nodes.catalogue_models import NEED_WEIGHTS
-from comfyrelay.sim.nodes.catalogue_videos import ANIMATIONS
-from comfyrelay.sim.nodes.definitions import NodeDefinition
+from comfyrelay.sim.nodes.definitions import Listing, NodeDefinition
 
-DEFINITIONS: Mapping[str, NodeDefinition] = {each.class_type: each for each in (*NEED_WEIGHTS, *IMAGES, *ANIMATIONS)}
+# The choices that were recorded with these are of another machine.
+_LISTED = {
+    "CheckpointLoaderSimple": ("ckpt_name", Listing.CHECKPOINTS),
+    "LoadImage": ("image", Listing.INPUT_IMAGES),
+    "LoadVideo": ("file", Listing.INPUT_VIDEOS),
+}
+
+
+def _definition(class_type: str, described: Mapping[str, Any]) -> NodeDefinition:
+    listed, listing = _LISTED.get(class_type, (None, None))
+    return NodeDefinition(
+        described=described,
+        required=described["input"]["required"],
+        optional=described["input"].get("optional", {}),
+        output=described["output"],
+        is_output=described["output_node"],
+        listed=listed,
+        listing=listing,
+    )
+
+
+DEFINITIONS: Mapping[str, NodeDefinition] = {
+    class_type: _definition(class_type, described)
+    for class_type, described in json.loads(Path(__file__).with_name("object_info.json").read_text("utf-8")).items()
+}

@@ -37,9 +37,9 @@ class InfoRoutes:
         return web.json_response(object_info(self._process))
 
     async def object_info_of(self, request: web.Request) -> web.Response:
-        definition = DEFINITIONS.get(request.match_info["class_type"])
-        known = {definition.class_type: definition.info(self._process.listings)} if definition else {}
-        return web.json_response(known)
+        class_type = request.match_info["class_type"]
+        definition = DEFINITIONS.get(class_type)
+        return web.json_response({class_type: definition.info(self._process.listings)} if definition else {})
 
     async def models(self, _request: web.Request) -> web.Response:
         return web.json_response(list(self._process.options.models))
