@@ -8,8 +8,11 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import User
+from comfyrelay.domain.states import TransactionType
 from comfyrelay.errors import InsufficientTokens, InvalidInput, NotFound
-from comfyrelay.store.database import Database
+from comfyrelay.services.accounts import ledger as accounts
+from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.tenant import ledger
 from tests.harness import World, execute
 
 
@@ -21,6 +24,31 @@ async def holds(world: World, user: User, balance: int) -> bool:
     """Whether the wallet has this balance, and its transactions come to it."""
     transactions = await world.engine.accounts.ledger.transactions(user.tenant_id)
     return await world.balance(user) == balance == sum(each.amount for each in transactions)
+
+
+async def reserve(world: World, user: User, job_id: str, amount: int) -> None:
+    """As a submission does it."""
+    database = await pool_of(world, user)
+    await database.run("reserve", lambda tx: accounts.reserve(tx, user.tenant_id, {job_id: amount}))
+
+
+async def settle(world: World, user: User, job_id: str, kind: TransactionType, amount: int) -> bool:
+    """As the end of a job does it; whether it counted."""
+    entry = ledger.Entry(tenant_id=user.tenant_id, type=kind, amount=amount, job_id=job_id)
+
+    async def work(tx: Tx) -> int:
+        await ledger.lock_wallets(tx, [user.tenant_id])
+        return await ledger.append(tx, [entry])
+
+    return bool(await (await pool_of(world, user)).run("settle", work))
+
+
+async def consume(world: World, user: User, job_id: str) -> bool:
+    return await settle(world, user, job_id, TransactionType.JOB_CONSUME, 0)
+
+
+async def refund(world: World, user: User, job_id: str, amount: int = 10) -> bool:
+    return await settle(world, user, job_id, TransactionType.JOB_REFUND, amount)
 
 
 # credit
@@ -75,104 +103,75 @@ async def test_nobody_is_credited_who_is_not_there(world: World) -> None:
 async def test_a_job_is_reserved_for_once(world: World) -> None:
     user = await world.user(tokens=100)
     for _ in range(3):
-        await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
+        await reserve(world, user, "job", 10)
     assert await holds(world, user, 90)
-
-
-async def test_a_reservation_that_is_repeated_needs_no_second_balance(world: World) -> None:
-    user = await world.user(tokens=10)
-    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
-    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
-    assert await holds(world, user, 0)
 
 
 async def test_more_than_the_balance_cannot_be_reserved(world: World) -> None:
     user = await world.user(tokens=9)
     with pytest.raises(InsufficientTokens) as refused:
-        await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
+        await reserve(world, user, "job", 10)
     assert (refused.value.required_tokens, refused.value.balance) == (10, 9)
     assert await holds(world, user, 9)
 
 
 async def test_consuming_keeps_what_was_reserved(world: World) -> None:
     user = await world.user(tokens=100)
-    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
-    assert await world.engine.accounts.ledger.consume(user.tenant_id, "job")
-    assert not await world.engine.accounts.ledger.consume(user.tenant_id, "job")
+    await reserve(world, user, "job", 10)
+    assert await consume(world, user, "job")
+    assert not await consume(world, user, "job")
     assert await holds(world, user, 90)
 
 
 async def test_refunding_gives_back_what_was_reserved_once(world: World) -> None:
     user = await world.user(tokens=100)
-    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
-    assert await world.engine.accounts.ledger.refund(user.tenant_id, "job")
-    assert not await world.engine.accounts.ledger.refund(user.tenant_id, "job")
+    await reserve(world, user, "job", 10)
+    assert await refund(world, user, "job")
+    assert not await refund(world, user, "job")
     assert await holds(world, user, 100)
 
 
 async def test_what_was_consumed_is_not_refunded(world: World) -> None:
     user = await world.user(tokens=100)
-    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
-    await world.engine.accounts.ledger.consume(user.tenant_id, "job")
-    assert not await world.engine.accounts.ledger.refund(user.tenant_id, "job")
+    await reserve(world, user, "job", 10)
+    await consume(world, user, "job")
+    assert not await refund(world, user, "job")
     assert await holds(world, user, 90)
 
 
 async def test_what_was_refunded_is_not_consumed(world: World) -> None:
     user = await world.user(tokens=100)
-    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
-    await world.engine.accounts.ledger.refund(user.tenant_id, "job")
-    assert not await world.engine.accounts.ledger.consume(user.tenant_id, "job")
+    await reserve(world, user, "job", 10)
+    await refund(world, user, "job")
+    assert not await consume(world, user, "job")
     assert await holds(world, user, 100)
 
 
 async def test_a_job_that_was_refunded_cannot_be_reserved_for_again(world: World) -> None:
     user = await world.user(tokens=100)
-    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
-    await world.engine.accounts.ledger.refund(user.tenant_id, "job")
-    await world.engine.accounts.ledger.reserve(user.tenant_id, "job", 10)
+    await reserve(world, user, "job", 10)
+    await refund(world, user, "job")
+    await reserve(world, user, "job", 10)
     assert await holds(world, user, 100)
-
-
-async def test_a_job_that_never_was_cannot_be_settled(world: World) -> None:
-    user = await world.user(tokens=100)
-    with pytest.raises(NotFound):
-        await world.engine.accounts.ledger.refund(user.tenant_id, "job")
-    with pytest.raises(NotFound):
-        await world.engine.accounts.ledger.consume(user.tenant_id, "job")
-    assert await holds(world, user, 100)
-
-
-async def test_another_tenants_reservation_cannot_be_refunded(world: World) -> None:
-    one, other = await world.user(tokens=100, pool="a"), await world.user(tokens=100, pool="a")
-    await world.engine.accounts.ledger.reserve(one.tenant_id, "job", 10)
-    with pytest.raises(NotFound):
-        await world.engine.accounts.ledger.refund(other.tenant_id, "job")
-    assert await holds(world, one, 90)
-    assert await holds(world, other, 100)
 
 
 async def test_a_consume_and_a_refund_at_the_same_time_settle_once(world: World) -> None:
     user = await world.user(tokens=200)
-    ledger = world.engine.accounts.ledger
     for number in range(10):
         job = f"job-{number}"
-        await ledger.reserve(user.tenant_id, job, 10)
+        await reserve(world, user, job, 10)
         before = await world.balance(user)
-        consumed, refunded = await asyncio.gather(
-            ledger.consume(user.tenant_id, job), ledger.refund(user.tenant_id, job)
-        )
+        consumed, refunded = await asyncio.gather(consume(world, user, job), refund(world, user, job))
         assert consumed != refunded
         assert await holds(world, user, before + 10 * refunded)
 
 
 async def test_two_reservations_never_both_spend_the_last_tokens(world: World) -> None:
     user = await world.user(tokens=0)
-    ledger = world.engine.accounts.ledger
     for number in range(20):
-        await ledger.credit(user.tenant_id, 10, reference=f"round {number}")
+        await world.engine.accounts.ledger.credit(user.tenant_id, 10, reference=f"round {number}")
         answers = await asyncio.gather(
-            *(ledger.reserve(user.tenant_id, f"job-{number}-{n}", 10) for n in range(2)), return_exceptions=True
+            *(reserve(world, user, f"job-{number}-{n}", 10) for n in range(2)), return_exceptions=True
         )
         assert [type(each) for each in answers if each is not None] == [InsufficientTokens]
         assert await holds(world, user, 0)
