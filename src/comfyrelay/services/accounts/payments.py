@@ -11,7 +11,7 @@ from comfyrelay.errors import Conflict, NotFound, Unauthorized
 from comfyrelay.services.accounts.ledger import Ledger
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import payments
+from comfyrelay.store.central import dispatches, payments
 from comfyrelay.store.central.payments import PaymentEvent
 from comfyrelay.store.database import Tx
 
@@ -30,7 +30,7 @@ class Payments:
         if self._secret is None:
             raise NotFound("Payments are not taken here.")
         async with self._databases.central.read() as tx:
-            now = await payments.now(tx)
+            now = await dispatches.now(tx)
         if (problem := signature_problem(signature, body, secret=self._secret, now=now)) is not None:
             raise Unauthorized(problem)
 

@@ -13,7 +13,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.routing import Candidate, Entitlement
 from comfyrelay.domain.states import DispatchStatus
-from comfyrelay.store.central.dispatches import COLUMNS, from_row
+from comfyrelay.store.central.dispatches import COLUMNS, LEASES, from_row
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_workflows, workers, workflow_blocks, workflows
 from comfyrelay.store.database import Tx
@@ -81,11 +81,6 @@ def _lock_workers(dialect: str) -> Executable:
 @cache
 def _facts(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
-    leases = (
-        select(func.count())
-        .where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED))
-        .scalar_subquery()
-    )
     together = func.string_agg if dialect == "postgresql" else func.group_concat
     assigned = (
         select(together(cast(worker_workflows.c.workflow_id, Text), ","))
@@ -101,7 +96,7 @@ def _facts(dialect: str) -> Executable:
         workers.c.is_approved,
         workers.c.is_draining,
         workers.c.token_hash,
-        leases.label("leases"),
+        LEASES.label("leases"),
         assigned.label("assigned"),
         blocks.label("blocks"),
         relay_now().label("now"),

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Float, Integer, Select, Text, bindparam, func, select, text
+from sqlalchemy import BigInteger, Float, Integer, Select, Text, bindparam, select, text
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.routing import Prefetched, Queued
 from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.store.central.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_workflows, workers, workflows
 from comfyrelay.store.database import Tx
@@ -131,11 +132,6 @@ async def free_slots(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[s
 def _free_slots(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     wanted = rows_table(dialect, {"stage": Text(), "id": BigInteger()}, parameter="wanted", alias="wanted")
-    leases = (
-        select(func.count())
-        .where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED))
-        .scalar_subquery()
-    )
     may_run = (
         select(worker_workflows.c.workflow_id)
         .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
@@ -147,7 +143,7 @@ def _free_slots(dialect: str) -> Executable:
         )
         .exists()
     )
-    free = (workers.c.max_concurrency - leases).cast(Integer).label("free")
+    free = (workers.c.max_concurrency - LEASES).cast(Integer).label("free")
     return (
         select(workers.c.worker_id, free).join(r, workers.c.worker_id == r.c.id).where(~workers.c.is_draining, may_run)
     )

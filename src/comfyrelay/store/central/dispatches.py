@@ -30,7 +30,7 @@ from comfyrelay.domain.lifecycle import UNLEASED, Dispatch, Move
 from comfyrelay.domain.ordering import Place
 from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import workflow_blocks
+from comfyrelay.store.central.tables import workers, workflow_blocks
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now, word
@@ -80,20 +80,6 @@ _LEASE = (
     "is_prefetch",
 )
 
-_NEW = (
-    "tenant_id",
-    "tenant_job_id",
-    "db_pool",
-    "workflow_id",
-    "workflow_hash",
-    "effect_id",
-    "provider",
-    "stage",
-    "priority",
-    "max_attempts",
-    "batch_id",
-)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewDispatch:
@@ -109,6 +95,9 @@ class NewDispatch:
     max_attempts: int
     batch_id: str | None
     available_at: datetime
+
+
+_NEW = tuple(name for name in NewDispatch.__dataclass_fields__ if name != "available_at")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,6 +126,9 @@ class BeatAnswer:
     release_requested_at: datetime | None
 
 
+_ANSWERED = [d.c[name] for name in BeatAnswer.__dataclass_fields__ if name != "dispatch_id"]
+
+
 def from_row(row: Any) -> Dispatch:
     # The columns come first in every row, in the order of the fields; what follows them is not the dispatch's.
     return Dispatch._make(row[: len(_FIELDS)])
@@ -144,7 +136,7 @@ def from_row(row: Any) -> Dispatch:
 
 async def enqueue(tx: Tx, new: Sequence[NewDispatch]) -> int:
     """Make the dispatches that are not there yet, in the order given; returns how many were made."""
-    rows = [{name: getattr(entry, name) for name in (*_NEW, "available_at")} | {"n": n} for n, entry in enumerate(new)]
+    rows = [{**row, "n": n} for n, row in enumerate(as_rows(new, (*_NEW, "available_at")))]
     result = await tx.fetch(_enqueue, with_rows(rows))
     return len(result)
 
@@ -229,6 +221,10 @@ def numbered(ids: Iterable[int]) -> ColumnElement[bool]:
     return d.c.id.in_(list(ids))
 
 
+# How many leases the worker of a row holds.
+LEASES = select(func.count()).where(d.c.worker_id == workers.c.worker_id, _LEASED).correlate(workers).scalar_subquery()
+
+
 def leased_by(worker_id: str) -> ColumnElement[bool]:
     return and_(d.c.worker_id == worker_id, _LEASED)
 
@@ -286,20 +282,7 @@ def _heartbeat(dialect: str) -> Executable:
         update(d)
         .values(lease_expires_at=expires, progress=func.coalesce(r.c.progress, d.c.progress))
         .where(d.c.id == r.c.id, d.c.lease_token == r.c.lease_token, by_holder, _LEASED)
-        .returning(
-            d.c.id.label("dispatch_id"),
-            d.c.lease_token,
-            d.c.worker_id,
-            d.c.epoch,
-            d.c.tenant_id,
-            d.c.tenant_job_id,
-            d.c.db_pool,
-            d.c.leased_at,
-            d.c.lease_expires_at,
-            d.c.cancel_requested_at,
-            d.c.pause_mode,
-            d.c.release_requested_at,
-        )
+        .returning(d.c.id.label("dispatch_id"), *_ANSWERED)
     )
 
 

@@ -1,7 +1,6 @@
 """Payments that a provider reported, by its event ids."""
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import select
 
@@ -20,11 +19,6 @@ class PaymentEvent:
 
 
 _EVENT = [payment_events.c[name] for name in PaymentEvent.__dataclass_fields__]
-
-
-async def now(tx: Tx) -> datetime:
-    found: datetime = (await tx.execute(select(relay_now()))).scalar_one()
-    return found
 
 
 async def tenant_of(tx: Tx, *, tenant_id: str | None, email: str | None) -> str | None:

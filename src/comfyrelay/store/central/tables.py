@@ -1,6 +1,7 @@
 """The central schema: the catalogue, the fleet and the dispatch queue. Nothing private to a tenant is kept here."""
 
 from enum import StrEnum
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -41,6 +42,10 @@ def one_of(column: str, words: type[StrEnum], *, nullable: bool = False) -> Chec
     listed = ", ".join(f"'{each}'" for each in words)
     condition = f"{column} IN ({listed})"
     return CheckConstraint(f"{column} IS NULL OR {condition}" if nullable else condition, name=column)
+
+
+def partial_index(name: str, *columns: Any, where: str, unique: bool = False) -> Index:
+    return Index(name, *columns, unique=unique, postgresql_where=text(where), sqlite_where=text(where))
 
 
 tenants = Table(
@@ -102,13 +107,7 @@ workflows = Table(
     # An id is never used again: jobs may still refer to a workflow that is gone.
     sqlite_autoincrement=True,
 )
-Index(
-    "uq_workflows_slug",
-    workflows.c.slug,
-    unique=True,
-    postgresql_where=text("deleted_at IS NULL"),
-    sqlite_where=text("deleted_at IS NULL"),
-)
+partial_index("uq_workflows_slug", workflows.c.slug, where="deleted_at IS NULL", unique=True)
 
 effects = Table(
     "effects",
@@ -258,7 +257,7 @@ ai_job_dispatches = Table(
     postgresql_with={"fillfactor": "50"},
 )
 
-Index(
+partial_index(
     "ix_ai_job_dispatches_queued",
     ai_job_dispatches.c.stage,
     ai_job_dispatches.c.provider,
@@ -266,48 +265,34 @@ Index(
     desc(ai_job_dispatches.c.priority),
     ai_job_dispatches.c.rank,
     ai_job_dispatches.c.id,
-    postgresql_where=text("status = 'queued'"),
-    sqlite_where=text("status = 'queued'"),
+    where="status = 'queued'",
 )
-Index(
-    "ix_ai_job_dispatches_leased",
-    ai_job_dispatches.c.worker_id,
-    postgresql_where=text("status = 'leased'"),
-    sqlite_where=text("status = 'leased'"),
-)
+partial_index("ix_ai_job_dispatches_leased", ai_job_dispatches.c.worker_id, where="status = 'leased'")
 Index(
     "ix_ai_job_dispatches_prefetched",
     ai_job_dispatches.c.id,
     postgresql_where=text("status = 'leased' AND is_prefetch"),
     sqlite_where=text("status = 'leased' AND is_prefetch = 1"),
 )
-Index(
+partial_index(
     "ix_ai_job_dispatches_waiting_tenant",
     ai_job_dispatches.c.tenant_id,
     ai_job_dispatches.c.priority,
     ai_job_dispatches.c.rank,
-    postgresql_where=text("status IN ('queued', 'paused')"),
-    sqlite_where=text("status IN ('queued', 'paused')"),
+    where="status IN ('queued', 'paused')",
 )
-Index(
-    "ix_ai_job_dispatches_batch",
-    ai_job_dispatches.c.batch_id,
-    postgresql_where=text("batch_id IS NOT NULL"),
-    sqlite_where=text("batch_id IS NOT NULL"),
-)
+partial_index("ix_ai_job_dispatches_batch", ai_job_dispatches.c.batch_id, where="batch_id IS NOT NULL")
 # Few rows are ever in these states, so lists of them need not read past the completed ones.
-Index(
+partial_index(
     "ix_ai_job_dispatches_set_aside",
     ai_job_dispatches.c.status,
     ai_job_dispatches.c.id,
-    postgresql_where=text("status IN ('failed', 'canceled', 'paused')"),
-    sqlite_where=text("status IN ('failed', 'canceled', 'paused')"),
+    where="status IN ('failed', 'canceled', 'paused')",
 )
-Index(
+partial_index(
     "ix_ai_job_dispatches_exhausted",
     ai_job_dispatches.c.id,
-    postgresql_where=text("status IN ('queued', 'paused') AND attempts >= max_attempts"),
-    sqlite_where=text("status IN ('queued', 'paused') AND attempts >= max_attempts"),
+    where="status IN ('queued', 'paused') AND attempts >= max_attempts",
 )
 
 dispatch_leases = Table(
@@ -328,14 +313,7 @@ dispatch_leases = Table(
     Column("reason", Text),
     Column("status_after", Text),
     UniqueConstraint("dispatch_id", "epoch"),
-    Index(
-        "uq_dispatch_leases_request",
-        "worker_id",
-        "request_id",
-        unique=True,
-        postgresql_where=text("request_id IS NOT NULL"),
-        sqlite_where=text("request_id IS NOT NULL"),
-    ),
+    partial_index("uq_dispatch_leases_request", "worker_id", "request_id", where="request_id IS NOT NULL", unique=True),
     # Each is written twice, at its begin and at its end: with room on the page the end is a HOT update.
     postgresql_with={"fillfactor": "50"},
 )

@@ -6,20 +6,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, case, func, select
 
 from comfyrelay.domain.records.fleet import BlockedHash, Equipped, ListedWorker
-from comfyrelay.domain.states import DispatchStatus, WorkerState
-from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.domain.states import WorkerState
+from comfyrelay.store.central.dispatches import LEASES
 from comfyrelay.store.central.tables import fleets, worker_workflows, workers, workflow_blocks, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import relay_now, word
 
 _OWN = [workers.c[name] for name in ListedWorker.__dataclass_fields__ if name not in {"fleet_slug", "state", "leases"}]
-_LEASES = (
-    select(func.count())
-    .where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED))
-    .correlate(workers)
-    .scalar_subquery()
-)
 
 
 def _state(stale_seconds: float) -> ColumnElement[str]:
@@ -27,13 +21,13 @@ def _state(stale_seconds: float) -> ColumnElement[str]:
         (~workers.c.is_approved, word(WorkerState.REVOKED)),
         (workers.c.last_seen_at < relay_now(-stale_seconds), word(WorkerState.OFFLINE)),
         (workers.c.is_draining, word(WorkerState.DRAINING)),
-        (_LEASES > 0, word(WorkerState.BUSY)),
+        (LEASES > 0, word(WorkerState.BUSY)),
         else_=word(WorkerState.IDLE),
     )
 
 
 def _listed(stale_seconds: float) -> Select[Any]:
-    shown = [*_OWN, fleets.c.slug.label("fleet_slug"), _LEASES.label("leases"), _state(stale_seconds).label("state")]
+    shown = [*_OWN, fleets.c.slug.label("fleet_slug"), LEASES.label("leases"), _state(stale_seconds).label("state")]
     return select(*shown).join(fleets, fleets.c.id == workers.c.fleet_id)
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.records.fleet import ServingWorker, Worker
 from comfyrelay.domain.states import DispatchStatus, RegistrationSource, WorkflowKind
 from comfyrelay.errors import Conflict
+from comfyrelay.store.central.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_workflows, workers, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
@@ -139,13 +140,8 @@ def _record_seen(dialect: str) -> Executable:
 
 async def serving(tx: Tx, workflow_id: int, *, stage: str, stale_seconds: float) -> list[ServingWorker]:
     """Workers that may run the workflow now, with how many leases each holds."""
-    leases = (
-        select(func.count())
-        .where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED))
-        .scalar_subquery()
-    )
     query = (
-        select(workers.c.worker_id, workers.c.max_concurrency, leases.label("leases"))
+        select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"))
         .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
         .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
         .where(

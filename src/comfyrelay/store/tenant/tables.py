@@ -17,7 +17,7 @@ from sqlalchemy import (
 
 from comfyrelay.domain.states import JobStatus, Outcome, Provider, Stage, TransactionType, VideoStatus
 from comfyrelay.domain.webhooks import DeliveryStatus
-from comfyrelay.store.central.tables import NAMES, BigId, one_of
+from comfyrelay.store.central.tables import NAMES, BigId, one_of, partial_index
 from comfyrelay.store.types import JsonText, UtcTime
 
 metadata = MetaData(naming_convention=NAMES)
@@ -42,18 +42,8 @@ files = Table(
     Column("removing_at", UtcTime),
     UniqueConstraint("disk", "path"),
 )
-Index(
-    "ix_files_unused",
-    files.c.id,
-    postgresql_where=text("used_at IS NULL AND removing_at IS NULL"),
-    sqlite_where=text("used_at IS NULL AND removing_at IS NULL"),
-)
-Index(
-    "ix_files_removing",
-    files.c.id,
-    postgresql_where=text("removing_at IS NOT NULL"),
-    sqlite_where=text("removing_at IS NOT NULL"),
-)
+partial_index("ix_files_unused", files.c.id, where="used_at IS NULL AND removing_at IS NULL")
+partial_index("ix_files_removing", files.c.id, where="removing_at IS NOT NULL")
 
 batches = Table(
     "batches",
@@ -160,40 +150,12 @@ Index(
     info={"only": "sqlite"},
 )
 # Not by status: a job that starts must not have to be indexed anew.
-Index(
-    "ix_ai_jobs_active",
-    ai_jobs.c.tenant_id,
-    ai_jobs.c.user_id,
-    postgresql_where=text("completed_at IS NULL"),
-    sqlite_where=text("completed_at IS NULL"),
-)
+partial_index("ix_ai_jobs_active", ai_jobs.c.tenant_id, ai_jobs.c.user_id, where="completed_at IS NULL")
 # A job is retried at most once; the retry may be retried in turn, so a chain never forks.
-Index(
-    "uq_ai_jobs_retry_of",
-    ai_jobs.c.retry_of,
-    unique=True,
-    postgresql_where=text("retry_of IS NOT NULL"),
-    sqlite_where=text("retry_of IS NOT NULL"),
-)
-Index(
-    "ix_ai_jobs_batch",
-    ai_jobs.c.batch_id,
-    ai_jobs.c.id,
-    postgresql_where=text("batch_id IS NOT NULL"),
-    sqlite_where=text("batch_id IS NOT NULL"),
-)
-Index(
-    "ix_ai_jobs_video",
-    ai_jobs.c.video_id,
-    postgresql_where=text("video_id IS NOT NULL"),
-    sqlite_where=text("video_id IS NOT NULL"),
-)
-Index(
-    "ix_ai_jobs_input_file",
-    ai_jobs.c.input_file_id,
-    postgresql_where=text("input_file_id IS NOT NULL"),
-    sqlite_where=text("input_file_id IS NOT NULL"),
-)
+partial_index("uq_ai_jobs_retry_of", ai_jobs.c.retry_of, where="retry_of IS NOT NULL", unique=True)
+partial_index("ix_ai_jobs_batch", ai_jobs.c.batch_id, ai_jobs.c.id, where="batch_id IS NOT NULL")
+partial_index("ix_ai_jobs_video", ai_jobs.c.video_id, where="video_id IS NOT NULL")
+partial_index("ix_ai_jobs_input_file", ai_jobs.c.input_file_id, where="input_file_id IS NOT NULL")
 
 job_attempts = Table(
     "job_attempts",
@@ -272,21 +234,19 @@ token_transactions = Table(
     CheckConstraint("type NOT LIKE 'JOB_%' OR job_id IS NOT NULL", name="job_of_job_type"),
     Index(None, "tenant_id", "id"),
 )
-Index(
+partial_index(
     "uq_token_transactions_settlement",
     token_transactions.c.tenant_id,
     token_transactions.c.job_id,
+    where="type IN ('JOB_CONSUME', 'JOB_REFUND')",
     unique=True,
-    postgresql_where=text("type IN ('JOB_CONSUME', 'JOB_REFUND')"),
-    sqlite_where=text("type IN ('JOB_CONSUME', 'JOB_REFUND')"),
 )
-Index(
+partial_index(
     "uq_token_transactions_reference",
     token_transactions.c.tenant_id,
     token_transactions.c.reference,
+    where="reference IS NOT NULL",
     unique=True,
-    postgresql_where=text("reference IS NOT NULL"),
-    sqlite_where=text("reference IS NOT NULL"),
 )
 
 presets = Table(
@@ -330,12 +290,7 @@ webhook_deliveries = Table(
     one_of("status", DeliveryStatus),
     CheckConstraint("(due_at IS NOT NULL) = (status = 'pending')", name="due_iff_pending"),
 )
-Index(
-    "ix_webhook_deliveries_due",
-    webhook_deliveries.c.due_at,
-    postgresql_where=text("status = 'pending'"),
-    sqlite_where=text("status = 'pending'"),
-)
+partial_index("ix_webhook_deliveries_due", webhook_deliveries.c.due_at, where="status = 'pending'")
 
 stray_outputs = Table(
     "stray_outputs",
