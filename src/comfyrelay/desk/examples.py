@@ -1,6 +1,7 @@
 """Effects that every desk begins with. They need no models, so they run on any ComfyUI, and on the stand-in."""
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,92 +25,8 @@ class Example:
     output_mime_type: str
 
 
-def _input(kind: str) -> dict[str, Any]:
-    return {
-        "key": kind,
-        "type": kind,
-        "placeholder": "{{INPUT}}",
-        "required": True,
-        "user_configurable": True,
-        "is_primary_input": True,
-    }
-
-
-def _saved_video(source: str) -> dict[str, Any]:
-    return {
-        "class_type": "SaveVideo",
-        "inputs": {"video": [source, 0], "filename_prefix": "video", "format": "mp4", "codec": "h264"},
-    }
-
-
-EXAMPLES = (
-    Example(
-        slug="invert-image",
-        name="Invert an image",
-        graph={
-            "1": {"class_type": "LoadImage", "inputs": {"image": "{{INPUT}}"}},
-            "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
-            "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "inverted"}},
-        },
-        properties=[_input("image")],
-        output_node_id="3",
-        output_extension="png",
-        output_mime_type="image/png",
-    ),
-    Example(
-        slug="image-to-clip",
-        name="Make a short clip of an image",
-        graph={
-            "1": {"class_type": "LoadImage", "inputs": {"image": "{{INPUT}}"}},
-            "2": {
-                "class_type": "ImageScale",
-                "inputs": {
-                    "image": ["1", 0],
-                    "upscale_method": "bilinear",
-                    # H.264 needs even sides
-                    "width": 512,
-                    "height": 512,
-                    "crop": "center",
-                },
-            },
-            "3": {"class_type": "RepeatImageBatch", "inputs": {"image": ["2", 0], "amount": "{{FRAMES}}"}},
-            "4": {"class_type": "CreateVideo", "inputs": {"images": ["3", 0], "fps": 12.0}},
-            "5": _saved_video("4"),
-        },
-        properties=[
-            _input("image"),
-            {
-                "key": "frames",
-                "type": "number",
-                "placeholder": "{{FRAMES}}",
-                "default_value": 24,
-                "minimum": 1,
-                "user_configurable": True,
-            },
-        ],
-        output_node_id="5",
-        output_extension="mp4",
-        output_mime_type="video/mp4",
-    ),
-    Example(
-        slug="invert-video",
-        name="Invert a video",
-        graph={
-            "1": {"class_type": "LoadVideo", "inputs": {"file": "{{INPUT}}"}},
-            "2": {"class_type": "GetVideoComponents", "inputs": {"video": ["1", 0]}},
-            "3": {"class_type": "ImageInvert", "inputs": {"image": ["2", 0]}},
-            "4": {
-                "class_type": "CreateVideo",
-                "inputs": {"images": ["3", 0], "fps": ["2", 2], "audio": ["2", 1]},
-            },
-            "5": _saved_video("4"),
-        },
-        properties=[_input("video")],
-        output_node_id="5",
-        output_extension="mp4",
-        output_mime_type="video/mp4",
-    ),
-)
+# Those that make a video scale to even sides: H.264 needs them.
+EXAMPLES = tuple(Example(**each) for each in json.loads(Path(__file__).with_name("examples.json").read_text("utf-8")))
 
 
 def sample_picture() -> bytes:

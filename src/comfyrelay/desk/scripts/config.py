@@ -7,25 +7,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from comfyrelay.comfy.graphs.graph import replace_placeholders
+from comfyrelay.desk.examples import EXAMPLES, SAMPLE_NAME
 from comfyrelay.desk.scripts.command import ScriptSettings, check_settings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import load_table
 
 _PATHS = ("python", "script", "working_folder", "input_folder", "template_folder", "output_folder")
-_TEMPLATE = {
-    "1": {"class_type": "LoadImage", "inputs": {"image": "sample.png"}},
-    "2": {
-        "class_type": "ImageScale",
-        # H.264 needs even sides
-        "inputs": {"image": ["1", 0], "upscale_method": "bilinear", "width": 512, "height": 512, "crop": "center"},
-    },
-    "3": {"class_type": "RepeatImageBatch", "inputs": {"image": ["2", 0], "amount": 24}},
-    "4": {"class_type": "CreateVideo", "inputs": {"images": ["3", 0], "fps": 12.0}},
-    "5": {
-        "class_type": "SaveVideo",
-        "inputs": {"video": ["4", 0], "filename_prefix": "video", "format": "mp4", "codec": "h264"},
-    },
-}
+# One of the effects that a desk begins with, on the picture that lies beside it.
+_TEMPLATE = "image-to-clip"
+_VALUES = {"{{INPUT}}": SAMPLE_NAME, "{{FRAMES}}": 24}
 
 
 def load_script_table() -> dict[str, Any] | None:
@@ -46,7 +37,8 @@ def script_settings(table: Mapping[str, Any], *, data_dir: Path, input_folder: P
         if name not in given:
             folder.mkdir(parents=True, exist_ok=True)
     if "template_folder" not in given and not any(settings.template_folder.iterdir()):
-        (settings.template_folder / "image-to-clip.json").write_text(json.dumps(_TEMPLATE, indent=2))
+        [graph] = [replace_placeholders(each.graph, _VALUES) for each in EXAMPLES if each.slug == _TEMPLATE]
+        (settings.template_folder / f"{_TEMPLATE}.json").write_text(json.dumps(graph, indent=2))
     check_settings(settings)
     return settings
 
