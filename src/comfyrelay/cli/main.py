@@ -250,11 +250,7 @@ def sim(
 @db_app.command("upgrade")
 def db_upgrade() -> None:
     """Bring the central database and every tenant pool to the newest schema."""
-
-    async def work(engine: Engine) -> dict[str, tuple[str | None, str]]:
-        return await engine.databases.upgrade()
-
-    for name, (before, after) in _run(work).items():
+    for name, (before, after) in _run(lambda engine: engine.databases.upgrade()).items():
         change = "up to date" if before == after else f"{before or 'empty'} → {after}"
         out.print(f"{name}: {change}", highlight=False)
 
@@ -262,11 +258,7 @@ def db_upgrade() -> None:
 @db_app.command("status")
 def db_status(as_json: Json = False) -> None:
     """Show which schema each database has; exit code 1 if one is not the newest."""
-
-    async def work(engine: Engine) -> dict[str, tuple[str | None, str]]:
-        return await engine.databases.revisions()
-
-    found = _run(work)
+    found = _run(lambda engine: engine.databases.revisions())
     behind = [name for name, (has, newest) in found.items() if has != newest]
     if as_json:
         rows = {name: {"revision": has, "newest": newest} for name, (has, newest) in found.items()}

@@ -16,27 +16,17 @@ from comfyrelay.pool.ticket import Lane, Ticket
 
 # What orjson would write by itself comes back as something else.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+# What is kept in columns, or in another form.
+_APART = frozenset({"id", "sequence", "lane", "graph", "attempts", "metadata", "attachments"})
 
 
 def dump_ticket(ticket: Ticket) -> bytes:
     """Everything but the graph, the bytes of attachments and the count of attempts."""
+    kept = {each.name: getattr(ticket, each.name) for each in fields(ticket) if each.name not in _APART}
+    metadata = orjson.Fragment(_dump_metadata(ticket))
+    attachments = [_attachment(each) for each in ticket.attachments]
     return orjson.dumps(
-        {
-            "priority": ticket.priority,
-            "workflow_hash": ticket.lane.workflow_hash,
-            "preferred_clients": sorted(ticket.lane.preferred_clients),
-            "exclude_clients": sorted(ticket.lane.exclude_clients),
-            "created_at": ticket.created_at.isoformat(),
-            "metadata": orjson.Fragment(_dump_metadata(ticket)),
-            "include_outputs": ticket.include_outputs,
-            "attachments": [_attachment(each) for each in ticket.attachments],
-            "max_attempts": ticket.max_attempts,
-            "retry_delay": ticket.retry_delay,
-            "one_try_per_server": ticket.one_try_per_server,
-            "give_up_after_seconds": ticket.give_up_after_seconds,
-            "timeouts": ticket.timeouts and asdict(ticket.timeouts),
-            "extra_data": ticket.extra_data,
-        }
+        {**kept, **ticket.lane._asdict(), "metadata": metadata, "attachments": attachments}, default=sorted
     )
 
 
@@ -51,25 +41,17 @@ def load_ticket(
         # the bytes of a finished job are gone
         if each["source"] is not None or position in contents
     ]
-    return Ticket(
-        id=job_id,
-        sequence=sequence,
-        lane=Lane(value["workflow_hash"], frozenset(value["preferred_clients"]), frozenset(value["exclude_clients"])),
-        graph=graph,
-        created_at=datetime.fromisoformat(value["created_at"]),
-        priority=value["priority"],
-        metadata=value["metadata"],
-        include_outputs=tuple(value["include_outputs"]),
-        attachments=tuple(attachments),
-        max_attempts=value["max_attempts"],
-        retry_delay=value["retry_delay"],
-        timeouts=RunTimeouts(**value["timeouts"]) if value["timeouts"] else None,
-        # a queue of an earlier version has none of these
-        one_try_per_server=value.get("one_try_per_server", False),
-        give_up_after_seconds=value.get("give_up_after_seconds"),
-        extra_data=value.get("extra_data"),
-        attempts=attempts,
-    )
+    lane = (value.pop("workflow_hash"), *(frozenset(value.pop(each)) for each in Lane._fields[1:]))
+    given = {
+        # a queue of an earlier version may lack what has a default
+        **value,
+        "lane": Lane(*lane),
+        "created_at": datetime.fromisoformat(value["created_at"]),
+        "include_outputs": tuple(value["include_outputs"]),
+        "attachments": tuple(attachments),
+        "timeouts": RunTimeouts(**value["timeouts"]) if value["timeouts"] else None,
+    }
+    return Ticket(id=job_id, sequence=sequence, graph=graph, attempts=attempts, **given)
 
 
 def dump_outcome(outcome: Outcome) -> bytes:
