@@ -37,6 +37,8 @@ async def heard_after(system: System, worker: Service, job: str, verb: str) -> f
     """Seconds from the answer to a user until the worker has let go of the job, by the logs of server and worker."""
     await worker.until_said("worker.job_requeued", job_id=job, reason=verb)
     [let_go] = worker.said("worker.job_requeued", job_id=job, reason=verb)
+    # it is written down once it is answered, which may be after the worker has heard of it
+    await system.server.until_said("request", path=f"/api/ai-jobs/{job}/{verb}")
     [asked] = system.server.said("request", path=f"/api/ai-jobs/{job}/{verb}")
     return (datetime.fromisoformat(let_go["timestamp"]) - datetime.fromisoformat(asked["timestamp"])).total_seconds()
 
