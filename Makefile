@@ -14,13 +14,16 @@ LOCK_DESK := requirements/desk.txt
 LOCK_DEV := requirements/dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help up test soak durations check twins bench lock clean
+.PHONY: help install up test soak durations check twins bench lock clean
 
-# Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py.
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Four at a
+# time on two cores, for much of what they do is to wait for processes.
+PYTEST := $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(READY_DEV) ## make .venv with all that the other tasks need
 
 up: $(READY) ## start ComfyRelay on this machine
 	$(BIN)/comfyrelay up $(ARGS)
@@ -57,7 +60,8 @@ clean: ## remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Only what the lock names is installed: the project is built with its hatchling.
+# Only what the lock names is installed: the project is built with its hatchling. What is imported is compiled then; most
+# of what developers install never is.
 $(READY): pyproject.toml $(LOCK_DESK)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK_DESK)
@@ -65,5 +69,5 @@ $(READY): pyproject.toml $(LOCK_DESK)
 	touch $@
 
 $(READY_DEV): $(READY) $(LOCK_DEV)
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement $(LOCK_DEV)
+	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --requirement $(LOCK_DEV)
 	touch $@
