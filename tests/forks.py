@@ -1,7 +1,8 @@
 """Commands as real processes that need not import everything anew: forked by a process that has it all in memory.
 
-This module, run, is that mother process. It does nothing but import and fork, so what it bears starts as fresh as a new
-interpreter does. For each child a nanny waits, who tells how it ended: only a parent learns that.
+This module, run, is that mother process. It does nothing but import, make the server's routes and fork, so what it
+bears starts as fresh as a new interpreter does. For each child a nanny waits, who tells how it ended: only a parent
+learns that.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ from pathlib import Path
 from types import FrameType, MappingProxyType, ModuleType
 
 import certifi
+
+from tests.routes import make_all
 
 ROOT = Path(__file__).parent.parent
 # What libraries import only once they are used.
@@ -155,6 +158,7 @@ def _import_everything() -> None:
             import_module(each.name)
     for name in LATE:
         import_module(name)
+    make_all()
     few = os.environ.get("SSL_CERT_FILE", certifi.where())
     certifi.where = lambda: few
 
