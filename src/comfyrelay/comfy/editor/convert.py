@@ -1,0 +1,96 @@
+"""From the editor's workflow to the graph that a server runs, as the editor itself does it when it sends one.
+
+Subgraphs are laid flat, reroutes and bypassed nodes passed through, muted ones left out, and fields get their names.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from comfyrelay.comfy.editor import packs
+from comfyrelay.comfy.editor.sources import DEEPEST_SUBGRAPH, Literal, Output, Scope, Sources
+from comfyrelay.comfy.editor.widgets import as_input, made_in_browser
+from comfyrelay.comfy.editor.workflow import Node, read_workflow
+from comfyrelay.comfy.graphs.explain import Problem, failure_of
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
+
+# Beyond this it is no workflow, but something that was made to take up memory.
+MOST_NODES = 20_000
+
+
+def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Graph:
+    """The graph of an editor's workflow, given the definitions of a server's nodes (`/object_info`).
+
+    What cannot be converted is named, all at once: `GraphRefused`, or `NotInstalled` where only nodes are missing.
+    """
+    workflow = read_workflow(value)
+    sources = Sources(workflow, definitions)
+    graph: Graph = {}
+    problems: list[Problem] = []
+    for scope, node in _running(Scope(workflow.root), sources):
+        found = list(_problems(sources, scope, node))
+        problems += found
+        if not found:
+            graph[scope.id_of(node)] = _entry(sources, scope, node)
+    if problems:
+        raise failure_of(problems)
+    if not graph:
+        raise GraphError("The workflow has no node that runs: all of them are muted, bypassed or notes.")
+    for entry in graph.values():
+        # what only muted nodes would give is not given
+        entry["inputs"] = {
+            name: value for name, value in entry["inputs"].items() if not isinstance(value, list) or value[0] in graph
+        }
+    return graph
+
+
+def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
+    pending, count = [root], 0
+    while pending:
+        scope = pending.pop()
+        count += len(scope.sheet.nodes)
+        if count > MOST_NODES or len(scope.path) > DEEPEST_SUBGRAPH:
+            raise GraphError(
+                f"The workflow is too large: more than {MOST_NODES:,} nodes, or subgraphs within subgraphs "
+                f"beyond {DEEPEST_SUBGRAPH} levels."
+            )
+        for node in scope.sheet.nodes.values():
+            if node.type in packs.VIRTUAL or node.is_off:
+                continue
+            if (inside := sources.inside(scope, node)) is not None:
+                pending.append(inside)
+            else:
+                yield scope, node
+
+
+def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
+    inputs = {name: as_input(value) for name, value in sources.fields(scope, node).items()}
+    for slot in sources.inputs(node):
+        match sources.source(scope, node, slot):
+            case Output(node_id, at):
+                inputs[slot.name] = [node_id, at]
+            case Literal(value):
+                inputs[slot.name] = as_input(value)
+    display_name = (sources.definition(node) or {}).get("display_name")
+    return {
+        "class_type": node.type,
+        "inputs": inputs,
+        "_meta": {"title": node.title or str(display_name or node.type)},
+    }
+
+
+def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[Problem]:
+    node_id = scope.id_of(node)
+
+    def problem(why: str, kind: type[ComfyError] = GraphRefused) -> Problem:
+        named = f'"{node.title}", {node.type} ({node_id})' if node.title else f"{node.type} ({node_id})"
+        return Problem(text=f"{named}: {why}", kind=kind, node_id=node_id)
+
+    definition = sources.definition(node)
+    if definition is None:
+        yield problem("this node is not installed on the server", NotInstalled)
+        return
+    if node.type.startswith(packs.BROADCASTS):
+        yield problem("it gives other nodes their inputs without links. Turn them into links in the editor")
+    for name in made_in_browser(definition):
+        yield problem(f"input '{name}' is made in the browser. Use a node that loads a file instead")

@@ -1,0 +1,241 @@
+"""Where the value of an input really comes from: through reroutes, bypassed nodes, and the borders of subgraphs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.comfy.editor import packs
+from comfyrelay.comfy.editor.groups import PREFIXES, read_group
+from comfyrelay.comfy.editor.widgets import field_values, input_slots
+from comfyrelay.comfy.editor.workflow import BYPASSED, INPUT_NODE, MUTED, Node, Sheet, Slot, Workflow
+
+DEEPEST_SUBGRAPH = 50
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """The workflow itself, or one use of a subgraph: `holder` is the node that stands for it outside."""
+
+    sheet: Sheet
+    path: tuple[str, ...] = ()
+    holder: Node | None = None
+    outer: "Scope | None" = None
+    # values of fields inside that are set outside, by node and field; only the old group nodes have them
+    set_outside: Mapping[tuple[str, str], Any] | None = None
+
+    def id_of(self, node: Node) -> str:
+        return ":".join((*self.path, node.id))
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An output of a node that runs."""
+
+    node_id: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value that is in the file."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An input where a link is to be followed on. `value` counts where the link leads to nothing."""
+
+    scope: Scope
+    node: Node
+    slot: Slot
+    value: Literal | None = None
+
+
+Source = Output | Literal | None
+
+
+class Sources:
+    """Follows the links of one workflow, at the definitions of a server's nodes."""
+
+    def __init__(self, workflow: Workflow, definitions: Mapping[str, Any]) -> None:
+        self._workflow = workflow
+        self._definitions = definitions
+        self._scopes: dict[tuple[str, ...], Scope | None] = {}
+        self._fields: dict[Node, dict[str, Any]] = {}
+        self._inputs: dict[Node, list[Slot]] = {}
+        self._promoted: dict[Node, dict[str, Any]] = {}
+
+    def definition(self, node: Node) -> Mapping[str, Any] | None:
+        found = self._definitions.get(node.type)
+        return found if isinstance(found, dict) else None
+
+    def inside(self, scope: Scope, node: Node) -> Scope | None:
+        """The use of a subgraph that a node stands for, if it does."""
+        path = (*scope.path, node.id)
+        if path not in self._scopes:
+            self._scopes[path] = self._open(scope, node, path)
+        return self._scopes[path]
+
+    def fields(self, scope: Scope, node: Node) -> dict[str, Any]:
+        """The values of a node's fields."""
+        if node not in self._fields:
+            definition = self.definition(node)
+            self._fields[node] = {} if definition is None else field_values(definition, node.values)
+        set_outside = scope.set_outside or {}
+        return {name: set_outside.get((node.id, name), value) for name, value in self._fields[node].items()}
+
+    def inputs(self, node: Node) -> list[Slot]:
+        """The inputs of a node: those of its definition, with the file's links, and what the file has besides."""
+        if node not in self._inputs:
+            definition, sheet = self.definition(node), self._workflow.subgraphs.get(node.type)
+            known = [] if sheet is None else [Slot(port.name, port.type) for port in sheet.inputs]
+            if definition is not None:
+                known = input_slots(definition)
+            stored = {slot.name: slot.link for slot in node.inputs}
+            names = {slot.name for slot in known}
+            self._inputs[node] = [
+                *(Slot(slot.name, slot.type, stored.get(slot.name), slot.widget) for slot in known),
+                *(slot for slot in node.inputs if slot.name not in names),
+            ]
+        return self._inputs[node]
+
+    def source(self, scope: Scope, node: Node, slot: Slot) -> Source:
+        """What gives an input its value; nothing, where only the node's own field does."""
+        place: Source | _Place = _Place(scope, node, slot)
+        wanted, value, visited = slot.type, None, set[tuple[tuple[str, ...], str, str]]()
+        while isinstance(place, _Place):
+            at = (place.scope.path, place.node.id, place.slot.name)
+            value = place.value or value
+            link = place.scope.sheet.links.get(place.slot.link) if place.slot.link is not None else None
+            if link is None or at in visited:
+                return value
+            visited.add(at)
+            if place.node.type not in packs.VIRTUAL:
+                wanted = place.slot.type
+            if link.origin == INPUT_NODE:
+                place = self._outside(place.scope, link.origin_slot)
+            else:
+                origin = place.scope.sheet.nodes.get(link.origin)
+                place = None if origin is None else self._behind(place.scope, origin, link.origin_slot, wanted)
+        return place or value
+
+    def _open(self, scope: Scope, node: Node, path: tuple[str, ...]) -> Scope | None:
+        if self.definition(node) is not None:
+            return None
+        if (sheet := self._workflow.subgraphs.get(node.type)) is not None:
+            return Scope(sheet, path, node, scope)
+        name = next((node.type.removeprefix(each) for each in PREFIXES if node.type.startswith(each)), None)
+        if name is None or name not in self._workflow.groups:
+            return None
+        group = read_group(self._workflow.groups[name], self._definitions)
+        return Scope(group.sheet, path, node, scope, group.values_inside(node.values))
+
+    def _outside(self, scope: Scope, at: int) -> _Place | None:
+        """The input of the node outside that an input of a subgraph stands for."""
+        if scope.holder is None or scope.outer is None or at >= len(scope.sheet.inputs):
+            return None
+        name = scope.sheet.inputs[at].name
+        slot = next((slot for slot in self.inputs(scope.holder) if slot.name == name), Slot(name))
+        promoted = self._promoted_fields(scope.holder, scope.sheet)
+        return _Place(scope.outer, scope.holder, slot, Literal(promoted[name]) if name in promoted else None)
+
+    def _behind(self, scope: Scope, node: Node, at: int, wanted: str) -> "Source | _Place":
+        """What stands behind an output."""
+        for _ in range(DEEPEST_SUBGRAPH + 1):
+            if node.mode == BYPASSED:
+                passed = _passed_on(self.inputs(node), self._output_type(node, at), at, wanted)
+                return None if passed is None else _Place(scope, node, passed)
+            if node.type in packs.VIRTUAL:
+                return self._behind_virtual(scope, node)
+            inside = self.inside(scope, node)
+            if inside is None:
+                return Output(scope.id_of(node), at)
+            link = inside.sheet.link_to_output(at) if node.mode != MUTED else None
+            if link is not None and link.origin == INPUT_NODE:
+                return self._outside(inside, link.origin_slot)
+            if link is None or link.origin not in inside.sheet.nodes:
+                break
+            scope, node, at = inside, inside.sheet.nodes[link.origin], link.origin_slot
+        return None
+
+    def _behind_virtual(self, scope: Scope, node: Node) -> "Source | _Place":
+        if node.type == packs.PRIMITIVE:
+            value = (scope.set_outside or {}).get((node.id, "value"), _first(node.values))
+            return None if value is None else Literal(value)
+        if node.type in packs.GETTERS:
+            return self._setter(scope, _first(node.values))
+        return _Place(scope, node, node.inputs[0]) if node.inputs else None
+
+    def _setter(self, scope: Scope, name: Any) -> _Place | None:
+        here: Scope | None = scope
+        while here is not None:
+            for node in here.sheet.nodes.values():
+                if node.type in packs.SETTERS and _first(node.values) == name and node.inputs and not node.is_off:
+                    return _Place(here, node, node.inputs[0])
+            here = here.outer
+        return None
+
+    def _output_type(self, node: Node, at: int) -> str:
+        definition = self.definition(node)
+        types = node.output_types if definition is None else definition.get("output") or ()
+        found = types[at] if at < len(types) else "*"
+        return found if isinstance(found, str) else "COMBO"
+
+    def _promoted_fields(self, holder: Node, sheet: Sheet) -> dict[str, Any]:
+        """The fields that the node of a subgraph shows for nodes inside, by the subgraph's inputs.
+
+        Their values are kept by position; newer files also say to which input each belongs.
+        """
+        if holder not in self._promoted:
+            # set first: a subgraph within itself would never end
+            self._promoted[holder] = {}
+            fields = {port.name: self._first_field(sheet, port.links) for port in sheet.inputs}
+            result = {name: field.value for name, field in fields.items() if field is not None}
+            values = holder.values if isinstance(holder.values, list) else []
+            result |= dict(zip(result, values, strict=False))
+            shown = holder.properties.get("proxyWidgets")
+            for entry, value in zip(shown if isinstance(shown, list) else (), values, strict=False):
+                match entry:
+                    case [-1 | "-1", str() as name, *_] if value is not None and name in result:
+                        result[name] = value
+            self._promoted[holder] = result
+        return self._promoted[holder]
+
+    def _first_field(self, sheet: Sheet, links: tuple[str, ...]) -> Literal | None:
+        for link_id in links:
+            node = sheet.nodes.get(sheet.links[link_id].target) if link_id in sheet.links else None
+            slot = (
+                next((slot for slot in self.inputs(node) if slot.link == link_id), None) if node is not None else None
+            )
+            if node is None or slot is None:
+                continue
+            if self.definition(node) is not None:
+                fields = self.fields(Scope(sheet), node)
+                name = slot.widget
+            else:
+                inside = self._workflow.subgraphs.get(node.type)
+                fields = {} if inside is None else self._promoted_fields(node, inside)
+                name = slot.name
+            if name in fields:
+                return Literal(fields[name])
+        return None
+
+
+def _passed_on(slots: list[Slot], given: str, at: int, wanted: str) -> Slot | None:
+    """The input whose value a bypassed node passes on."""
+    beside = slots[at] if at < len(slots) else None
+    if wanted == "*":
+        return beside or (slots[0] if slots else None)
+    fitting = [slot for slot in slots if _fits(slot.type, given) and _fits(slot.type, wanted)]
+    if beside in fitting:
+        return beside
+    return next((slot for slot in slots if slot.type == wanted), fitting[0] if fitting else None)
+
+
+def _fits(one: str, other: str) -> bool:
+    return "*" in (one, other) or not set(one.lower().split(",")).isdisjoint(other.lower().split(","))
+
+
+def _first(values: list[Any] | dict[str, Any]) -> Any:
+    return values[0] if isinstance(values, list) and values else None

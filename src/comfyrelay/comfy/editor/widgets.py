@@ -1,0 +1,205 @@
+"""Which fields a node has in the editor, in the editor's order, and what the file says of their values.
+
+The file keeps values by position. Beside each seed it keeps one more, what becomes of it after a run; the server is not
+told of that one.
+"""
+
+import random
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.comfy.editor.workflow import Slot, type_name
+
+_CHOOSES_INPUTS = "COMFY_DYNAMICCOMBO_V3"
+_MATCHES_TYPE = "COMFY_MATCHTYPE_V3"
+# with the value of a field whose definition gives none
+_EMPTY = {"INT": 0, "FLOAT": 0, "BOOLEAN": False, "STRING": "", "MARKDOWN": "", "TEXTAREA": ""}
+_FIELDS = {*_EMPTY, "COMBO", "COLOR", _CHOOSES_INPUTS}
+# Their values come into being in the browser: a recording, a picture of a camera, the view of a model.
+_MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", "LOAD_3D", "LOAD_3D_ANIMATION"}
+SEEDS = {"seed", "noise_seed"}
+_AFTER_RUN = ("fixed", "increment", "decrement", "randomize", "increment-wrap", True, False, None)
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+
+
+class _Absent:
+    """No value at all: the server takes its own."""
+
+
+ABSENT = _Absent()
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a node; `options` are the definition's."""
+
+    name: str
+    type: str
+    options: Mapping[str, Any]
+
+    @property
+    def has_after_run(self) -> bool:
+        given = self.options.get("control_after_generate")
+        if self.type == "INT":
+            return self.name.rpartition(".")[2] in SEEDS if given is None else bool(given)
+        return self.type == "COMBO" and bool(given)
+
+
+def ordered_inputs(definition: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The inputs of a node as the editor orders them: required, then optional, each as the node says."""
+    inputs = _mapping(definition.get("input"))
+    order = _mapping(definition.get("input_order"))
+    result: list[tuple[str, Any]] = []
+    for part in ("required", "optional"):
+        specs = _mapping(inputs.get(part))
+        named = [name for name in order.get(part) or () if name in specs]
+        result += [(name, specs[name]) for name in [*named, *(name for name in specs if name not in named)]]
+    return result
+
+
+def input_slots(definition: Mapping[str, Any]) -> list[Slot]:
+    """The inputs that a node of this kind has, those without a field first."""
+    specs = [(name, *_type_and_options(spec)) for name, spec in ordered_inputs(definition)]
+    plain = [Slot(name, kind) for name, kind, options in specs if not _is_field(kind, options)]
+    return plain + [Slot(name, kind, None, name) for name, kind, options in specs if _is_field(kind, options)]
+
+
+def field_values(definition: Mapping[str, Any], stored: list[Any] | dict[str, Any]) -> dict[str, Any]:
+    """The value of each field that the server is told of."""
+    if isinstance(stored, dict):
+        return _by_name(definition, stored)
+    values = deque(_without_forced(definition, stored))
+    found: dict[str, Any] = {}
+    pending = deque(_fields(ordered_inputs(definition)))
+    while pending:
+        field = pending.popleft()
+        value = _clean(field, values.popleft()) if values else _default(field)
+        if field.has_after_run and values and _is_after_run(values[0]):
+            values.popleft()
+        if field.type == _CHOOSES_INPUTS:
+            pending.extendleft(reversed(_inputs_of_choice(field, value)))
+        if value is not ABSENT:
+            found[field.name] = value
+    return found
+
+
+def made_in_browser(definition: Mapping[str, Any]) -> list[str]:
+    """The inputs of a node whose values no file holds."""
+    return [name for name, spec in ordered_inputs(definition) if _type_and_options(spec)[0] in _MADE_IN_BROWSER]
+
+
+def as_input(value: Any) -> Any:
+    """A value as the server expects it: a list would be taken for a link."""
+    return {"__value__": value} if isinstance(value, list) else value
+
+
+def _by_name(definition: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    found = {field.name: _default(field) for field in _fields(ordered_inputs(definition))}
+    # a node may have more of them than its definition says, by the format that was chosen
+    found |= {name: value for name, value in stored.items() if name in found or not isinstance(value, dict)}
+    return {name: value for name, value in found.items() if value is not ABSENT}
+
+
+def _without_forced(definition: Mapping[str, Any], stored: list[Any]) -> list[Any]:
+    """Older files have values for fields that have become plain inputs since."""
+    counted: list[tuple[bool, int]] = []
+    for name, spec in ordered_inputs(definition):
+        kind, options = _type_and_options(spec)
+        forced = bool(options.get("forceInput"))
+        if forced or _is_field(kind, options):
+            has_after_run = options.get("control_after_generate") or name in SEEDS
+            counted.append((forced, 2 if has_after_run else 1))
+    if sum(count for _, count in counted) != len(stored):
+        return stored
+    return [value for at, value in enumerate(stored) if at >= len(counted) or not counted[at][0]]
+
+
+def _fields(specs: list[tuple[str, Any]], prefix: str = "") -> Iterator[Field]:
+    for name, spec in specs:
+        kind, options = _type_and_options(spec)
+        if _is_field(kind, options):
+            yield Field(prefix + name, kind, options)
+
+
+def _inputs_of_choice(field: Field, value: Any) -> list[Field]:
+    for option in field.options.get("options") or ():
+        if isinstance(option, dict) and option.get("key") == value:
+            return list(_fields(ordered_inputs({"input": option.get("inputs")}), f"{field.name}."))
+    return []
+
+
+def _type_and_options(spec: Any) -> tuple[str, Mapping[str, Any]]:
+    if not isinstance(spec, list | tuple) or not spec:
+        return "*", {}
+    options = dict(_mapping(spec[1] if len(spec) > 1 else None))
+    if isinstance(spec[0], list):
+        options["options"] = spec[0]
+    kind = options.get("widgetType") or spec[0]
+    if kind == _MATCHES_TYPE:
+        kind = _mapping(options.get("template")).get("allowed_types")
+    return type_name(kind), options
+
+
+def _is_field(kind: str, options: Mapping[str, Any]) -> bool:
+    return kind in _FIELDS and not options.get("forceInput")
+
+
+def _default(field: Field) -> Any:
+    given, choices = field.options.get("default"), field.options.get("options")
+    if field.type == "COMBO" and (field.options.get("multiselect") or field.options.get("multi_select")):
+        return []
+    if field.type == "COMBO":
+        return given or (choices[0] if isinstance(choices, list) and choices else ABSENT)
+    if field.type == _CHOOSES_INPUTS:
+        return next((each.get("key") for each in choices or () if isinstance(each, dict)), ABSENT)
+    return _EMPTY.get(field.type, ABSENT) if given is None else given
+
+
+def _is_after_run(value: Any) -> bool:
+    return isinstance(value, str | bool | None) and value in _AFTER_RUN
+
+
+def _clean(field: Field, value: Any) -> Any:
+    if field.type == "STRING" and field.options.get("multiline"):
+        value = "" if value is None else value if isinstance(value, str) else str(value)
+        value = value.replace("\r\n", "\n").replace("\r", "\n")
+    if field.type == "STRING" and field.options.get("dynamicPrompts") and isinstance(value, str):
+        return _one_of_each(_COMMENT.sub("", value))
+    return value
+
+
+def _one_of_each(text: str) -> str:
+    """Choose from `{a|b}`, as the editor does when it sends a prompt; the same text gives the same choice."""
+    chance = random.Random(text)
+    out, at = [""], 0
+    choices: list[list[str]] = []
+    while at < len(text):
+        letter = text[at]
+        if letter == "\\" and text[at + 1 : at + 2] in ("{", "}", "|"):
+            out[-1] += text[at + 1]
+            at += 1
+        elif letter == "{":
+            choices.append([])
+            out.append("")
+        elif letter == "|" and choices:
+            choices[-1].append(out[-1])
+            out[-1] = ""
+        elif letter == "}" and choices:
+            last = out.pop()
+            out[-1] += chance.choice([*choices.pop(), last])
+        else:
+            out[-1] += letter
+        at += 1
+    while choices:
+        # it was never closed: the rest is one of them
+        last = out.pop()
+        out[-1] += chance.choice([*choices.pop(), last])
+    return out[0]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,190 @@
+"""Reading the editor's file: nodes, their slots, links and subgraphs, in format 0.4 and 1.0 alike.
+
+What the file says is taken as it is; a part of it that has another shape than expected is as good as absent.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from comfyrelay.errors import GraphError
+
+# Where links inside of a subgraph begin and end that come from, or lead to, the outside.
+INPUT_NODE, OUTPUT_NODE = "-10", "-20"
+# How the editor marks nodes that do not run. One that is bypassed passes on what it is given.
+MUTED, BYPASSED = 2, 4
+
+# Node types that were renamed.
+_RENAMED = {
+    "T2IAdapterLoader": "ControlNetLoader",
+    "ConditioningAverage ": "ConditioningAverage",
+    "SDV_img2vid_Conditioning": "SVD_img2vid_Conditioning",
+    "Load3DAnimation": "Load3D",
+    "Preview3DAnimation": "Preview3D",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An input of a node. `widget` is the name of the field that the link stands in for."""
+
+    name: str
+    type: str = "*"
+    link: str | None = None
+    widget: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    origin: str
+    origin_slot: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    id: str
+    type: str
+    mode: int
+    title: str | None
+    inputs: tuple[Slot, ...]
+    output_types: tuple[str, ...]
+    # by position, or by name; some node packs do the latter
+    values: list[Any] | dict[str, Any]
+    properties: Mapping[str, Any]
+
+    @property
+    def is_off(self) -> bool:
+        return self.mode in (MUTED, BYPASSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a subgraph, with the links inside."""
+
+    name: str
+    type: str
+    links: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sheet:
+    """One graph of the file: the workflow itself, or the inside of a subgraph."""
+
+    nodes: Mapping[str, Node]
+    links: Mapping[str, Link]
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[Port, ...] = ()
+
+    def link_to_output(self, at: int) -> Link | None:
+        """The link inside of a subgraph that leads to one of its outputs."""
+        links = self.outputs[at].links if at < len(self.outputs) else ()
+        return next((self.links[link] for link in links if link in self.links), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    root: Sheet
+    # by the type of the nodes that stand for them
+    subgraphs: Mapping[str, Sheet]
+    # as the file has them: what the editor used before there were subgraphs
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def is_editor_file(value: object) -> bool:
+    """Whether this is a workflow as the editor saves it."""
+    return isinstance(value, dict) and isinstance(value.get("nodes"), list)
+
+
+def read_workflow(value: Mapping[str, Any]) -> Workflow:
+    root = read_sheet(value)
+    if not root.nodes:
+        raise GraphError("The workflow has no nodes.")
+    subgraphs: dict[str, Sheet] = {}
+    pending = list(_definitions(value))
+    while pending:
+        definition = pending.pop()
+        if str(definition.get("id")) not in subgraphs:
+            subgraphs[str(definition.get("id"))] = read_sheet(definition)
+            pending.extend(_definitions(definition))
+    groups = _dict(_dict(value.get("extra")).get("groupNodes"))
+    return Workflow(root=root, subgraphs=subgraphs, groups={name: _dict(group) for name, group in groups.items()})
+
+
+def read_sheet(value: Mapping[str, Any]) -> Sheet:
+    nodes = [read_node(each) for each in _dicts(value.get("nodes"))]
+    return Sheet(
+        nodes={node.id: node for node in nodes},
+        links=dict(_links(value.get("links"))),
+        inputs=tuple(_ports(value.get("inputs"))),
+        outputs=tuple(_ports(value.get("outputs"))),
+    )
+
+
+def read_node(value: Mapping[str, Any], *, node_id: str | None = None) -> Node:
+    node_type = str(value.get("type") or "")
+    stored = value.get("widgets_values")
+    mode = value.get("mode")
+    title = value.get("title")
+    return Node(
+        id=str(value.get("id")) if node_id is None else node_id,
+        type=_RENAMED.get(node_type, node_type),
+        mode=mode if isinstance(mode, int) else 0,
+        title=title if isinstance(title, str) and title else None,
+        inputs=tuple(_slot(each) for each in _dicts(value.get("inputs"))),
+        output_types=tuple(type_name(each.get("type")) for each in _dicts(value.get("outputs"))),
+        values=stored if isinstance(stored, list | dict) else [],
+        properties=_dict(value.get("properties")),
+    )
+
+
+def type_name(value: object) -> str:
+    """A slot's type. A list of choices is a type of its own; 0 and nothing stand for any."""
+    if isinstance(value, list):
+        return "COMBO"
+    return value if isinstance(value, str) and value else "*"
+
+
+def _definitions(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    return _dicts(_dict(value.get("definitions")).get("subgraphs"))
+
+
+def _slot(value: Mapping[str, Any]) -> Slot:
+    widget = _dict(value.get("widget")).get("name")
+    return Slot(
+        name=str(value.get("name")),
+        type=type_name(value.get("type")),
+        link=_id(value.get("link")),
+        widget=widget if isinstance(widget, str) else None,
+    )
+
+
+def _links(value: object) -> Iterator[tuple[str, Link]]:
+    for each in value if isinstance(value, list) else ():
+        match each:
+            case [link, origin, int() as slot, target, _, *_]:
+                yield str(link), Link(str(origin), slot, str(target))
+            case {"id": link, "origin_id": origin, "origin_slot": int() as slot, "target_id": target}:
+                yield str(link), Link(str(origin), slot, str(target))
+
+
+def _ports(value: object) -> Iterator[Port]:
+    for each in _dicts(value):
+        links = each.get("linkIds")
+        yield Port(
+            name=str(each.get("name")),
+            type=type_name(each.get("type")),
+            links=tuple(str(link) for link in links) if isinstance(links, list) else (),
+        )
+
+
+def _id(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _dict(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dicts(value: object) -> Iterator[Mapping[str, Any]]:
+    return (each for each in (value if isinstance(value, list) else ()) if isinstance(each, dict))
