@@ -2,7 +2,7 @@
 
     python -m tests.comfy.editor http://127.0.0.1:8188
 
-The editor runs in Chromium. Kept are hashes of what it exports, and of the server's definitions what a conversion reads.
+The editor runs in Chromium. Kept are hashes of what it exports, and what a conversion reads of the definitions.
 """
 
 import argparse

@@ -1,0 +1,205 @@
+"""The graph and the workflow that a picture, a video or a sound carries: ComfyUI writes them into what it saves.
+
+Only headers and texts are read; nothing is decoded. Pictures are read here, because some savers put the texts where
+libraries do not look; videos and sounds are read with PyAV.
+"""
+
+import json
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from comfyrelay.comfy.editor.workflow import is_editor_file
+from comfyrelay.comfy.graphs.graph import Graph, check_graph
+from comfyrelay.errors import GraphError
+
+# A workflow of a thousand nodes has about one megabyte.
+MOST_BYTES = 32 * 1024 * 1024
+
+_NAMES = ("prompt", "workflow")
+_EXIF_MARK = b"Exif\0\0"
+_JPEG_EXIF, _JPEG_COMMENT, _JPEG_SCAN = 0xE1, 0xFE, 0xDA
+# ASCII and UNDEFINED of TIFF, and where the texts of a camera stand
+_TIFF_TEXTS, _TIFF_CAMERA = (2, 7), 0x8769
+_USER_COMMENT = re.compile(rb"^(?:ASCII|UNICODE|JIS|\0{3,8})\0*")
+_LABEL = re.compile(r"^\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedded:
+    """What a file carries: the graph that made it, and the workflow in the editor that it was sent from."""
+
+    graph: Graph | None = None
+    workflow: Mapping[str, Any] | None = None
+
+
+def read_embedded(path: Path) -> Embedded | None:
+    """What a file carries; nothing for one that ComfyUI has not made, or that was stripped since."""
+    found: dict[str, Any] = {}
+    try:
+        with path.open("rb") as file:
+            for name, text in _texts(file, path):
+                _take(found, name, text)
+    except OSError as error:
+        raise GraphError(f"{path} cannot be read: {error.strerror}.") from None
+    except (struct.error, zlib.error, IndexError):
+        # cut off, or not what it says it is: what was found until there counts
+        pass
+    graph, workflow = found.get("prompt"), found.get("workflow")
+    return Embedded(graph=graph, workflow=workflow) if graph or workflow else None
+
+
+def _texts(file: BinaryIO, path: Path) -> Iterator[tuple[str, bytes | str]]:
+    head = file.read(16)
+    file.seek(0)
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return _of_png(file)
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return _of_webp(file)
+    if head.startswith(b"\xff\xd8"):
+        return _of_jpeg(file)
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return _of_gif(file)
+    return _of_container(path)
+
+
+def _of_png(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    file.seek(8)
+    while len(header := file.read(8)) == 8:
+        size, kind = struct.unpack(">I4s", header)
+        if kind not in (b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"comf") or size > MOST_BYTES:
+            file.seek(size + 4, 1)
+            continue
+        name, _, rest = file.read(size).partition(b"\0")
+        file.seek(4, 1)
+        match kind:
+            case b"tEXt" | b"comf":
+                yield name.decode("latin-1"), rest
+            case b"zTXt":
+                yield name.decode("latin-1"), _inflated(rest[1:])
+            case b"iTXt":
+                text = rest[2:].split(b"\0", 2)[-1]
+                yield name.decode("latin-1"), _inflated(text) if rest[:1] == b"\x01" else text
+            case _:
+                yield from _of_exif(name + b"\0" + rest)
+
+
+def _of_webp(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    file.seek(12)
+    while len(header := file.read(8)) == 8:
+        kind, size = struct.unpack("<4sI", header)
+        if kind == b"EXIF" and size <= MOST_BYTES:
+            yield from _of_exif(file.read(size))
+            size = 0
+        # chunks begin at even places
+        file.seek(size + size % 2, 1)
+
+
+def _of_jpeg(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    file.seek(2)
+    while len(header := file.read(4)) == 4:
+        mark, kind, size = struct.unpack(">BBH", header)
+        if mark != 0xFF or kind == _JPEG_SCAN or size < 2:
+            return
+        part = file.read(size - 2)
+        if kind == _JPEG_EXIF and part.startswith(_EXIF_MARK):
+            yield from _of_exif(part)
+        elif kind == _JPEG_COMMENT:
+            yield "comment", part
+
+
+def _of_gif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+    data = file.read(MOST_BYTES)
+    at = data.find(b"!\xfe")
+    while at != -1:
+        at += 2
+        parts = []
+        while at < len(data) and (size := data[at]):
+            parts.append(data[at + 1 : at + 1 + size])
+            at += 1 + size
+        yield "comment", b"".join(parts)
+        at = data.find(b"!\xfe", at)
+
+
+def _of_exif(data: bytes) -> Iterator[tuple[str, bytes | str]]:
+    data = data.removeprefix(_EXIF_MARK)
+    order = {b"II": "<", b"MM": ">"}.get(data[:2])
+    if order is None:
+        return
+    tables = [struct.unpack_from(f"{order}I", data, 4)[0]]
+    for table in tables:
+        (count,) = struct.unpack_from(f"{order}H", data, table)
+        for entry in range(table + 2, table + 2 + 12 * count, 12):
+            tag, kind, size, value = struct.unpack_from(f"{order}HHII", data, entry)
+            if tag == _TIFF_CAMERA and len(tables) == 1:
+                tables.append(value)
+            elif kind in _TIFF_TEXTS:
+                at = value if size > 4 else entry + 8
+                yield "", _USER_COMMENT.sub(b"", data[at : at + size])
+
+
+def _of_container(path: Path) -> Iterator[tuple[str, bytes | str]]:
+    try:
+        import av
+    except ImportError:
+        raise GraphError(
+            'To read a workflow out of a video or a sound, install what reads them: pip install "comfyrelay[media]".'
+        ) from None
+    try:
+        with av.open(str(path), mode="r") as container:
+            yield from container.metadata.items()
+            for stream in container.streams:
+                yield from stream.metadata.items()
+    except (av.FFmpegError, OSError, ValueError):
+        # no video, no sound
+        return
+
+
+def _inflated(data: bytes) -> bytes:
+    return zlib.decompressobj().decompress(data, MOST_BYTES)
+
+
+def _take(found: dict[str, Any], name: str, text: bytes | str) -> None:
+    plain = _decoded(text) if isinstance(text, bytes) else text
+    if (label := _LABEL.match(plain)) is not None:
+        name, plain = label[1], plain[label.end() :]
+    value = _parsed(plain)
+    if name.lower() in _NAMES:
+        _keep(found, name.lower(), value)
+    elif isinstance(value, dict):
+        # savers of videos put both into one comment
+        for each in _NAMES:
+            inner = value.get(each)
+            _keep(found, each, _parsed(inner) if isinstance(inner, str) else inner)
+
+
+def _keep(found: dict[str, Any], name: str, value: Any) -> None:
+    if name == "workflow" and is_editor_file(value):
+        found.setdefault(name, value)
+    elif name == "prompt":
+        try:
+            found.setdefault(name, check_graph(value))
+        except GraphError:
+            return
+
+
+def _decoded(data: bytes) -> str:
+    data = data.rstrip(b"\0")
+    if b"\0" in data[:4]:
+        return data.decode("utf-16", errors="replace")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        # ComfyUI writes NaN for what changes with every run
+        return json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,157 @@
+"""What ComfyUI wrote into a file is found again, whatever kind of file it is."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from comfyrelay.comfy.editor.embedded import Embedded, read_embedded
+from tests.comfy.editor.files import empty, save, workflow
+
+GRAPH: dict[str, Any] = {"1": {"class_type": "EmptyImage", "inputs": {"width": 64, "note": "für Élise 猫"}}}
+WORKFLOW = workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)])
+BOTH = Embedded(graph=GRAPH, workflow=WORKFLOW)
+PROMPT_TEXT, WORKFLOW_TEXT = json.dumps(GRAPH), json.dumps(WORKFLOW)
+# what savers of videos write: texts within a text
+COMMENT = json.dumps({"prompt": PROMPT_TEXT, "workflow": WORKFLOW})
+
+
+def picture() -> Image.Image:
+    return Image.new("RGB", (8, 8), "red")
+
+
+def png(path: Path) -> None:
+    info = PngInfo()
+    info.add_text("prompt", PROMPT_TEXT)
+    info.add_text("workflow", WORKFLOW_TEXT)
+    picture().save(path, pnginfo=info)
+
+
+def png_compressed(path: Path) -> None:
+    info = PngInfo()
+    info.add_text("prompt", PROMPT_TEXT, zip=True)
+    info.add_itxt("workflow", WORKFLOW_TEXT, zip=True)
+    picture().save(path, pnginfo=info)
+
+
+def png_animated(path: Path) -> None:
+    info = PngInfo()
+    info.add(b"comf", b"prompt\0" + PROMPT_TEXT.encode(), after_idat=True)
+    info.add(b"comf", b"workflow\0" + WORKFLOW_TEXT.encode(), after_idat=True)
+    picture().save(path, pnginfo=info, save_all=True, append_images=[picture()])
+
+
+def exif() -> Image.Exif:
+    tags = Image.Exif()
+    tags[0x0110] = f"prompt:{PROMPT_TEXT}"
+    tags[0x010F] = f"workflow:{WORKFLOW_TEXT}"
+    return tags
+
+
+def webp(path: Path) -> None:
+    picture().save(path, exif=exif())
+
+
+def jpeg(path: Path) -> None:
+    picture().save(path, exif=exif())
+
+
+def jpeg_comment(path: Path) -> None:
+    picture().save(path, comment=COMMENT)
+
+
+def gif(path: Path) -> None:
+    picture().save(path, comment=COMMENT, save_all=True, append_images=[Image.new("RGB", (8, 8), "blue")])
+
+
+def video(path: Path, **metadata: str) -> None:
+    options = {"movflags": "use_metadata_tags"} if path.suffix == ".mp4" else {}
+    with av.open(str(path), "w", options=options) as container:
+        container.metadata.update(metadata)
+        stream = container.add_stream("libvpx-vp9" if path.suffix in (".webm", ".mkv") else "libx264", rate=8)
+        stream.width = stream.height = 16
+        stream.pix_fmt = "yuv420p"
+        for packet in stream.encode(av.VideoFrame(16, 16, "yuv420p")):
+            container.mux(packet)
+        container.mux(stream.encode(None))
+
+
+def video_tags(path: Path) -> None:
+    video(path, prompt=PROMPT_TEXT, workflow=WORKFLOW_TEXT)
+
+
+def video_comment(path: Path) -> None:
+    video(path, comment=COMMENT)
+
+
+def sound(path: Path) -> None:
+    codec = {".flac": "flac", ".mp3": "libmp3lame", ".opus": "libopus"}[path.suffix]
+    with av.open(str(path), "w") as container:
+        container.metadata.update({"prompt": PROMPT_TEXT, "workflow": WORKFLOW_TEXT})
+        stream = container.add_stream(codec, rate=48000, layout="mono")
+        assert isinstance(stream, av.AudioStream)
+        frame = av.AudioFrame(format="s16", layout="mono", samples=1152)
+        frame.sample_rate = 48000
+        for resampled in av.AudioResampler(stream.format.name, "mono", 48000).resample(frame):
+            container.mux(stream.encode(resampled))
+        container.mux(stream.encode(None))
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("a.png", png),
+        ("compressed.png", png_compressed),
+        ("animated.png", png_animated),
+        ("a.webp", webp),
+        ("a.jpg", jpeg),
+        ("comment.jpg", jpeg_comment),
+        ("a.gif", gif),
+        ("a.mp4", video_tags),
+        ("comment.mp4", video_comment),
+        ("a.webm", video_tags),
+        ("a.mkv", video_comment),
+        ("a.flac", sound),
+        ("a.mp3", sound),
+        ("a.opus", sound),
+    ],
+)
+def test_a_file_carries_its_graph_and_its_workflow(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+    write(tmp_path / name)
+    assert read_embedded(tmp_path / name) == BOTH
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.webp", "a.jpg", "a.gif"])
+def test_a_picture_of_something_else_carries_nothing(tmp_path: Path, name: str) -> None:
+    picture().save(tmp_path / name)
+    assert read_embedded(tmp_path / name) is None
+
+
+def test_a_number_that_json_does_not_have_is_no_obstacle(tmp_path: Path) -> None:
+    info = PngInfo()
+    info.add_text("prompt", PROMPT_TEXT[:-2] + ', "is_changed": [NaN]}}')
+    picture().save(tmp_path / "a.png", pnginfo=info)
+    assert read_embedded(tmp_path / "a.png") == Embedded(graph={"1": GRAPH["1"] | {"is_changed": [None]}})
+
+
+def test_a_text_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.png"
+    bomb.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I4s", 2**31 - 1, b"tEXt") + b"prompt\0{")
+    assert read_embedded(bomb) is None
+
+
+@given(head=st.sampled_from(["png", "webp", "jpg", "gif"]), cut=st.integers(0, 3000), noise=st.binary(max_size=40))
+def test_no_broken_file_breaks_it(tmp_path_factory: pytest.TempPathFactory, head: str, cut: int, noise: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / f"broken.{head}"
+    {"png": png, "webp": webp, "jpg": jpeg, "gif": gif}[head](path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:cut] + noise + whole[cut + len(noise) :])
+    read_embedded(path)
