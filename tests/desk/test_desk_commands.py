@@ -17,6 +17,7 @@ from comfyrelay.sim import Sim, Slow
 from tests import commands
 from tests.api.processes import free_port
 from tests.api.studio import png
+from tests.comfy.editor.files import empty, invert, save, workflow
 from tests.desk.conftest import OpenDesk, make_desk
 from tests.desk.test_desk_script import SAVES, open_desk
 from tests.web.looking import PROMPT_GRAPH
@@ -61,6 +62,28 @@ async def test_show_has_what_people_change_most_and_what_was_changed(desk: OpenD
     code, out, _ = await command(desk.ready.url, "show", job.id, "--all")
     assert ["ksampler_cfg", "7.0"] in [line.split() for line in out.splitlines()]
     assert "--all" not in out
+
+
+async def test_run_takes_what_the_editor_saves_and_what_comfyui_made(desk: OpenDesk, tmp_path: Path) -> None:
+    saved = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
+    (tmp_path / "editor.json").write_text(json.dumps(saved))
+    words = ("run", str(tmp_path / "editor.json"), "--set", "1.width=40", "--out", str(tmp_path), "--json")
+    code, out, _ = await command(desk.ready.url, *words)
+    assert code == 0
+    (picture,) = json.loads(out)["saved"]
+    assert Image.open(picture).size == (40, 48)
+    # the picture carries the graph that made it, with the values that it had
+    code, out, _ = await command(desk.ready.url, "run", picture, "--out", str(tmp_path / "again"), "--json")
+    assert code == 0
+    (again,) = json.loads(out)["saved"]
+    assert Image.open(again).size == (40, 48)
+
+
+async def test_a_picture_without_a_workflow_is_explained(desk: OpenDesk, tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "plain.png")
+    code, _, err = await command(desk.ready.url, "run", str(tmp_path / "plain.png"))
+    assert code == 2
+    assert "carries no workflow" in err
 
 
 async def test_run_saves_every_file_and_show_says_where_the_desk_has_them(desk: OpenDesk, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from playwright.async_api import expect
 
 from comfyrelay.desk.examples import sample_picture
+from tests.comfy.editor.files import empty, save, workflow
 from tests.web.looking import PROMPT_GRAPH, Looking
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -137,9 +138,15 @@ async def test_whole_numbers_of_any_length_are_read_and_written_as_they_are(look
     assert [await looking.page.evaluate(same, each) for each in texts] == texts
 
 
-async def test_a_graph_as_the_editor_saves_it_is_explained(looking: Looking) -> None:
+async def test_a_workflow_as_the_editor_saves_it_becomes_a_form(looking: Looking) -> None:
+    saved = workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)])
+    await looking.drop(("mine.json", "application/json", json.dumps(saved).encode()))
+    await expect(looking.page.get_by_role("dialog").get_by_label("batch size")).to_have_value("1")
+
+
+async def test_a_workflow_without_nodes_is_explained(looking: Looking) -> None:
     await looking.drop(("w.json", "application/json", b'{"nodes": [], "links": []}'))
-    await expect(looking.page.get_by_role("alert")).to_contain_text("Export (API)")
+    await expect(looking.page.get_by_role("alert")).to_contain_text("The workflow has no nodes.")
 
 
 async def test_a_file_that_is_no_json_is_explained(looking: Looking) -> None:

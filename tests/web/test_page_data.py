@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from comfyrelay.desk.examples import sample_picture
+from tests.comfy.editor.files import empty, node, workflow
 from tests.desk.conftest import make_desk
 from tests.web.looking import PROMPT_GRAPH
 
@@ -84,10 +85,14 @@ async def test_a_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncCli
     assert [each["slug"] for each in listed] == [data["workflow"]["slug"]]
 
 
-async def test_a_graph_as_the_editor_saves_it_is_refused_with_an_explanation(untouched: httpx.AsyncClient) -> None:
-    answer = await untouched.post("/api/desk/graphs", json={"graph": {"nodes": [], "links": []}})
+async def test_a_workflow_of_the_editor_with_nodes_that_are_missing_is_refused_with_all_of_them(
+    untouched: httpx.AsyncClient,
+) -> None:
+    saved = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])
+    answer = await untouched.post("/api/desk/graphs", json={"graph": saved})
     assert answer.status_code == 422
-    assert "Export (API)" in answer.json()["detail"]
+    assert "Foo (2): this node is not installed" in answer.json()["detail"]
+    assert '"The bar", Bar (3): this node is not installed' in answer.json()["detail"]
 
 
 async def test_all_that_is_known_of_a_job_is_told(http: httpx.AsyncClient) -> None:

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from comfyrelay.cli.jobs import APPRISE, Json, Url, connected, print_json
-from comfyrelay.cli.values import Target, errors_as_typed, find_target, is_graph, send_files
+from comfyrelay.cli.values import Target, errors_as_typed, find_target, send_files
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.bulk import SeedMode
 from comfyrelay.domain.states import JobStatus
@@ -36,7 +36,14 @@ err = Console(stderr=True)
 
 FAILED = 1
 WAITING_SECONDS = 3.0
-What = Annotated[str, typer.Argument(metavar="GRAPH", help="A graph (API format, .json), an effect, or a workflow.")]
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="A file (a workflow saved in ComfyUI, or a picture, video or sound that ComfyUI made), the name of an "
+        "effect, or of a workflow.",
+    ),
+]
 Values = Annotated[
     list[str] | None,
     typer.Option(
@@ -59,10 +66,10 @@ def run(
 ) -> None:
     """Run a graph, an effect or a workflow once, and save what it makes; exit code 1 and a reason if it fails."""
     # before anything is started for it
-    if is_graph(what):
-        from comfyrelay.comfy.graphs.graph import load_graph
+    from comfyrelay.comfy.editor.loading import load_workflow, may_hold_workflow
 
-        load_graph(Path(what))
+    if may_hold_workflow(Path(what)):
+        load_workflow(Path(what))
     if input_ is not None and input_.is_dir():
         raise InvalidInput(f"{input_} is a folder: `comfyrelay batch add` runs it on each file of a folder.")
     _make_folder(to)

@@ -47,13 +47,11 @@ class Target:
         return self.names.get(key, key)
 
 
-def is_graph(what: str) -> bool:
-    return Path(what).suffix.lower() == ".json"
-
-
 async def find_target(client: Client, what: str, given: Sequence[str]) -> Target:
     """A graph in a file becomes a workflow; else it is the name of an effect or workflow."""
-    if is_graph(what):
+    from comfyrelay.comfy.editor.loading import may_hold_workflow
+
+    if may_hold_workflow(Path(what)):
         return await _of_graph(client, Path(what), given)
     for effect in await client.effects():
         if effect.slug == what:
@@ -61,7 +59,8 @@ async def find_target(client: Client, what: str, given: Sequence[str]) -> Target
     workflow = _named(await client.workflows(), what)
     if workflow is None:
         raise NotFound(
-            f"{what!r} is neither a graph (.json), nor an effect or a workflow. There are: {await _names(client)}."
+            f"{what!r} is neither a file with a workflow, nor an effect or a workflow. There are: "
+            f"{await _names(client)}."
         )
     return _of_properties({"workflow_slug": workflow.slug}, workflow.properties, given)
 
@@ -162,11 +161,11 @@ class _Given:
 
 
 async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> Target:
-    from comfyrelay.comfy.graphs.graph import load_graph
+    from comfyrelay.comfy.editor.loading import load_workflow
 
-    graph = load_graph(path)
+    described = await client.add_graph(load_workflow(path), name=path.stem)
+    graph = described.graph
     given = [_given(graph, each) for each in sets]
-    described = await client.add_graph(graph, name=path.stem)
     types = {each.key: each.type for each in described.workflow.properties}
     keys = _keys_of(described)
     files = {

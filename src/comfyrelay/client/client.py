@@ -358,7 +358,7 @@ class Client:
         return await self._calls.get("/api/desk", Desk)
 
     async def add_graph(self, graph: Mapping[str, Any], *, name: str | None = None) -> DescribedGraph:
-        """Make a workflow of a graph, with its inputs as properties."""
+        """Make a workflow of a graph, or of what ComfyUI's editor saves, with its inputs as properties."""
         return (await self._calls.send("/api/desk/graphs", DescribedGraph, NewGraph, graph=graph, name=name)).data
 
     async def script_workflow(self) -> str | None:

@@ -9,6 +9,9 @@ Usable on its own:
 
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.cloud.client import CloudClient
+from comfyrelay.comfy.editor.convert import convert_workflow
+from comfyrelay.comfy.editor.embedded import Embedded, read_embedded
+from comfyrelay.comfy.editor.loading import load_workflow
 from comfyrelay.comfy.graphs.graph import Graph, check_graph, load_graph, placeholders_in, replace_placeholders
 from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.comfy.graphs.nodes import NamedFile, files_in, find_node, models_in, output_nodes, set_input, title_of
@@ -33,6 +36,7 @@ __all__ = [
     "CloudClient",
     "ComfyClient",
     "ComfyServer",
+    "Embedded",
     "Finished",
     "Graph",
     "NamedFile",
@@ -49,12 +53,15 @@ __all__ = [
     "Step",
     "Uploaded",
     "check_graph",
+    "convert_workflow",
     "files_in",
     "find_node",
     "load_graph",
+    "load_workflow",
     "models_in",
     "output_nodes",
     "placeholders_in",
+    "read_embedded",
     "replace_placeholders",
     "set_input",
     "title_of",

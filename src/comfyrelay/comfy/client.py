@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
+from comfyrelay.comfy.editor.loading import as_graph, load_workflow
 from comfyrelay.comfy.graphs.graph import Graph, check_graph
 from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.comfy.graphs.nodes import find_node, with_prefix
@@ -158,6 +159,11 @@ class ComfyClient:
         if refresh or not self._object_info:
             self._object_info = await self._http.object("/object_info")
         return self._object_info
+
+    async def load(self, source: Path) -> Graph:
+        """Read a file and make of it a graph for this server: one in the API's format, a workflow as the editor saves
+        it, or a picture, video or sound that ComfyUI has made."""
+        return as_graph(load_workflow(source), await self.object_info())
 
     async def preflight(self, graph: Graph) -> list[str]:
         """Everything that would stop this graph on this server, in words; empty when nothing would."""

@@ -72,9 +72,11 @@ class NewGraph(Request):
 
 
 class DescribedGraph(AnswerBody):
-    """`roles` says which property is the prompt, the seed and so on; `positions`, which inputs each property sets."""
+    """`graph` is what was brought, in the API's format; `roles` says which property is the prompt, the seed and so on;
+    `positions`, which inputs each property sets."""
 
     workflow: Workflow
+    graph: Json
     roles: dict[str, str]
     positions: dict[str, list[str]]
 

@@ -13,10 +13,22 @@ from comfyrelay.errors import GraphError
 # node id → {"class_type": …, "inputs": {…}, "_meta": {…}}
 Graph = dict[str, Any]
 
+# Those of a thousand nodes have about one megabyte.
+MOST_BYTES = 16 * 1024 * 1024
+
 
 def load_graph(source: str | bytes | Path) -> Graph:
     """Read a graph from JSON or a file and check its shape; `GraphError` says what is wrong with it."""
-    return check_graph(_parse(_read(source) if isinstance(source, Path) else source))
+    return check_graph(read_json(source))
+
+
+def read_json(source: str | bytes | Path) -> Any:
+    """What a file or a text holds; `GraphError` where that is no JSON."""
+    if isinstance(source, Path):
+        source = _read(source)
+    if len(source) > MOST_BYTES:
+        raise GraphError(f"A workflow has at most {MOST_BYTES // 2**20} MB; this has {len(source) // 2**20}.")
+    return _parse(source)
 
 
 def check_graph(value: object) -> Graph:
@@ -25,8 +37,8 @@ def check_graph(value: object) -> Graph:
         raise GraphError("The graph must be a JSON object of nodes.")
     if isinstance(value.get("nodes"), list):
         raise GraphError(
-            "This is a workflow as ComfyUI's editor saves it, which cannot be run. "
-            'Export it with "Export (API)" (in older versions: "Save (API Format)").'
+            "This is a workflow as ComfyUI's editor saves it: it runs where the definitions of its nodes are known. "
+            'Export it with "Export (API)", or convert it (`ComfyClient.load`).'
         )
     if not value:
         raise GraphError("The graph has no nodes.")

@@ -3,9 +3,11 @@
 from fastapi import APIRouter, Request, status
 
 from comfyrelay.comfy.client import ComfyClient
+from comfyrelay.comfy.editor.loading import as_graph
+from comfyrelay.comfy.editor.workflow import is_editor_file
 from comfyrelay.desk.graphs.describe import Described, describe
 from comfyrelay.desk.state import DeskState
-from comfyrelay.errors import ComfyError
+from comfyrelay.errors import ComfyError, GraphError
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import DescribedGraph, NewGraph
 from comfyrelay.server.base.auth import CurrentUser
@@ -19,15 +21,27 @@ router = APIRouter(prefix="/api/desk/graphs", tags=["desk"])
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
 async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: CurrentUser) -> Answer[DescribedGraph]:
-    """Bring a graph in ComfyUI's API format. Types, ranges and choices are those of the nodes that are installed."""
+    """Bring a workflow as ComfyUI's editor saves it, or a graph in the API's format.
+
+    Types, ranges and choices are those of the nodes that are installed.
+    """
     state: DeskState = request.app.state.desk
     message = "Added."
     try:
         async with ComfyClient(state.comfyui[0]) as client:
             object_info = await client.object_info()
     except ComfyError as error:
+        if is_editor_file(body.graph):
+            raise GraphError(
+                "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. "
+                f"Start ComfyUI and add it again. {error.detail}"
+            ) from error
         object_info, message = None, f"Added. The types of its inputs were guessed from their values. {error.detail}"
-    described = describe(body.graph, object_info)
+    try:
+        graph = as_graph(body.graph, object_info or {})
+    except ComfyError as error:
+        raise GraphError(error.detail) from error
+    described = describe(graph, object_info)
     new = NewWorkflow(
         graph=described.graph,
         name=body.name,
@@ -38,7 +52,9 @@ async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: 
     )
     made = await context.engine.catalogue.own_workflows.create_once(user.tenant_id, new)
     return Answer(
-        data=DescribedGraph(workflow=workflow_body(made), roles=described.roles, positions=_positions(described)),
+        data=DescribedGraph(
+            workflow=workflow_body(made), graph=graph, roles=described.roles, positions=_positions(described)
+        ),
         message=message,
     )
 

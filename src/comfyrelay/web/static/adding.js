@@ -288,7 +288,7 @@ export async function openGraph(file) {
     try {
       graph = parse(await file.text());
     } catch {
-      throw new Error(`${file.name} is not a JSON file. Save the workflow in ComfyUI with “Export (API)”.`);
+      throw new Error(`${file.name} is not a JSON file. Save the workflow in ComfyUI, and drop that file.`);
     }
     if (graph === null || typeof graph !== "object" || Array.isArray(graph)) throw new Error(`${file.name} is not a ComfyUI workflow.`);
     const name = file.name.replace(/\.json$/i, "").slice(0, 200) || "workflow";

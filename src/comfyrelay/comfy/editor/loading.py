@@ -1,0 +1,39 @@
+"""Any file that holds a workflow: JSON of the editor's or the API's format, or what ComfyUI has made with it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from comfyrelay.comfy.editor.convert import convert_workflow
+from comfyrelay.comfy.editor.embedded import read_embedded
+from comfyrelay.comfy.editor.workflow import is_editor_file
+from comfyrelay.comfy.graphs.graph import Graph, check_graph, read_json
+from comfyrelay.comfy.graphs.nodes import MEDIA_SUFFIXES
+from comfyrelay.errors import GraphError
+
+
+def may_hold_workflow(path: Path) -> bool:
+    """Whether this is the name of a file that could hold one."""
+    return path.suffix.lower() == ".json" or (path.suffix.lower() in MEDIA_SUFFIXES and path.is_file())
+
+
+def load_workflow(path: Path) -> Mapping[str, Any]:
+    """The graph in a file, or the workflow as ComfyUI's editor has it; `GraphError` says what is wrong with it.
+
+    What ComfyUI has made carries both: the graph has every value as it was.
+    """
+    if path.suffix.lower() in MEDIA_SUFFIXES:
+        found = read_embedded(path)
+        if found is None:
+            raise GraphError(
+                f"{path} carries no workflow: ComfyUI has not made it, or it was stripped on its way. To work on it, "
+                "name what is to be run, and give this file as its input."
+            )
+        return found.graph or found.workflow or {}
+    value = read_json(path)
+    return value if is_editor_file(value) else check_graph(value)
+
+
+def as_graph(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Graph:
+    """The graph that a server with these definitions runs."""
+    return convert_workflow(value, definitions) if is_editor_file(value) else check_graph(value)
