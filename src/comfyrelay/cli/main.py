@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from comfyrelay import __version__
+from comfyrelay.cli.backup import backup_app
 from comfyrelay.cli.batch_i2v import batch_i2v
 from comfyrelay.cli.jobs import jobs_app
 from comfyrelay.cli.run import DESK, run_app
@@ -47,6 +48,7 @@ app.add_typer(admin_app, name="admin", rich_help_panel=SERVERS)
 app.add_typer(worker_app, name="worker", rich_help_panel=SERVERS)
 app.add_typer(run_app)
 app.add_typer(jobs_app)
+app.add_typer(backup_app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 out = Console()

@@ -1,0 +1,100 @@
+"""`comfyrelay backup` and `comfyrelay restore`: a desk, or a server on SQLite and local files, as a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+
+from comfyrelay.extras import require
+
+if TYPE_CHECKING:
+    from comfyrelay.services.operations.reconcile import Report
+    from comfyrelay.settings import Settings
+
+BACKUP = "Backup"
+DISAGREES = 1
+
+backup_app = typer.Typer()
+out = Console()
+err = Console(stderr=True)
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="The data folder; if not given, that of COMFYRELAY_DATA_DIR, or ~/.local/share/comfyrelay."),
+]
+
+
+@backup_app.command("backup", rich_help_panel=BACKUP)
+def backup(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put it: in a folder named by the time.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Copy everything that this machine's desk keeps, while it runs: queue, files, outputs and secrets."""
+    require("server")
+    from comfyrelay.services.backup.making import back_up
+
+    with _progress("Copying") as progress:
+        made, manifest = back_up(_settings(data_dir), folder, progress=progress)
+    count = len(manifest.entries)
+    out.print(f"{made}: {count} files, {decimal(manifest.size)}", highlight=False, soft_wrap=True)
+
+
+@backup_app.command("restore", rich_help_panel=BACKUP)
+def restore(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A backup, or a folder of them: the newest is taken.")],
+    data_dir: DataDir = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there; it is kept aside.")] = False,
+) -> None:
+    """Put a backup back; exit code 1 if queue, jobs and ledger in it do not agree."""
+    require("server")
+    from comfyrelay.services.backup.restoring import restore as put_back
+
+    settings = _settings(data_dir)
+    with _progress("Restoring") as progress:
+        restored = put_back(settings, folder, force=force, progress=progress)
+    made_at = f"{restored.manifest.made_at:%Y-%m-%d %H:%M:%S} UTC"
+    out.print(f"Restored what was there at {made_at}, from {restored.folder}", highlight=False, soft_wrap=True)
+    for each in restored.aside:
+        out.print(f"  what was there before: {each}", highlight=False, soft_wrap=True)
+    report = asyncio.run(_check(settings))
+    if report.is_clean:
+        out.print(f"Queue, jobs and ledger agree ({report.jobs} jobs).", highlight=False)
+        return
+    out.print(f"{len(report.findings)} disagreements. Mend them with: comfyrelay reconcile --repair", highlight=False)
+    raise typer.Exit(DISAGREES)
+
+
+async def _check(settings: Settings) -> Report:
+    from comfyrelay.services.engine import Engine
+
+    async with Engine(settings) as engine:
+        # a backup of an earlier version has an earlier schema
+        await engine.databases.upgrade()
+        return await engine.operations.reconciler.run()
+
+
+def _settings(data_dir: Path | None) -> Settings:
+    from comfyrelay.settings import load_settings
+
+    settings = load_settings()
+    if data_dir is None:
+        return settings
+    return settings.model_copy(update={"data_dir": data_dir.expanduser().absolute()})
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, and nothing elsewhere."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,110 @@
+"""Copies of SQLite files that others write to meanwhile. Blocking, with plain `sqlite3`: it knows none of our tables."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from comfyrelay.errors import ConfigurationError, Conflict
+from comfyrelay.store.database import BUSY_TIMEOUT_SECONDS
+
+MAGIC = b"SQLite format 3\0"
+# What SQLite keeps beside a file while it is open.
+SIDE_FILES = ("-wal", "-shm", "-journal")
+PAGES_AT_ONCE = 1024
+
+
+def copy_databases(copies: Mapping[Path, Path], *, on_copied: Callable[[int], None] = lambda _size: None) -> None:
+    """Copy these files, each to its new place, as they all are at one moment.
+
+    `on_copied` is told, again and again, how many more bytes are copied.
+    """
+    with ExitStack() as opened:
+        sources = {path: opened.enter_context(_opened(path)) for path in copies}
+        with _one_moment(copies):
+            for path, source in sources.items():
+                with _errors_of(path):
+                    # the first read is what a transaction sees to its end, whatever others write
+                    source.execute("BEGIN")
+                    source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        for path, source in sources.items():
+            with _errors_of(path):
+                _copy(source, copies[path], on_copied)
+
+
+def revision_of(path: Path) -> str | None:
+    """The revision of the schema in a file that nobody else uses; nothing where it has none."""
+    with _errors_of(path), closing(sqlite3.connect(path)) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
+            return None
+        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+        return None if row is None else str(row[0])
+
+
+def require_closed(path: Path) -> None:
+    """`Conflict` when another process has the file open. Afterwards it is whole without files beside it."""
+    if not path.exists():
+        return
+    try:
+        with closing(sqlite3.connect(path, timeout=0)) as connection:
+            # who leaves the write-ahead log must be alone
+            connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise Conflict(f"Another process uses {path}. Stop it first.") from None
+    except sqlite3.DatabaseError:
+        # a damaged file is a reason to put another in its place
+        return
+
+
+def is_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+@contextmanager
+def _one_moment(paths: Mapping[Path, Path]) -> Iterator[None]:
+    """Nobody writes to any of them. No transaction of ours spans two files, so nobody waits in a circle."""
+    with ExitStack() as opened:
+        for path in paths:
+            connection = opened.enter_context(_opened(path))
+            with _errors_of(path):
+                connection.execute("BEGIN IMMEDIATE")
+        yield
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    with _errors_of(path):
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
+    with closing(connection):
+        yield connection
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"The database {path} cannot be copied: {error}.") from None
+
+
+def _copy(source: sqlite3.Connection, to: Path, on_copied: Callable[[int], None]) -> None:
+    # made first: SQLite would let others read it
+    os.close(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    [page_size] = source.execute("PRAGMA page_size").fetchone()
+    copied = 0
+
+    def progress(_status: int, remaining: int, total: int) -> None:
+        nonlocal copied
+        on_copied((total - remaining) * page_size - copied)
+        copied = (total - remaining) * page_size
+
+    with closing(sqlite3.connect(to)) as target:
+        source.backup(target, pages=PAGES_AT_ONCE, progress=progress)
+        # one file, which can be read from where nothing can be written
+        target.execute("PRAGMA journal_mode = DELETE").fetchone()
+        [verdict] = target.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(f"it is damaged ({verdict})")
