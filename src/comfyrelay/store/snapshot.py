@@ -1,4 +1,4 @@
-"""Copies of SQLite files that others write to meanwhile. Blocking, with plain `sqlite3`: it knows none of our tables."""
+"""Copies of SQLite files that others write to meanwhile. Blocking, with plain `sqlite3`; it knows no tables of ours."""
 
 import os
 import sqlite3

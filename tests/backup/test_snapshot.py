@@ -1,0 +1,94 @@
+"""SQLite files that are written to are copied as they all are at one moment."""
+
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.errors import ConfigurationError, Conflict
+from comfyrelay.store import snapshot
+from comfyrelay.store.snapshot import copy_databases, require_closed
+
+
+def database(path: Path, *, rows: int = 2000) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE n (n INTEGER, text TEXT)")
+    connection.execute("BEGIN")
+    connection.executemany("INSERT INTO n VALUES (?, ?)", [(number, "x" * 1000) for number in range(rows)])
+    connection.execute("COMMIT")
+    return connection
+
+
+def rows_in(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        [count] = connection.execute("SELECT count(*) FROM n").fetchone()
+    return int(count)
+
+
+def test_what_is_written_while_the_first_is_copied_is_in_none_of_the_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "PAGES_AT_ONCE", 50)
+    with closing(database(tmp_path / "a.db")) as a, closing(database(tmp_path / "b.db")) as b:
+        written = 0
+
+        def write(_size: int) -> None:
+            nonlocal written
+            written += 1
+            for each in (a, b):
+                each.execute("INSERT INTO n VALUES (-1, 'later')")
+
+        copies = {tmp_path / name: tmp_path / f"copy-{name}" for name in ("a.db", "b.db")}
+        copy_databases(copies, on_copied=write)
+        assert written > 2
+    assert [rows_in(each) for each in copies.values()] == [2000, 2000]
+    assert rows_in(tmp_path / "b.db") == 2000 + written
+    # one file each, for nobody else
+    assert sorted(each.name for each in tmp_path.glob("copy-*")) == ["copy-a.db", "copy-b.db"]
+    assert {each.stat().st_mode & 0o777 for each in copies.values()} == {0o600}
+
+
+def test_who_writes_to_one_after_the_other_is_never_seen_in_the_second_alone(tmp_path: Path) -> None:
+    """As every step that crosses databases is written: here first, there afterwards."""
+    paths = [tmp_path / "a.db", tmp_path / "b.db"]
+    for path in paths:
+        database(path, rows=0).close()
+    is_over = threading.Event()
+
+    def write() -> None:
+        a, b = (sqlite3.connect(path, isolation_level=None) for path in paths)
+        with closing(a), closing(b):
+            while not is_over.is_set():
+                for each in (a, b):
+                    each.execute("INSERT INTO n VALUES (1, 'x')")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(20):
+            copies = {path: tmp_path / f"{path.stem}-{number}.copy" for path in paths}
+            copy_databases(copies)
+            first, second = (rows_in(each) for each in copies.values())
+            assert first - second in (0, 1)
+    finally:
+        is_over.set()
+        writer.join()
+
+
+def test_a_damaged_database_is_not_taken_for_a_backup(tmp_path: Path) -> None:
+    database(tmp_path / "a.db").close()
+    with (tmp_path / "a.db").open("r+b") as file:
+        file.seek(4096 * 3)
+        file.write(b"\xff" * 4096 * 5)
+    with pytest.raises(ConfigurationError, match=r"a\.db cannot be copied"):
+        copy_databases({tmp_path / "a.db": tmp_path / "copy.db"})
+
+
+def test_a_file_that_another_connection_has_open_is_in_use(tmp_path: Path) -> None:
+    with closing(database(tmp_path / "a.db")), pytest.raises(Conflict, match="Stop it first"):
+        require_closed(tmp_path / "a.db")
+    require_closed(tmp_path / "a.db")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.db"]
