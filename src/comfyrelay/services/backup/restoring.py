@@ -35,16 +35,19 @@ def restore(settings: Settings, from_: Path, *, force: bool = False, progress: P
         lock = FolderLock(places.data_dir)
         lock.take(advice="Stop it, and restore then.")
         opened.callback(lock.give_up)
-        for path in places.databases.values():
-            require_closed(path)
         there = list(_there(places))
         if there and not force:
             raise Conflict(f"{there[0]} is there already. With --force it is kept in a folder beside it, and replaced.")
+        for path in places.databases.values():
+            require_closed(path)
         stamp = f"{utc_now():%Y%m%dT%H%M%S.%fZ}"
         homes = sorted({places.home(places.target(each.path)) for each in manifest.entries})
         for home in homes:
             opened.callback(_remove_stages, home)
         _stage(folder, manifest, places, stamp, progress)
+        # that may have taken long, and a server takes no lock
+        for path in places.databases.values():
+            require_closed(path)
         aside = {each: places.home(each) / f"{ASIDE}{stamp}" / each.name for each in there}
         new = {each: home / each.name for home in homes for each in (home / f"{STAGE}{stamp}").iterdir()}
         _move(aside | new)
