@@ -35,9 +35,8 @@ def restore(settings: Settings, from_: Path, *, force: bool = False, progress: P
         lock = FolderLock(places.data_dir)
         lock.take(advice="Stop it, and restore then.")
         opened.callback(lock.give_up)
-        there = list(_there(places))
-        if there and not force:
-            raise Conflict(f"{there[0]} is there already. With --force it is kept in a folder beside it, and replaced.")
+        if not force and (there := next(_there(places), None)):
+            raise Conflict(f"{there} is there already. With --force it is kept in a folder beside it, and replaced.")
         for path in places.databases.values():
             require_closed(path)
         stamp = f"{utc_now():%Y%m%dT%H%M%S.%fZ}"
@@ -48,7 +47,7 @@ def restore(settings: Settings, from_: Path, *, force: bool = False, progress: P
         # that may have taken long, and a server takes no lock
         for path in places.databases.values():
             require_closed(path)
-        aside = {each: places.home(each) / f"{ASIDE}{stamp}" / each.name for each in there}
+        aside = {each: places.home(each) / f"{ASIDE}{stamp}" / each.name for each in _there(places)}
         new = {each: home / each.name for home in homes for each in (home / f"{STAGE}{stamp}").iterdir()}
         _move(aside | new)
     return Restored(folder=folder, manifest=manifest, aside=sorted({each.parent for each in aside.values()}))
