@@ -7,7 +7,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from comfyrelay.errors import InvalidInput, PoolUnavailable, SchemaOutOfDate
+from comfyrelay.errors import ConfigurationError, InvalidInput, PoolUnavailable, SchemaOutOfDate
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.engine import Engine
 from comfyrelay.store import migrate
@@ -84,6 +84,37 @@ class TestSchema:
         head = migrate.head(migrate.Schema.CENTRAL)
         assert sorted(answers, key=str) == sorted([(None, head), (head, head)], key=str)
         await other.close()
+
+
+class TestOtherDatabases:
+    """One that is newer, of something else, or in the wrong place is recognised, and left as it is."""
+
+    async def test_a_newer_schema_names_the_version_that_does_not_know_it(self, databases: Databases) -> None:
+        await databases.upgrade()
+        await execute(databases.central, "UPDATE alembic_version SET version_num = 'central_9999'")
+        for refused in (databases.upgrade, databases.require_current):
+            with pytest.raises(ConfigurationError, match=r"central is central_9999, and ComfyRelay [\d.]+ knows"):
+                await refused()
+
+    async def test_a_pool_in_the_place_of_central_is_named(self, empty: Empty, databases: Databases) -> None:
+        await databases.upgrade()
+        swapped = databases_at((empty[1], empty[0]))
+        with pytest.raises(ConfigurationError, match="COMFYRELAY_DATABASE_URL"):
+            await swapped.upgrade()
+        await swapped.close()
+
+    async def test_a_database_of_something_else_gets_no_tables_of_ours(self, databases: Databases) -> None:
+        await execute(databases.pools["main"], "CREATE TABLE customers (id integer)")
+        with pytest.raises(ConfigurationError, match=r"none of ComfyRelay's \(customers"):
+            await databases.upgrade()
+        assert await migrate.current(databases.pools["main"]) is None
+
+    async def test_a_file_that_is_no_database_is_one_sentence(self, tmp_path: Path) -> None:
+        (tmp_path / "central.db").write_text("no database, but much longer than the header of one is: " * 10)
+        databases = databases_at((f"sqlite:///{tmp_path}/central.db", f"sqlite:///{tmp_path}/tenant.db"))
+        with pytest.raises(ConfigurationError, match="is no SQLite database"):
+            await databases.upgrade()
+        await databases.close()
 
 
 async def pool_of(world: World, tenant_id: str) -> str:

@@ -94,6 +94,9 @@ class Databases:
         return {each.name: (await migrate.current(each), migrate.head(schema)) for each, schema in self.schemas()}
 
     async def require_current(self) -> None:
-        behind = [name for name, (has, should) in (await self.revisions()).items() if has != should]
+        found = await self.revisions()
+        for each, schema in self.schemas():
+            migrate.require_known(found[each.name][0], schema, each.name)
+        behind = [name for name, (has, should) in found.items() if has != should]
         if behind:
             raise SchemaOutOfDate(f"The schema of {', '.join(behind)} is out of date: run `comfyrelay db upgrade`.")

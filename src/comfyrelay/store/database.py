@@ -177,6 +177,10 @@ class _Translated:
     def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
         if error is not None and _is_unreachable(error):
             raise PoolUnavailable(pool=self._name) from error
+        if error is not None and "file is not a database" in str(error):
+            raise ConfigurationError(
+                f"The file of {self._name} is no SQLite database. Name another file, or restore a backup."
+            ) from error
         if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == REQUEST_CONSTRAINT:
             raise Conflict("This request id has a lease already.") from error
 

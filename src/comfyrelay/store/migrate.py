@@ -10,6 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection, MetaData, inspect, text
 
+from comfyrelay import __version__
+from comfyrelay.errors import ConfigurationError
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import tables as tenant
@@ -46,6 +48,12 @@ async def upgrade(database: Database, schema: Schema, *, to: str | None = None) 
             # Several servers may start at once; the second waits and finds nothing left to do.
             await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.migrate'))"))
         before = await tx.run_sync(_current)
+        if before is None and (others := await tx.run_sync(_tables)):
+            raise ConfigurationError(
+                f"The database of {database.name} has tables that are none of ComfyRelay's ({', '.join(others[:3])}). "
+                "Name an empty one, or ComfyRelay's own."
+            )
+        require_known(before, schema, database.name)
         if before != wanted:
             await tx.run_sync(_upgrade, schema, wanted)
         return before
@@ -56,6 +64,21 @@ async def upgrade(database: Database, schema: Schema, *, to: str | None = None) 
 async def current(database: Database) -> str | None:
     async with database.read() as tx:
         return await tx.run_sync(_current)
+
+
+def require_known(revision: str | None, schema: Schema, name: str) -> None:
+    """`ConfigurationError` for a database of a newer version, or of something else."""
+    if revision is None or revision in revisions(schema):
+        return
+    if revision.startswith(f"{schema}_"):
+        raise ConfigurationError(
+            f"The schema of {name} is {revision}, and ComfyRelay {__version__} knows {head(schema)} at most: a newer "
+            "version has used this database. Install that one, or restore a backup from before."
+        )
+    raise ConfigurationError(
+        f"The database of {name} has another schema than {name} needs ({revision}). Check COMFYRELAY_DATABASE_URL and "
+        "COMFYRELAY_TENANT_POOLS."
+    )
 
 
 async def differences(database: Database, schema: Schema) -> list[object]:
@@ -69,6 +92,10 @@ def _current(connection: Connection) -> str | None:
         return None
     found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
     return found
+
+
+def _tables(connection: Connection) -> list[str]:
+    return sorted(inspect(connection).get_table_names())
 
 
 def _upgrade(connection: Connection, schema: Schema, revision: str) -> None:
