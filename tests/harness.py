@@ -365,6 +365,12 @@ class World:
     async def advance(self, seconds: float) -> None:
         await self.clock.set(self.clock.now + timedelta(seconds=seconds))
 
+    async def expire(self) -> int:
+        """Let every lease be late for as long as it may be, and reap; returns how many dispatches were moved."""
+        settings = self.engine.settings
+        await self.advance(settings.lease_ttl_seconds + settings.late_seconds)
+        return await self.engine.queue.reaper.run_once()
+
     async def settled(self) -> None:
         """Wait until nothing is being delivered behind anybody's back."""
         await self.engine.outbox.delivery.idle()

@@ -29,6 +29,9 @@ ENV_PREFIX = "COMFYRELAY_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
 CONFIG_NAME = "comfyrelay.toml"
 
+# No object storage signs for longer.
+LONGEST_URL_SECONDS = 7 * 24 * 3600.0
+
 DATABASE_SCHEMES = ("sqlite:///", "postgresql://", "postgres://")
 
 Stage = Literal["staging", "production"]
@@ -122,6 +125,9 @@ class Settings(ArgumentsOnly):
     unused_upload_hours: Seconds = Field(24, description="hours after which an upload that nothing uses is removed")
 
     lease_ttl_seconds: Seconds = Field(900, description="how long a lease lives without a heartbeat")
+    late_grace_seconds: SecondsOrZero | None = Field(
+        None, description="how long an expired lease that nobody waits for goes on; the lease time when not set"
+    )
     max_attempts: Count = Field(3, description="leases a job may use up before it fails")
     retry_backoff_seconds: SecondsOrZero = Field(5, description="first wait of a job that cannot be built yet")
     reaper_interval_seconds: Seconds = Field(5, description="how often expired leases are looked for")
@@ -155,6 +161,18 @@ class Settings(ArgumentsOnly):
                 f"{ENV_PREFIX}USER_PRIORITY_MAX ({self.user_priority_max})"
             )
         return self
+
+    @property
+    def late_seconds(self) -> float:
+        """How long a lease goes on after its end while nobody waits for its job."""
+        return self.lease_ttl_seconds if self.late_grace_seconds is None else self.late_grace_seconds
+
+    @property
+    def lease_url_ttl_seconds(self) -> float:
+        """URLs of a lease outlive it, grace included: they are renewed by the first heartbeat in their second half, so
+        half of their time must be enough for a worker that is silent from then on."""
+        lasting = max(self.presigned_ttl_seconds, 2 * (self.lease_ttl_seconds + self.late_seconds))
+        return min(lasting, LONGEST_URL_SECONDS)
 
     @property
     def central_url(self) -> str:

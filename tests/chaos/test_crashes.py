@@ -242,7 +242,7 @@ async def recall(world: World) -> Script:
 async def reap(world: World) -> Script:
     desk = await world.desk()
     await desk.leased()
-    await world.advance(901)
+    await world.advance(1801)
     return Script(act=partial(run_reaper, world), ends=["completed"], balances=[990])
 
 
@@ -251,7 +251,7 @@ async def reap_the_last_attempt(world: World) -> Script:
     await desk.submit()
     for attempt in range(3):
         assert await world.lease(desk.worker) is not None
-        await world.advance(901)
+        await world.advance(1801)
         if attempt < 2:
             await world.engine.queue.reaper.run_once()
     return Script(act=partial(run_reaper, world), ends=["failed"], balances=[1000])

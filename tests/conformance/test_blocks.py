@@ -101,8 +101,7 @@ async def test_an_interruption_blocks_nobody(world: World, desk: Desk) -> None:
 
 async def test_a_silent_worker_is_not_blocked_for_its_expired_lease(world: World, desk: Desk) -> None:
     await desk.leased()
-    await world.advance(900)
-    await world.engine.queue.reaper.run_once()
+    await world.expire()
     assert await gets_a_job(world, desk.worker)
 
 

@@ -107,7 +107,7 @@ async def test_a_complete_and_a_reaper_that_meet_leave_one_verdict(world: World)
     desk = await world.desk(concurrency=SERVERS, tokens=100_000)
     jobs = await submit_many(world, desk.user, desk.effect, SERVERS)
     leased = await world.leases(desk.worker, SERVERS)
-    await world.advance(900)
+    await world.advance(1800)
     async with servers(world) as engines:
         completing = (
             engine.queue.settle.complete(each.dispatch_id, each.lease_token, output=OUTPUT)

@@ -92,11 +92,6 @@ class TestAWaitingHeartbeatIsWoken:
             await stop_request(world, leased)
 
 
-async def expire(world: World) -> None:
-    await world.advance(world.engine.settings.lease_ttl_seconds)
-    await world.engine.queue.reaper.run_once()
-
-
 async def status(world: World, job: Job) -> tuple[str, str]:
     """The job's state as its tenant and as the queue sees it."""
     return (await world.job(job)).status, (await world.dispatch(job)).status
@@ -195,7 +190,7 @@ async def test_a_lease_lost_after_a_cancel_was_asked_for_means_canceled(world: W
     desk = await world.desk()
     job, leased = await desk.leased()
     await cancel(world, job)
-    await expire(world)
+    await world.expire()
     assert await status(world, job) == ("canceled", "canceled")
     assert await world.transactions(job) == REFUNDED
     with pytest.raises(LeaseLost):
@@ -339,7 +334,7 @@ async def test_a_lease_lost_after_a_pause_was_asked_for_means_paused(world: Worl
     desk = await world.desk()
     job, _ = await desk.leased()
     await pause(world, job)
-    await expire(world)
+    await world.expire()
     assert await status(world, job) == ("paused", "paused")
 
 

@@ -183,8 +183,7 @@ class TestOrder:
 class TestLease:
     async def test_each_lease_counts_an_attempt_and_has_a_new_epoch_and_token(self, world: World, desk: Desk) -> None:
         _, first = await desk.leased()
-        await world.advance(900)
-        await world.engine.queue.reaper.run_once()
+        await world.expire()
         second = await world.lease(desk.worker)
         assert second is not None
         assert (first.dispatch.attempts, second.dispatch.attempts) == (1, 2)

@@ -194,7 +194,13 @@ async def test_what_is_prefetched_has_an_index_of_its_own(central: asyncpg.Conne
 
 
 async def test_the_reaper_looks_through_leased_rows_only(central: asyncpg.Connection) -> None:
-    nodes = await explain(central, dispatches.expired_query().params(limit=500))
+    nodes = await explain(central, dispatches.expired_query().params(grace=-900.0, limit=500))
+    assert indexes(nodes) == {"ix_ai_job_dispatches_leased"}
+    assert not scans_everything(nodes)
+
+
+async def test_late_leases_are_found_among_leased_rows(central: asyncpg.Connection) -> None:
+    nodes = await explain(central, demand.late_query())
     assert indexes(nodes) == {"ix_ai_job_dispatches_leased"}
     assert not scans_everything(nodes)
 

@@ -323,8 +323,7 @@ class TestRequeue:
 
 
 async def reap(world: World, _: LeasedJob) -> None:
-    await world.advance(900)
-    await world.engine.queue.reaper.run_once()
+    await world.expire()
 
 
 async def give_back(world: World, leased: LeasedJob) -> None:

@@ -23,7 +23,7 @@ EVENTS: dict[str, Event] = {
     "fail (interrupted)": lambda d, now: lifecycle.fail(d, fault=Fault.INTERRUPTED, error="e", now=now),
     "requeue": lambda d, now: lifecycle.requeue(d, reason="r", now=now),
     "defer": lambda d, now: lifecycle.defer(d, reason="r", now=now, base=MINUTE, longest=5 * MINUTE),
-    "expire": lambda d, now: lifecycle.expire(d, now=now),
+    "expire": lambda d, now: lifecycle.expire(d, now=now, grace=timedelta(0), is_wanted=False),
     "exhaust": lambda d, now: lifecycle.exhaust(d, now=now),
     "fail permanently": lambda d, now: lifecycle.fail_permanently(d, error="e", now=now),
     "cancel": lambda d, now: lifecycle.cancel(d, now=now),
@@ -127,13 +127,24 @@ class TestDefer:
 class TestExpire:
     def test_a_lease_expires_at_its_exact_end(self) -> None:
         end = NOW + 15 * MINUTE
-        assert lifecycle.expire(leased(), now=end - timedelta(microseconds=1)) is None
-        assert after(lifecycle.expire(leased(), now=end)).status == "queued"
+        assert EVENTS["expire"](leased(), end - timedelta(microseconds=1)) is None
+        assert after(EVENTS["expire"](leased(), end)).status == "queued"
 
     def test_it_uses_the_attempt(self) -> None:
         end = NOW + 15 * MINUTE
-        assert after(lifecycle.expire(leased(), now=end)).attempts == 1
-        assert after(lifecycle.expire(leased(attempts=3), now=end)).status == "failed"
+        assert after(EVENTS["expire"](leased(), end)).attempts == 1
+        assert after(EVENTS["expire"](leased(attempts=3), end)).status == "failed"
+
+    @pytest.mark.parametrize("is_wanted", [True, False])
+    @pytest.mark.parametrize("attempts", [1, 3])
+    def test_a_late_lease_ends_when_somebody_could_begin_it_anew_or_the_grace_is_over(
+        self, attempts: int, is_wanted: bool
+    ) -> None:
+        late = NOW + 20 * MINUTE
+        held = leased(attempts=attempts)
+        ended = lifecycle.expire(held, now=late - timedelta(microseconds=1), grace=5 * MINUTE, is_wanted=is_wanted)
+        assert (ended is not None) == (is_wanted and attempts < 3)
+        assert lifecycle.expire(held, now=late, grace=5 * MINUTE, is_wanted=is_wanted) is not None
 
 
 class TestRequests:

@@ -11,14 +11,14 @@ from comfyrelay.domain.routing import (
     Ask,
     Candidate,
     Entitlement,
+    Held,
     IdleWorker,
-    Prefetched,
     Routing,
     WarmPolicy,
     outbid,
     route,
     slots_by_entitlement,
-    to_recall,
+    wanted_by,
 )
 from tests.harness import START as NOW
 from tests.harness import queued_dispatch
@@ -178,23 +178,23 @@ class TestOutbid:
 
 
 class TestRecall:
-    def held(self, id_: int = 1, **values: str) -> Prefetched:
+    def held(self, id_: int = 1, **values: str) -> Held:
         chosen = {"provider": "self_hosted", "workflow_hash": "h", "worker_id": "busy", "stage": "production"} | values
-        return Prefetched(id=id_, workflow_id=1, **chosen)
+        return Held(id=id_, workflow_id=1, **chosen)
 
     def idle(self, worker_id: str = "idle", **values: Any) -> IdleWorker:
         worker = IdleWorker(worker_id=worker_id, providers=["self_hosted"], kinds={("production", 1)})
         return replace(worker, **values)
 
     def test_an_idle_worker_gets_what_a_busy_one_only_holds(self) -> None:
-        assert to_recall([self.held()], [self.idle()]) == [1]
+        assert wanted_by([self.idle()], [self.held()]) == [1]
 
     def test_each_idle_worker_is_thought_of_once_and_the_first_in_line_goes_first(self) -> None:
         held = [self.held(1), self.held(2), self.held(3)]
-        assert to_recall(held, [self.idle("one"), self.idle("two"), self.idle("two")]) == [1, 2]
+        assert wanted_by([self.idle("one"), self.idle("two"), self.idle("two")], held) == [1, 2]
 
     def test_one_that_nobody_can_run_does_not_keep_the_next_from_being_recalled(self) -> None:
-        assert to_recall([self.held(1, provider="cloud"), self.held(2)], [self.idle()]) == [2]
+        assert wanted_by([self.idle()], [self.held(1, provider="cloud"), self.held(2)]) == [2]
 
     @pytest.mark.parametrize(
         "unable",
@@ -206,4 +206,4 @@ class TestRecall:
         ],
     )
     def test_it_stays_where_it_is_unless_the_idle_worker_could_run_it(self, unable: dict[str, Any]) -> None:
-        assert to_recall([self.held()], [self.idle(**unable)]) == []
+        assert wanted_by([self.idle(**unable)], [self.held()]) == []

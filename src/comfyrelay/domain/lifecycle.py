@@ -173,9 +173,23 @@ def defer(dispatch: Dispatch, *, reason: str, now: datetime, base: timedelta, lo
     return replace(move, after=move.after._replace(deferrals=dispatch.deferrals + 1), ended=Outcome.DEFERRED)
 
 
-def expire(dispatch: Dispatch, *, now: datetime) -> Move | None:
+def may_be_late(dispatch: Dispatch, *, now: datetime, grace: timedelta, is_wanted: bool) -> bool:
+    """Whether a lease past its end may still be spoken for: work that is late but whole is not thrown away.
+
+    It costs nobody anything until somebody could begin the job anew, or when its user does not want it any more.
+    `is_wanted` says that a worker waits that could run it.
+    """
+    if dispatch.cancel_requested_at is not None or dispatch.lease_expires_at is None:
+        return False
+    can_begin_anew = not dispatch.attempts_used_up and dispatch.pause_requested_at is None
+    return now < dispatch.lease_expires_at + grace and not (is_wanted and can_begin_anew)
+
+
+def expire(dispatch: Dispatch, *, now: datetime, grace: timedelta, is_wanted: bool) -> Move | None:
     """The reaper's decision. Expiry is checked here once more: a heartbeat may have come meanwhile."""
     if not dispatch.is_leased or dispatch.lease_expires_at is None or dispatch.lease_expires_at > now:
+        return None
+    if may_be_late(dispatch, now=now, grace=grace, is_wanted=is_wanted):
         return None
     if dispatch.cancel_requested_at is not None:
         return _canceled(dispatch, now, ended=Outcome.EXPIRED)

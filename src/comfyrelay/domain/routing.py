@@ -87,8 +87,8 @@ class Queued:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prefetched(Queued):
-    """A dispatch that a busy worker holds and has not begun."""
+class Held(Queued):
+    """A dispatch that a worker holds, and that another one could be given instead."""
 
     worker_id: str
 
@@ -102,7 +102,7 @@ class IdleWorker:
     kinds: Set[tuple[str, int]]
     blocked_hashes: Set[str] = frozenset()
 
-    def could_run(self, dispatch: Prefetched) -> bool:
+    def could_run(self, dispatch: Held) -> bool:
         return (
             dispatch.worker_id != self.worker_id
             and dispatch.kind in self.kinds
@@ -197,11 +197,17 @@ def outbid(
     return [ask for ask in remaining if ask.slots > 0]
 
 
-def to_recall(prefetched: Iterable[Prefetched], idle: Iterable[IdleWorker]) -> list[int]:
-    """The prefetched dispatches that idle workers could run now, one for each of them."""
+def free_slots(*, max_concurrency: int, asked: int | None, leases: int, current_load: int) -> int:
+    """How many more a worker may run: of what it says it takes and what it registered with, the smaller counts; of
+    what it says it runs and the leases that it has, the larger."""
+    return min(max_concurrency, asked or max_concurrency) - max(leases, current_load)
+
+
+def wanted_by(idle: Iterable[IdleWorker], held: Iterable[Held]) -> list[int]:
+    """The dispatches that idle workers could run now, one for each of them."""
     remaining = {each.worker_id: each for each in idle}
     wanted = []
-    for dispatch in prefetched:
+    for dispatch in held:
         taker = next((worker for worker in remaining.values() if worker.could_run(dispatch)), None)
         if taker is not None:
             del remaining[taker.worker_id]

@@ -44,12 +44,18 @@ class Queue:
         )
         self.demand = Demand(databases, self.decisions)
         self.settle = Settle(databases, self.decisions, delivery)
-        self.handover = Handover(databases, ground.objects, ttl_seconds=settings.presigned_ttl_seconds)
+        self.handover = Handover(databases, ground.objects, ttl_seconds=settings.lease_url_ttl_seconds)
         self.polls = Polls(self.leasing, self.demand, self.settle, ground.wakeup)
         self.heartbeats = Heartbeats(databases, ttl=ttl)
         self.outputs = Outputs(databases, self.handover, ground.objects, validation=settings.output_validation)
         self.control = Control(databases, self.decisions, outbox.recovery)
-        self.reaper = Reaper(databases, self.decisions)
+        self.reaper = Reaper(
+            databases,
+            self.decisions,
+            self.demand,
+            waiting=self.polls.waiting,
+            grace=timedelta(seconds=settings.late_seconds),
+        )
         self.waiting = WhyWaiting(
             databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_away=comfyui_away
         )

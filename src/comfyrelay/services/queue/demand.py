@@ -1,12 +1,13 @@
 """What is queued, who of those that wait could take it, and what busy workers hold that an idle one could run now."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from comfyrelay.domain.routing import IdleWorker, Prefetched, Queued, to_recall
+from comfyrelay.domain.routing import Held, IdleWorker, Queued, wanted_by
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central import blocks, demand, dispatches
+from comfyrelay.store.database import Tx
 
 # So many of each kind are read; when they are gone, the next ones are.
 QUEUED_AT_ONCE = 32
@@ -26,31 +27,50 @@ class Demand:
         async with self._databases.central.read() as tx:
             return await demand.queued(tx, most=QUEUED_AT_ONCE, down_pools=self._databases.down())
 
-    async def free_slots(self, worker_ids: Sequence[str], queued: Sequence[Queued]) -> dict[str, int]:
-        """Which of the workers may run some of it, and how many free slots each has."""
+    async def free_slots(self, waiting: Sequence[LeaseRequest], queued: Sequence[Queued]) -> dict[str, int]:
+        """Which of those who wait may run some of it, and how many free slots each has."""
         async with self._databases.central.read() as tx:
-            return await demand.free_slots(tx, worker_ids, {each.kind for each in queued})
+            return await _free_slots(tx, waiting, {each.kind for each in queued})
 
-    async def prefetched(self) -> list[Prefetched]:
+    async def prefetched(self) -> list[Held]:
         """What busy workers have held for a while without beginning it."""
         async with self._databases.central.read() as tx:
             return await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, most=QUEUED_AT_ONCE)
 
-    async def recall(self, prefetched: Sequence[Prefetched], idle: Sequence[LeaseRequest]) -> int:
+    async def recall(self, prefetched: Sequence[Held], idle: Sequence[LeaseRequest]) -> int:
         """Ask for prefetched jobs back that those who are idle could run now; returns for how many."""
-        worker_ids = [each.worker_id for each in idle]
         async with self._databases.central.read() as tx:
-            kinds = {each.kind for each in prefetched}
-            free = {kind: await demand.free_slots(tx, worker_ids, [kind]) for kind in kinds}
-            blocked = await blocks.standing(tx, worker_ids)
-        workers = [
-            IdleWorker(
-                worker_id=worker.worker_id,
-                providers=worker.providers,
-                kinds={kind for kind, slots in free.items() if slots.get(worker.worker_id, 0) > 0},
-                blocked_hashes={hash_ for worker_id, hash_ in blocked if worker_id == worker.worker_id},
-            )
-            for worker in idle
-        ]
-        wanted = to_recall(prefetched, workers)
+            wanted = await _wanted(tx, prefetched, idle)
         return await self._decisions.recall(dispatches.numbered(wanted)) if wanted else 0
+
+    async def late(self, waiting: Sequence[LeaseRequest]) -> list[int]:
+        """Of the leases past their end, those whose jobs somebody who waits could run now."""
+        if not waiting:
+            return []
+        async with self._databases.central.read() as tx:
+            late = await demand.late(tx, down_pools=self._databases.down())
+            return await _wanted(tx, late, waiting) if late else []
+
+
+async def _wanted(tx: Tx, held: Sequence[Held], idle: Sequence[LeaseRequest]) -> list[int]:
+    free = {kind: await _free_slots(tx, idle, [kind]) for kind in {each.kind for each in held}}
+    blocked = await blocks.standing(tx, [each.worker_id for each in idle])
+    workers = [
+        IdleWorker(
+            worker_id=worker.worker_id,
+            providers=worker.providers,
+            kinds={kind for kind, slots in free.items() if slots.get(worker.worker_id, 0) > 0},
+            blocked_hashes={hash_ for worker_id, hash_ in blocked if worker_id == worker.worker_id},
+        )
+        for worker in idle
+    ]
+    return wanted_by(workers, held)
+
+
+async def _free_slots(tx: Tx, waiting: Sequence[LeaseRequest], kinds: Collection[tuple[str, int]]) -> dict[str, int]:
+    rooms = await demand.rooms(tx, [each.worker_id for each in waiting], kinds)
+    return {
+        each.worker_id: each.free_slots(room.max_concurrency, room.leases)
+        for each in waiting
+        if (room := rooms.get(each.worker_id)) is not None
+    }

@@ -10,7 +10,16 @@ from comfyrelay.domain.failover import UNBLOCKED_EVENT, is_blocked
 from comfyrelay.domain.ids import new_lease_token
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.records.fleet import AuditEntry
-from comfyrelay.domain.routing import Ask, Entitlement, Grant, WarmPolicy, outbid, route, slots_by_entitlement
+from comfyrelay.domain.routing import (
+    Ask,
+    Entitlement,
+    Grant,
+    WarmPolicy,
+    free_slots,
+    outbid,
+    route,
+    slots_by_entitlement,
+)
 from comfyrelay.domain.updates import JobUpdate, start_of
 from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, Unauthorized
 from comfyrelay.services.databases import Databases
@@ -38,6 +47,16 @@ class LeaseRequest:
     warm_workflow_hashes: frozenset[str] = frozenset()
     # Of the token that the worker showed; one that is not its own any more gets nothing.
     token_hash: str | None = None
+    # What it says it runs, which may be more than it was given here.
+    current_load: int = 0
+
+    def free_slots(self, max_concurrency: int, leases: int) -> int:
+        return free_slots(
+            max_concurrency=max_concurrency,
+            asked=self.max_concurrency,
+            leases=leases,
+            current_load=self.current_load,
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -224,15 +243,14 @@ def _asks(
         fact = facts.get(request.worker_id)
         if index in skip or fact is None or fact.is_draining or not fact.workflow_ids:
             continue
-        most = min(fact.max_concurrency, request.max_concurrency or fact.max_concurrency)
-        held = fact.leases + promised.get(fact.worker_id, 0)
+        free = request.free_slots(fact.max_concurrency, fact.leases) - promised.get(fact.worker_id, 0)
         ask = Ask(
             key=index,
             worker_id=fact.worker_id,
             entitlement=_entitlement(request, fact, now=now),
             limit=request.limit,
-            free_slots=max(0, most - held),
-            prefetch_slots=max(0, min(request.prefetch, most + request.prefetch - held)),
+            free_slots=max(0, free),
+            prefetch_slots=max(0, min(request.prefetch, request.prefetch + free)),
             warm_hashes=request.warm_workflow_hashes,
         )
         if ask.slots > 0:

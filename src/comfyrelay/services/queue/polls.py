@@ -31,6 +31,8 @@ FEW = 16
 FOLLOWER_TICKS = 10
 # So many are checked first when only some can take what is queued.
 CHECKED_FIRST = 64
+# A worker that was answered with nothing is still one that waits, also between two polls and if its polls do not wait.
+UNSERVED_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -60,6 +62,8 @@ class Polls:
         # Polls of workers whose last one has just timed out: they are tried together, after a few ticks.
         self._followers: list[_Poll] = []
         self._timed_out_at: dict[str, float] = {}
+        # By worker, its last poll if that was answered with nothing, and when.
+        self._unserved: dict[str, tuple[LeaseRequest, float]] = {}
         # Dispatches that nobody who waits here can take; they are offered once more at the next tick.
         self._unplaced: set[int] = set()
         self._task: asyncio.Task[None] | None = None
@@ -74,6 +78,13 @@ class Polls:
     @property
     def parked(self) -> int:
         return len(self._parked)
+
+    def waiting(self) -> list[LeaseRequest]:
+        """Of each worker that wants a job and has got none here, what it asked for."""
+        oldest = _now() - UNSERVED_SECONDS
+        self._unserved = {worker: (request, at) for worker, (request, at) in self._unserved.items() if at > oldest}
+        parked = {each.request.worker_id: each.request for each in self._parked if not each.answer.done()}
+        return list(({worker: request for worker, (request, _) in self._unserved.items()} | parked).values())
 
     async def poll(self, request: LeaseRequest, *, wait_seconds: float = 0.0) -> list[LeasedJob]:
         """Leases for the request; with `wait_seconds`, wait that long for one to come."""
@@ -107,6 +118,7 @@ class Polls:
             poll.answer.set_result([])
 
     def _add(self, poll: _Poll, wait_seconds: float) -> None:
+        self._unserved.pop(poll.request.worker_id, None)
         if self._is_follower(poll) and wait_seconds > FOLLOWER_TICKS * self._tick_seconds:
             # Whatever was queued since then has given a hint, or is found at the tick.
             self._parked[poll] = None
@@ -177,6 +189,7 @@ class Polls:
             self._fail(new, error)
         for poll in new:
             if not poll.waits and not poll.answer.done():
+                self._unserved[poll.request.worker_id] = (poll.request, _now())
                 self._answer(poll, [])
 
     def _tick(self, new: list[_Poll]) -> None:
@@ -232,7 +245,7 @@ class Polls:
         start, size = 0, CHECKED_FIRST
         while start < len(polls):
             some, start, size = polls[start : start + size], start + size, 2 * size
-            free = await self._demand.free_slots([each.request.worker_id for each in some], queued)
+            free = await self._demand.free_slots([each.request for each in some], queued)
             found = [each for each in some if each.request.worker_id in free]
             yield (
                 [each for each in found if free[each.request.worker_id] > 0],
@@ -288,6 +301,7 @@ class Polls:
             return poll.answer.result()
         self._withdraw(poll)
         self._timed_out_at[poll.request.worker_id] = _now()
+        self._unserved[poll.request.worker_id] = (poll.request, _now())
         return []
 
     def _withdraw(self, poll: _Poll) -> None:

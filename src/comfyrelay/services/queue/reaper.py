@@ -1,6 +1,11 @@
-"""The reaper ends leases whose workers fell silent, and dispatches that nobody may lease any more."""
+"""The reaper ends leases whose workers fell silent, and dispatches that nobody may lease any more.
 
-from datetime import datetime
+A lease past its end is late: its holder may still speak, until a worker waits that could run the job, or the grace is
+over. Who waits is known to the process where it waits, so each process ends what its own pollers could run.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -8,6 +13,8 @@ from comfyrelay.domain import lifecycle
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
+from comfyrelay.services.queue.demand import Demand
+from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import dispatches
 
@@ -17,17 +24,30 @@ AT_ONCE = 500
 
 
 class Reaper:
-    def __init__(self, databases: Databases, decisions: Decisions) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        decisions: Decisions,
+        demand: Demand,
+        *,
+        waiting: Callable[[], Sequence[LeaseRequest]],
+        grace: timedelta,
+    ) -> None:
+        """`waiting` are the polls of workers that have got nothing; `grace` is how long a lease may be late."""
         self._databases = databases
         self._decisions = decisions
+        self._demand = demand
+        self._waiting = waiting
+        self._grace = grace
 
     async def run_once(self) -> int:
         """Reap until nothing is due; returns how many dispatches were moved."""
-        reaped = 0
+        wanted = await self._demand.late(self._waiting())
+        reaped = await self._reap(wanted, wanted=wanted) if wanted else 0
         while True:
             async with self._databases.central.read() as tx:
                 due = [
-                    *await dispatches.expired(tx, limit=AT_ONCE),
+                    *await dispatches.expired(tx, grace_seconds=self._grace.total_seconds(), limit=AT_ONCE),
                     *await dispatches.exhausted(tx, limit=AT_ONCE),
                 ]
             moved = await self._reap(due) if due else 0
@@ -35,13 +55,14 @@ class Reaper:
             if moved < AT_ONCE:
                 return reaped
 
-    async def _reap(self, due: list[int]) -> int:
+    async def _reap(self, due: Sequence[int], *, wanted: Collection[int] = ()) -> int:
+        def judge(dispatch: Dispatch, now: datetime) -> Move | None:
+            is_wanted = dispatch.id in wanted
+            expired = lifecycle.expire(dispatch, now=now, grace=self._grace, is_wanted=is_wanted)
+            return expired or lifecycle.exhaust(dispatch, now=now)
+
         # Finding and reaping are two steps: a heartbeat may have come in between, so each is judged once more.
-        decided = await self._decisions.decide(Step.REAP, due, _judge, by="reap")
+        decided = await self._decisions.decide(Step.REAP, due, judge, by="reap")
         if decided.moves:
-            log.info("reaper.reaped", count=len(decided.moves))
+            log.info("reaper.reaped", count=len(decided.moves), wanted=len(wanted))
         return len(decided.moves)
-
-
-def _judge(dispatch: Dispatch, now: datetime) -> Move | None:
-    return lifecycle.expire(dispatch, now=now) or lifecycle.exhaust(dispatch, now=now)

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Float, Integer, Select, Text, bindparam, select, text
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.routing import Prefetched, Queued
+from comfyrelay.domain.routing import Held, Queued
 from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.store.central.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
@@ -100,10 +100,10 @@ async def queued(tx: Tx, *, most: int, down_pools: Sequence[str]) -> list[Queued
     return [Queued(**row._mapping) for row in rows]
 
 
-async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[Prefetched]:
+async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[Held]:
     """What busy workers have held for so long without beginning it, and are not asked for yet; the oldest first."""
     rows = await tx.fetch(prefetched_query, {"for_seconds": -for_seconds, "most": most})
-    return [Prefetched(**row._mapping) for row in rows]
+    return [Held(**row._mapping) for row in rows]
 
 
 @cache
@@ -122,14 +122,42 @@ def prefetched_query(_dialect: str = "") -> Select[Any]:
     )
 
 
-async def free_slots(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Which of the workers may run one of these workflows, by stage and id, and how many free slots each has."""
+async def late(tx: Tx, *, down_pools: Sequence[str]) -> list[Held]:
+    """Leases past their end whose jobs could be begun anew, in queue order. There are fewer than there are slots."""
+    query = late_query().where(d.c.db_pool.not_in(list(down_pools)))
+    return [Held(**row._mapping) for row in await tx.execute(query)]
+
+
+def late_query() -> Select[Any]:
+    return (
+        select(*_QUEUED, d.c.worker_id)
+        .where(
+            d.c.status == word(DispatchStatus.LEASED),
+            d.c.lease_expires_at <= relay_now(),
+            d.c.cancel_requested_at.is_(None),
+            d.c.pause_requested_at.is_(None),
+            d.c.attempts < d.c.max_attempts,
+        )
+        .order_by(d.c.priority.desc(), d.c.rank, d.c.id)
+    )
+
+
+class Room(NamedTuple):
+    """How many jobs a worker runs at once, and how many leases it has."""
+
+    max_concurrency: int
+    leases: int
+
+
+async def rooms(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, Room]:
+    """Which of the workers may run one of these workflows, by stage and id, and what room each has."""
     kinds = with_rows(({"stage": stage, "id": id_} for stage, id_ in wanted), "wanted")
-    return {row.worker_id: row.free for row in await tx.fetch(_free_slots, {**with_ids(worker_ids), **kinds})}
+    found = await tx.fetch(_rooms, {**with_ids(worker_ids), **kinds})
+    return {row.worker_id: Room(row.max_concurrency, row.leases) for row in found}
 
 
 @cache
-def _free_slots(dialect: str) -> Executable:
+def _rooms(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     wanted = rows_table(dialect, {"stage": Text(), "id": BigInteger()}, parameter="wanted", alias="wanted")
     may_run = (
@@ -143,7 +171,8 @@ def _free_slots(dialect: str) -> Executable:
         )
         .exists()
     )
-    free = (workers.c.max_concurrency - LEASES).cast(Integer).label("free")
     return (
-        select(workers.c.worker_id, free).join(r, workers.c.worker_id == r.c.id).where(~workers.c.is_draining, may_run)
+        select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"))
+        .join(r, workers.c.worker_id == r.c.id)
+        .where(workers.c.is_approved, ~workers.c.is_draining, may_run)
     )

@@ -287,14 +287,15 @@ def _heartbeat(dialect: str) -> Executable:
 
 
 def expired_query() -> Select[int]:
-    """Leases past their end. `lease_expires_at` is not indexed: only the leased rows are looked through."""
-    return (
-        select(d.c.id).where(_LEASED, d.c.lease_expires_at <= relay_now()).limit(bindparam("limit", type_=BigInteger()))
-    )
+    """Leases past their end and the grace, and canceled ones past their end. `lease_expires_at` is not indexed: only
+    the leased rows are looked through."""
+    is_over = d.c.lease_expires_at <= relay_now(bindparam("grace", type_=Float()))
+    is_unwanted = and_(d.c.lease_expires_at <= relay_now(), d.c.cancel_requested_at.is_not(None))
+    return select(d.c.id).where(_LEASED, or_(is_over, is_unwanted)).limit(bindparam("limit", type_=BigInteger()))
 
 
-async def expired(tx: Tx, *, limit: int) -> list[int]:
-    return list((await tx.scalars(expired_query(), {"limit": limit})).all())
+async def expired(tx: Tx, *, grace_seconds: float, limit: int) -> list[int]:
+    return list((await tx.scalars(expired_query(), {"grace": -grace_seconds, "limit": limit})).all())
 
 
 async def exhausted(tx: Tx, *, limit: int) -> list[int]:
