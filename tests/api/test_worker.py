@@ -106,6 +106,8 @@ class TestRegister:
             "workflows_assigned": ["clip"],
             "fleet_slug": "home-clip",
             "stage": "production",
+            "leases": 0,
+            "protocol": wire.PROTOCOL,
         }
 
     async def test_a_dry_run_says_what_would_happen_and_registers_nothing(self, api: Api) -> None:
@@ -119,6 +121,8 @@ class TestRegister:
             "workflows_assigned": ["clip"],
             "fleet_slug": "home-clip",
             "stage": "production",
+            "leases": 0,
+            "protocol": wire.PROTOCOL,
             "lacking": {},
         }
         async with api.engine.databases.central.read() as tx:

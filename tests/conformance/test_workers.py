@@ -1,6 +1,7 @@
 """The life of a worker, from its registration to its last word."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -22,8 +23,9 @@ async def desk(world: World) -> Desk:
 class TestRegister:
     async def test_a_worker_is_assigned_its_fleet_s_workflows(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("b"), await world.workflow("a"))
-        worker, slugs = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, max_concurrency=2)
-        assert slugs == ["a", "b"]
+        registered = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, max_concurrency=2)
+        worker = registered.worker
+        assert registered.workflows == ["a", "b"]
         assert (worker.worker_id, worker.max_concurrency, worker.stage) == ("w", 2, "production")
         assert worker.is_approved
         assert not worker.is_draining
@@ -32,8 +34,10 @@ class TestRegister:
     async def test_it_may_narrow_them_but_not_widen_them(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
         await world.workflow("c")
-        _, slugs = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, workflow_slugs=["b", "c"])
-        assert slugs == ["b"]
+        registered = await world.engine.fleet.workers.register(
+            worker_id="w", fleet_slug=fleet, workflow_slugs=["b", "c"]
+        )
+        assert registered.workflows == ["b"]
 
     async def test_a_narrowed_worker_stays_narrowed_when_the_fleet_changes(self, world: World) -> None:
         a, b = await world.workflow("a"), await world.workflow("b")
@@ -49,8 +53,8 @@ class TestRegister:
     async def test_a_workflow_that_is_switched_off_is_not_among_them(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
         await world.engine.catalogue.workflows.set_active("b", is_active=False)
-        _, slugs = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet)
-        assert slugs == ["a"]
+        registered = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet)
+        assert registered.workflows == ["a"]
 
     async def test_only_the_worker_of_a_desk_is_assigned_scripts(self, world: World) -> None:
         engine = await world.restart(Hooks(desk_worker="own"))
@@ -61,8 +65,8 @@ class TestRegister:
                 await engine.fleet.workers.try_to_register(worker_id=name, fleet_slug=fleet, stage=Stage.PRODUCTION)
                 == expected
             )
-            _, slugs = await engine.fleet.workers.register(worker_id=name, fleet_slug=fleet)
-            assert slugs == expected
+            registered = await engine.fleet.workers.register(worker_id=name, fleet_slug=fleet)
+            assert registered.workflows == expected
         # nor when the fleet changes
         await engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["b", "a"])
         async with engine.databases.central.read() as tx:
@@ -75,6 +79,51 @@ class TestRegister:
     async def test_twice_is_a_conflict(self, world: World, desk: Desk) -> None:
         with pytest.raises(Conflict):
             await world.worker(desk.fleet, name=desk.worker)
+
+    async def test_with_its_key_it_is_registered_again_at_once_and_keeps_its_leases(
+        self, world: World, desk: Desk
+    ) -> None:
+        register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet)
+        first = await register(key="its own key", token_hash="first", protocol=1)
+        await desk.submit()
+        leased = await world.lease("w")
+        assert leased is not None
+        await world.engine.fleet.workers.set_draining("w", is_draining=True)
+        await world.advance(30)
+        again = await register(key="its own key", token_hash="second", protocol=2, version="9")
+        assert (first.leases, again.leases, again.workflows) == (0, 1, first.workflows)
+        assert (again.worker.token_hash, again.worker.protocol, again.worker.version) == ("second", 2, "9")
+        assert again.worker.is_draining
+        assert again.worker.last_seen_at == world.clock.now
+        assert await world.complete(leased, worker_id="w") == "completed"
+
+    @pytest.mark.parametrize("key", [None, "another key"])
+    async def test_without_its_key_it_is_refused_until_the_old_one_is_stale(
+        self, world: World, desk: Desk, key: str | None
+    ) -> None:
+        register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet)
+        await register(key="its own key")
+        with pytest.raises(Conflict):
+            await register(key=key)
+        await world.advance(301)
+        assert (await register(key=key)).leases == 0
+
+    async def test_one_that_was_registered_without_a_key_has_none(self, world: World, desk: Desk) -> None:
+        with pytest.raises(Conflict):
+            await world.engine.fleet.workers.register(worker_id=desk.worker, fleet_slug=desk.fleet, key="any key")
+
+    async def test_a_revoked_one_does_not_come_back_with_its_key(self, world: World, desk: Desk) -> None:
+        register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet, key="its own key")
+        await register()
+        await world.engine.fleet.workers.set_approved("w", is_approved=False)
+        with pytest.raises(Forbidden):
+            await register()
+
+    async def test_it_has_its_place_in_a_full_fleet(self, world: World) -> None:
+        workflow = await world.workflow()
+        await world.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
+        for _ in range(2):
+            await world.engine.fleet.workers.register(worker_id="w", fleet_slug="small", key="its own key")
 
     async def test_a_worker_that_left_may_come_back(self, world: World, desk: Desk) -> None:
         await world.engine.fleet.workers.deregister(desk.worker)

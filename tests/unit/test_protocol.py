@@ -99,6 +99,43 @@ def test_requests_of_workers_may_have_fields_that_the_server_does_not_know(model
     assert model.model_config["extra"] == "ignore"
 
 
+# Of the models of the worker protocol, what must be there.
+NEEDED: dict[str, Any] = {
+    "assets": {},
+    "dispatch_id": 1,
+    "download_url": "u",
+    "fleet_slug": "f",
+    "input_payload": {"workflow": {}},
+    "key": "k",
+    "lacking": {},
+    "lease_expires_at": "2030-01-01T00:00:00Z",
+    "lease_token": "t",
+    "mime_type": "image/png",
+    "output_url": "u",
+    "placeholder": "p",
+    "released": 0,
+    "size": 1,
+    "status": "completed",
+    "token": "t",
+    "worker_id": "w",
+    "workflow": {},
+}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [each for each in vars(worker).values() if isinstance(each, type) and each.__module__ == worker.__name__],
+)
+def test_between_versions_of_a_worker_and_a_server_absent_and_null_mean_the_default(model: type[BaseModel]) -> None:
+    needed = {name: NEEDED[name] for name, field in model.model_fields.items() if field.is_required()}
+    plain = model.model_validate(needed).model_dump()
+    more = model.model_validate({**needed, "of_a_newer_version": 1})
+    assert more.model_dump(exclude={"of_a_newer_version"}) == plain
+    for name in model.model_fields.keys() - needed.keys():
+        assert model.model_validate({**needed, name: None}).model_dump() == plain, name
+    assert model.model_validate({**dict.fromkeys(model.model_fields), **needed}).model_dump() == plain
+
+
 @pytest.mark.parametrize("model", models(base.WorkerRequest))
 def test_no_text_of_a_worker_has_what_a_database_cannot_keep(model: type[BaseModel]) -> None:
     """One that did would fail the whole transaction that its call shares with others."""

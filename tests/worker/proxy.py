@@ -29,6 +29,8 @@ class Proxy:
         self._held_prefix: bytes | None = None
         self._may_go = asyncio.Event()
         self._refused_prefix: bytes | None = None
+        self._lost_prefix = b""
+        self._answers_to_lose = 0
         self._news = asyncio.Condition()
         self.held = 0
         # as `GET /path?query`, whether they were let through or not
@@ -79,6 +81,10 @@ class Proxy:
         """From now on, requests that begin so are answered with a 500, and get no further."""
         self._refused_prefix = prefix
 
+    def lose_answers(self, prefix: bytes, count: int = 1) -> None:
+        """The next requests that begin so get through, and nobody hears what is answered: the connection ends."""
+        self._lost_prefix, self._answers_to_lose = prefix, count
+
     def let_go(self) -> None:
         """Let through what was held back, and hold or refuse nothing more."""
         self._refused_prefix = None
@@ -114,23 +120,33 @@ class Proxy:
             writer.transport.abort()
             return
         both = {writer, their_writer}
+        lost = asyncio.Event()
         self._open |= both
         try:
             if self._server is None:
                 # it was cut in between
                 return
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._pump(reader, their_writer, back=writer))
-                group.create_task(self._pump(their_reader, writer))
+                group.create_task(self._pump(reader, their_writer, back=writer, lost=lost))
+                group.create_task(self._pump(their_reader, writer, lost=lost))
         finally:
             self._open -= both
             for each in both:
                 each.transport.abort()
 
-    async def _pump(self, reader: StreamReader, writer: StreamWriter, *, back: StreamWriter | None = None) -> None:
-        """`back` leads to the client, where it is the client's requests that are passed on."""
+    async def _pump(
+        self, reader: StreamReader, writer: StreamWriter, *, lost: asyncio.Event, back: StreamWriter | None = None
+    ) -> None:
+        """`back` leads to the client, where it is the client's requests that are passed on; `lost` says that the next
+        answer on this connection is to be lost."""
         with contextlib.suppress(OSError):
             while piece := await reader.read(PIECE_BYTES):
+                if back is None and lost.is_set():
+                    writer.transport.abort()
+                    return
+                if back is not None and self._answers_to_lose and piece.startswith(self._lost_prefix):
+                    self._answers_to_lose -= 1
+                    lost.set()
                 if back is not None:
                     await self._look(piece)
                     if self._refused_prefix is not None and piece.startswith(self._refused_prefix):

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay import __version__
+from comfyrelay.protocol.worker import PROTOCOL
+from comfyrelay.sim.misbehaviour import Stuck
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.registration import Registration
 from comfyrelay.worker.settings import WorkerSettings
@@ -56,3 +59,26 @@ async def test_a_worker_of_a_full_fleet_says_so_and_can_be_stopped(system: Syste
     assert "Raise its limit, or wait until a worker leaves." in second.said("worker.registration_refused")[0]["why"]
     second.send(signal.SIGTERM)
     assert await second.ended() == 0
+
+
+async def test_a_worker_whose_answer_was_lost_is_registered_again_at_once(system: System) -> None:
+    await system.plain_effect()
+    system.api.lose_answers(REGISTER.encode(), count=2)
+    await system.started("gpu-1")
+    assert system.api.asked(REGISTER) == 3
+    [listed] = (await system.admin("GET", "/workers"))["items"]
+    assert (listed["worker_id"], listed["protocol"], listed["version"]) == ("gpu-1", PROTOCOL, __version__)
+
+
+async def test_a_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(system: System) -> None:
+    effect = await system.plain_effect()
+    stuck = system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    worker = await system.started("gpu-1")
+    job = await system.submit(effect)
+    await system.until_running(system.sim)
+    await worker.kill()
+    stuck.end()
+    (system.folder / "worker" / "gpu-1" / "token.json").unlink()
+    await worker.start()
+    await system.completed(job)
+    assert (await system.job(job))["attempts"] == 1

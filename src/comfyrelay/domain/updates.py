@@ -23,6 +23,8 @@ class OutputFile:
     mime_type: str
     sha256: str | None = None
     metadata: dict[str, Any] | None = None
+    # all that the worker said of it, as it was sent
+    sent: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

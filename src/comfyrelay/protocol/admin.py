@@ -264,6 +264,8 @@ class WorkerSummary(AnswerBody):
     registration_source: str
     capacity_type: str | None
     instance_type: str | None
+    protocol: int
+    version: str | None
     last_seen_at: datetime
     created_at: datetime
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from comfyrelay.errors import InvalidInput
 
@@ -18,9 +18,14 @@ class Request(BaseModel):
 
 
 class WorkerRequest(BaseModel):
-    """A request of a worker, which may be newer than the server."""
+    """A request of a worker, which may be newer or older than the server."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_null_for_absent(cls, data: Any) -> Any:
+        return without_nulls(data)
 
 
 class AnswerBody(BaseModel):
@@ -39,6 +44,20 @@ class AnswerBody(BaseModel):
             if source is not None:
                 fields[name] = getattr(source, name)
         return cls.model_validate(fields, from_attributes=True)
+
+
+class WorkerAnswer(AnswerBody):
+    """What a worker is answered, by a server that may be newer or older."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_null_for_absent(cls, data: Any) -> Any:
+        return without_nulls(data)
+
+
+def without_nulls(data: Any) -> Any:
+    """Between versions, a null says as little as an absent field: the default counts."""
+    return {key: each for key, each in data.items() if each is not None} if isinstance(data, Mapping) else data
 
 
 class Answer(BaseModel, Generic[T]):

@@ -1,19 +1,49 @@
-"""The seven calls of workers: what they send, and what they are answered."""
+"""The seven calls of workers: what they send, and what they are answered.
+
+Workers and servers need not be of the same version: who receives ignores what it does not know, and takes the default
+for what is absent or null. A change that cannot be understood so raises `PROTOCOL`, and what is not understood any more
+`OLDEST_PROTOCOL`."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Fault
-from comfyrelay.protocol.base import AnswerBody, WorkerRequest, example
-from comfyrelay.protocol.fields import LARGEST_ID, LARGEST_NUMBER, MEDIA_TYPE, STORABLE, Json, OpenEnum, RowId
+from comfyrelay.protocol.base import WorkerAnswer, WorkerRequest, example
+from comfyrelay.protocol.fields import (
+    LARGEST_ID,
+    LARGEST_NUMBER,
+    MEDIA_TYPE,
+    STORABLE,
+    Json,
+    OpenEnum,
+    RowId,
+    plain_json,
+)
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 Token = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 Text = Annotated[str, Field(max_length=1_000_000, pattern=STORABLE)]
 LONGEST_WAIT_SECONDS = 30.0
+# 2: a registration key, and the protocol itself. Who says nothing of it speaks 1.
+PROTOCOL = 2
+OLDEST_PROTOCOL = 1
+NO_ERROR_GIVEN = "The worker reported a failure, and did not say why."
+NO_REASON_GIVEN = "no reason given"
+
+
+def _or_else(default: str) -> AfterValidator:
+    """Nothing but blanks says as little as nothing."""
+    return AfterValidator(lambda given: given if given.strip() else default)
+
+
+def too_old(protocol: int) -> str:
+    return (
+        f"This worker is too old: it speaks version {protocol} of the protocol, and this server takes none before "
+        f"{OLDEST_PROTOCOL}. Update the worker."
+    )
 
 
 class Register(WorkerRequest):
@@ -31,16 +61,25 @@ class Register(WorkerRequest):
     instance_type: Annotated[str, Field(max_length=50, pattern=STORABLE)] | None = None
     # may only narrow what the fleet runs
     workflow_slugs: list[Name] | None = None
+    # chosen by the worker and kept: with the same one it may register again at once
+    registration_key: Annotated[str, Field(min_length=16, max_length=200, pattern=STORABLE)] | None = None
+    protocol: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+    # of the worker's software, for people
+    version: Annotated[str, Field(max_length=100, pattern=STORABLE)] | None = None
     # check everything and register nothing
     dry_run: bool = False
 
 
-class Registered(AnswerBody):
+class Registered(WorkerAnswer):
     worker_id: str
     token: str
-    workflows_assigned: list[str]
-    fleet_slug: str
-    stage: OpenEnum[Stage]
+    workflows_assigned: list[str] = Field(default_factory=list)
+    fleet_slug: str = ""
+    stage: OpenEnum[Stage] = Stage.PRODUCTION
+    # how many leases it holds from before
+    leases: int = 0
+    # what the server speaks
+    protocol: int = 1
 
 
 class WouldRegister(Registered):
@@ -55,7 +94,9 @@ class Poll(WorkerRequest):
     worker_id: Name
     current_load: Annotated[int, Field(ge=0)] = 0
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None
-    providers: list[Provider] = Field(default_factory=lambda: [Provider.SELF_HOSTED])
+    providers: Annotated[list[Provider], AfterValidator(lambda given: given or [Provider.SELF_HOSTED])] = Field(
+        default_factory=lambda: [Provider.SELF_HOSTED]
+    )
     capabilities: Json | None = None
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
     request_id: Token | None = None
@@ -63,52 +104,52 @@ class Poll(WorkerRequest):
     warm_workflow_hashes: list[Token] = Field(default_factory=list, max_length=1000)
 
 
-class Asset(AnswerBody):
+class Asset(WorkerAnswer):
     """A file that a job needs. `content_hash` is there for effect assets only: those may be kept."""
 
     key: str
     placeholder: str
     download_url: str
-    content_hash: str | None
-    type: str
-    is_primary_input: bool
+    content_hash: str | None = None
+    type: str = ""
+    is_primary_input: bool = False
 
 
-class Urls(AnswerBody):
+class Urls(WorkerAnswer):
     """Pre-signed URLs: of each asset by its key, and of the output with the headers that its upload must carry."""
 
-    input_url: str | None
     output_url: str
-    output_headers: dict[str, str]
-    assets: dict[str, str]
+    input_url: str | None = None
+    output_headers: dict[str, str] = Field(default_factory=dict)
+    assets: dict[str, str] = Field(default_factory=dict)
 
 
-class InputPayload(AnswerBody):
+class InputPayload(WorkerAnswer):
     workflow: dict[str, Any]
-    assets: list[Asset]
-    output_node_id: str | None
-    output_extension: str
-    output_mime_type: str
-    input_path_placeholder: str | None
-    input_name: str | None
-    input_mime_type: str | None
-    extra_data: dict[str, Any]
+    assets: list[Asset] = Field(default_factory=list)
+    output_node_id: str | None = None
+    output_extension: str = "png"
+    output_mime_type: str = "image/png"
+    input_path_placeholder: str | None = None
+    input_name: str | None = None
+    input_mime_type: str | None = None
+    extra_data: dict[str, Any] = Field(default_factory=dict)
 
 
-class LeasedJob(AnswerBody):
+class LeasedJob(WorkerAnswer):
     dispatch_id: int
     lease_token: str
-    lease_expires_at: datetime
-    attempt: int
-    provider: str
-    tenant_id: str
-    job_id: str
-    effect_id: int | None
-    workflow_hash: str
-    input_url: str | None
-    output_url: str
-    output_headers: dict[str, str]
     input_payload: InputPayload
+    output_url: str
+    output_headers: dict[str, str] = Field(default_factory=dict)
+    input_url: str | None = None
+    lease_expires_at: datetime | None = None
+    attempt: int = 1
+    provider: str = Provider.SELF_HOSTED
+    tenant_id: str = ""
+    job_id: str = ""
+    effect_id: int | None = None
+    workflow_hash: str = ""
 
     @property
     def urls(self) -> Urls:
@@ -116,8 +157,8 @@ class LeasedJob(AnswerBody):
         return Urls.of(self, assets={each.key: each.download_url for each in self.input_payload.assets})
 
 
-class PollAnswer(AnswerBody):
-    job: LeasedJob | None
+class PollAnswer(WorkerAnswer):
+    job: LeasedJob | None = None
 
 
 class AboutLease(WorkerRequest):
@@ -135,10 +176,10 @@ class Heartbeat(AboutLease):
     fresh_urls: bool = False
 
 
-class HeartbeatAnswer(AnswerBody):
+class HeartbeatAnswer(WorkerAnswer):
     lease_expires_at: datetime
     # a word that a newer server may have is no reason to stop
-    stop: Literal["cancel", "pause", "release"] | str | None
+    stop: Literal["cancel", "pause", "release"] | str | None = None
     urls: Urls | None = None
 
 
@@ -160,6 +201,20 @@ class StoredOutput(WorkerRequest):
     mime_type: Annotated[str, Field(max_length=200, pattern=MEDIA_TYPE)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     metadata: Json | None = None
+    _sent: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """All that the worker said of it, also what is not known here."""
+        return self._sent
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_sent(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        made = handler(data)
+        if isinstance(data, dict):
+            made._sent = plain_json(data)
+        return made
 
 
 class Complete(EndOfLease):
@@ -177,7 +232,7 @@ class Complete(EndOfLease):
 class Fail(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", error_message="CUDA out of memory", fault="worker")
 
-    error_message: Text
+    error_message: Annotated[Text, _or_else(NO_ERROR_GIVEN)] = NO_ERROR_GIVEN
     fault: Fault = Fault.JOB
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
 
@@ -185,7 +240,7 @@ class Fail(EndOfLease):
 class Requeue(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", reason="spot_interruption")
 
-    reason: Annotated[str, Field(min_length=1, max_length=500, pattern=STORABLE)]
+    reason: Annotated[str, Field(max_length=500, pattern=STORABLE), _or_else(NO_REASON_GIVEN)] = NO_REASON_GIVEN
 
 
 class Deregister(WorkerRequest):
@@ -194,9 +249,9 @@ class Deregister(WorkerRequest):
     reason: Annotated[str, Field(max_length=500, pattern=STORABLE)] = "shutdown"
 
 
-class Settled(AnswerBody):
+class Settled(WorkerAnswer):
     status: str
 
 
-class Released(AnswerBody):
+class Released(WorkerAnswer):
     released: int

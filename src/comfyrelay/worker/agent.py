@@ -24,7 +24,7 @@ from comfyrelay.worker.host.notices import Notice, Notices
 from comfyrelay.worker.host.protection import Protection
 from comfyrelay.worker.host.scaling_group import ScalingGroup
 from comfyrelay.worker.job import OutputListener, Tools, Work
-from comfyrelay.worker.lease import Lease
+from comfyrelay.worker.lease import Lease, Stop
 from comfyrelay.worker.metrics import Metrics
 from comfyrelay.worker.poller import Poller
 from comfyrelay.worker.registration import Registration
@@ -169,7 +169,8 @@ class Agent:
 
         async def register() -> None:
             capabilities = self._capabilities.current
-            if await registration.enlist({**details, "capabilities": capabilities}):
+            is_at_work = any(each.lease.stop is not Stop.LOST for each in self._works)
+            if await registration.enlist({**details, "capabilities": capabilities}, is_at_work=is_at_work):
                 # megabytes, which the first poll need not bring again
                 self._capabilities.mark_sent(capabilities)
 

@@ -9,11 +9,13 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import ValidationError
 
+from comfyrelay import __version__
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Fault, TooManyRequests, Unauthorized
 from comfyrelay.net import http_client, is_loopback, object_in
 from comfyrelay.protocol.base import AnswerBody, WorkerRequest, checked
 from comfyrelay.protocol.refusals import refusal_in
 from comfyrelay.protocol.worker import (
+    PROTOCOL,
     Complete,
     Deregister,
     Fail,
@@ -130,7 +132,7 @@ class Control:
             raise ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}.")
 
     async def _join(self, secret: str, details: Mapping[str, Any], answer: type[A]) -> A:
-        body = checked(Register, worker_id=self.worker_id, **details)
+        body = checked(Register, worker_id=self.worker_id, protocol=PROTOCOL, version=__version__, **details)
         return await self._send("register", body, answer, headers={"X-Fleet-Secret": secret}, seconds=60.0)
 
     async def _call(self, call: str, body: WorkerRequest, answer: type[A], *, waits: float = 0.0) -> A:

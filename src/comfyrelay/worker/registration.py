@@ -16,7 +16,7 @@ from comfyrelay.errors import (
     NotFound,
     Unauthorized,
 )
-from comfyrelay.protocol.worker import Registered, WouldRegister
+from comfyrelay.protocol.worker import PROTOCOL, Registered, WouldRegister
 from comfyrelay.worker.control import Control, patiently
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
@@ -45,10 +45,11 @@ class Registration:
             self._control.token = kept
         return kept is not None
 
-    async def enlist(self, details: Mapping[str, Any]) -> bool:
+    async def enlist(self, details: Mapping[str, Any], *, is_at_work: bool = False) -> bool:
         """Become a worker that may poll; false when this one was revoked, and is only known.
 
-        Waits as long as it takes where waiting can help; `ConfigurationError` where only somebody else can.
+        Waits as long as it takes where waiting can help; `ConfigurationError` where only somebody else can. Leases that
+        it has from before are given back, unless it `is_at_work` on some.
         """
         if self._control.token:
             # an earlier process may have got a lease that it had no time to write down: signing off gives it back
@@ -63,11 +64,16 @@ class Registration:
             self._control.token = ""
             self._state.forget_token()
         registered = await patiently(lambda: self._register(details), on_pause=_log_once())
+        if registered.leases and not is_at_work:
+            # of an earlier process, whose token is lost
+            await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
+            registered = await patiently(lambda: self._register(details), on_pause=_log_once())
         log.info(
             "worker.registered",
             worker_id=self._control.worker_id,
             fleet=f"{self._settings.fleet_stage}/{self._settings.fleet_slug}",
             workflows=registered.workflows_assigned,
+            protocol=min(PROTOCOL, registered.protocol),
         )
         return True
 
@@ -93,8 +99,8 @@ class Registration:
             await asyncio.sleep(self._later_seconds)
 
     async def _send(self, details: Mapping[str, Any]) -> Registered:
-        """One call, which is not cut off: without the token in its answer this name could not be used again."""
-        call = asyncio.ensure_future(self._control.register(self._secret, details))
+        """One call, which is not cut off: without the token in its answer this process could not sign off."""
+        call = asyncio.ensure_future(self._control.register(self._secret, {**details, **self._key()}))
         try:
             return self._keep_token(await asyncio.shield(call))
         except asyncio.CancelledError:
@@ -102,6 +108,14 @@ class Registration:
                 async with asyncio.timeout(CUT_OFF_SECONDS):
                     self._keep_token(await call)
             raise
+
+    def _key(self) -> dict[str, str]:
+        try:
+            return {"registration_key": self._state.registration_key()}
+        except OSError as error:
+            # one that is not kept could be shown by nobody
+            log.error("worker.key_not_kept", why=str(error))
+            return {}
 
     def _keep_token(self, registered: Registered) -> Registered:
         self._control.token = registered.token
@@ -146,7 +160,7 @@ def explain(error: ComfyRelayError, settings: WorkerSettings, control: Control) 
         case Conflict():
             return (
                 f"{error.detail} Another worker has the name {control.worker_id!r}: set another WORKER_ID. If it was "
-                "this one, whose token is lost, it is let in when nothing has been heard of it for a while."
+                "this one, whose folder is lost, it is let in when nothing has been heard of it for a while."
             )
         case InvalidInput():
             return " ".join([error.detail, *error.errors.values()])

@@ -1,6 +1,7 @@
 """What a worker keeps on its disk: its token, and which jobs it holds, for the case that it is killed."""
 
 import json
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class State:
     """A folder that one process uses at a time.
 
     token.json          how the control plane knows us
+    key.json            how it knows that we are the one that has registered under this name
     held/<lease>.json   a lease, where it runs, and its output if there is one
     work/<lease>/       files under way
     left/<run>.json     a run that may still write files, and on which server
@@ -53,6 +55,7 @@ class State:
         self._held = folder / "held"
         self._unfinished = folder / "left"
         self._token = folder / "token.json"
+        self._key = folder / "key.json"
         self._lock = FolderLock(folder)
 
     def open(self) -> None:
@@ -79,10 +82,16 @@ class State:
 
     def kept_token(self) -> str | None:
         """The token that we were given earlier."""
-        try:
-            return str(json.loads(self._token.read_text())["token"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        return _read(self._token, "token")
+
+    def registration_key(self) -> str:
+        """The same for as long as the folder is there: made before it is first used, or an answer that is lost would
+        leave a name that nobody can use."""
+        if (kept := _read(self._key, "key")) is not None:
+            return kept
+        key = secrets.token_hex(32)
+        _write(self._key, json.dumps({"key": key}))
+        return key
 
     def keep_token(self, token: str) -> None:
         _write(self._token, json.dumps({"token": token}))
@@ -150,6 +159,13 @@ class State:
 
     def _entry(self, name: str) -> Path:
         return self._held / f"{name}.json"
+
+
+def _read(path: Path, name: str) -> str | None:
+    try:
+        return str(json.loads(path.read_text())[name])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _write(path: Path, text: str) -> None:

@@ -31,6 +31,9 @@ class Worker:
     last_seen_at: datetime
     capabilities: Mapping[str, Any]
     token_hash: str | None
+    registration_key_hash: str | None
+    protocol: int
+    version: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +59,8 @@ class ListedWorker:
     registration_source: str
     capacity_type: str | None
     instance_type: str | None
+    protocol: int
+    version: str | None
     last_seen_at: datetime
     created_at: datetime
 

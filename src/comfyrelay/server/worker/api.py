@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Header, HTTPException, Request, Response, status
 
 from comfyrelay.domain.records.fleet import Worker
-from comfyrelay.errors import Forbidden, Unauthorized
+from comfyrelay.errors import Forbidden, InvalidInput, Unauthorized
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.auth import CurrentWorker, PollingWorker
@@ -43,16 +43,19 @@ async def register(
     context: ContextOf,
     x_fleet_secret: Annotated[str, Header()] = "",
 ) -> Answer[wire.WouldRegister] | Answer[wire.Registered]:
-    """Join a fleet, with its secret. The token is shown this once. A dry run only says what would happen."""
+    """Join a fleet, with its secret. The token is shown this once; whoever missed it registers again with the same
+    `registration_key`. A dry run only says what would happen."""
     context.registrations.check(address_of(request))
     if not context.secrets.opens(body.stage, x_fleet_secret):
         raise Unauthorized("The fleet secret is wrong for this stage.")
+    if body.protocol < wire.OLDEST_PROTOCOL:
+        raise InvalidInput(errors={"protocol": wire.too_old(body.protocol)})
     await context.engine.fleet.instances.check(body.worker_id)
     if body.dry_run:
         response.status_code = status.HTTP_200_OK
         return Answer(data=await _try_to_register(context, body), message="Nothing was registered.")
     token = secrets.token_hex(32)
-    worker, assigned = await context.engine.fleet.workers.register(
+    registered = await context.engine.fleet.workers.register(
         worker_id=body.worker_id,
         fleet_slug=body.fleet_slug,
         stage=body.stage,
@@ -63,13 +66,19 @@ async def register(
         display_name=body.display_name,
         capacity_type=body.capacity_type,
         instance_type=body.instance_type,
+        key=body.registration_key,
+        protocol=body.protocol,
+        version=body.version,
     )
+    context.forget_worker(body.worker_id)
     data = wire.Registered(
-        worker_id=worker.worker_id,
+        worker_id=body.worker_id,
         token=token,
-        workflows_assigned=assigned,
+        workflows_assigned=list(registered.workflows),
         fleet_slug=body.fleet_slug,
         stage=body.stage,
+        leases=registered.leases,
+        protocol=wire.PROTOCOL,
     )
     return Answer(data=data, message="Registered.")
 
@@ -79,6 +88,9 @@ async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: Po
     """Ask for a job; with `wait_seconds`, wait for one. The same `request_id` gets the same lease while it lives."""
     if body.worker_id != worker.worker_id:
         raise Forbidden("This token belongs to another worker.")
+    if worker.protocol < wire.OLDEST_PROTOCOL:
+        # the server is newer than its registration; what it holds, it may still finish
+        raise Unauthorized(wire.too_old(worker.protocol))
     wish = LeaseRequest(
         worker_id=worker.worker_id,
         providers=body.providers,
@@ -87,6 +99,7 @@ async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: Po
         request_id=body.request_id,
         warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
         token_hash=worker.token_hash,
+        current_load=body.current_load,
     )
     if body.capabilities is not None:
         await context.engine.fleet.workers.note_capabilities(worker, body.capabilities)
@@ -129,7 +142,7 @@ async def complete(body: wire.Complete, context: ContextOf, worker: CurrentWorke
         mime_type=body.output.mime_type if body.output else None,
     )
     extension = handed.snapshot.output_extension if handed else "bin"
-    output = Output(**dict(body.output), extension=extension) if body.output else None
+    output = Output(**dict(body.output), extension=extension, sent=body.output.sent) if body.output else None
     return await _settle(context, worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
 
 
@@ -171,6 +184,7 @@ async def _try_to_register(context: Context, body: wire.Register) -> wire.WouldR
         workflows_assigned=assigned,
         fleet_slug=body.fleet_slug,
         stage=body.stage,
+        protocol=wire.PROTOCOL,
         lacking=await context.engine.catalogue.workflows.lacking(assigned, body.capabilities),
     )
 

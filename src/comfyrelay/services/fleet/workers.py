@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.domain import lifecycle
@@ -14,6 +15,15 @@ from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import audit, catalogue, dispatches, workers
 from comfyrelay.store.database import Tx
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registered:
+    """A worker, the slugs of the workflows that it was assigned, and how many leases it has from before."""
+
+    worker: Worker
+    workflows: Sequence[str]
+    leases: int
 
 
 class Workers:
@@ -46,37 +56,51 @@ class Workers:
         display_name: str | None = None,
         capacity_type: str | None = None,
         instance_type: str | None = None,
-    ) -> tuple[Worker, list[str]]:
-        """Register a worker in its fleet; returns it with the slugs of the workflows it was assigned."""
+        key: str | None = None,
+        protocol: int = 1,
+        version: str | None = None,
+    ) -> Registered:
+        """Register a worker in its fleet. One that is registered, and shows the `key` of then, is registered again at
+        once, with another token and the leases that it has: the answer to its first call was lost."""
         if max_concurrency < 1:
             raise InvalidInput(errors={"max_concurrency": "This must be at least 1."})
+        key_hash = hash_of(key) if key is not None else None
 
-        async def work(tx: Tx) -> tuple[Worker, list[str]]:
-            # Locked, so that two workers cannot both be the last one allowed.
+        async def work(tx: Tx) -> Registered:
+            # Locked first: whoever repeats a call that is still under way waits for it, and finds its worker.
+            await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
+            known = await workers.get(tx, worker_id, lock=True)
+            is_same = known is not None and key_hash is not None and known.registration_key_hash == key_hash
+            if known is not None and is_same and not known.is_approved:
+                raise Forbidden("This worker is not approved.")
             # Whoever has the fleet's secret may come back under a name whose token was lost, once nobody uses it.
-            if await workers.remove_if_gone(tx, worker_id, stale_seconds=self._stale_seconds):
+            if not is_same and await workers.remove_if_gone(tx, worker_id, stale_seconds=self._stale_seconds):
                 await audit.record(tx, [AuditEntry(worker_id=worker_id, event="replaced")])
-            fleet = await self._fleet_with_room(tx, stage, fleet_slug, lock=True)
-            worker = await workers.create(
-                tx,
-                worker_id=worker_id,
-                fleet_id=fleet.id,
-                stage=stage,
-                registration_source=self._source_of(worker_id),
-                max_concurrency=max_concurrency,
-                capabilities=dict(capabilities or {}),
-                narrowed_to=list(workflow_slugs) if workflow_slugs is not None else None,
-                token_hash=token_hash,
-                display_name=display_name,
-                capacity_type=capacity_type,
-                instance_type=instance_type,
-            )
+            fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known if is_same else None)
+            values = {
+                "fleet_id": fleet.id,
+                "stage": stage,
+                "registration_source": self._source_of(worker_id),
+                "max_concurrency": max_concurrency,
+                "capabilities": dict(capabilities or {}),
+                "narrowed_to": list(workflow_slugs) if workflow_slugs is not None else None,
+                "token_hash": token_hash,
+                "registration_key_hash": key_hash,
+                "protocol": protocol,
+                "version": version,
+                "display_name": display_name,
+                "capacity_type": capacity_type,
+                "instance_type": instance_type,
+            }
+            again = await workers.renew(tx, worker_id, **values) if is_same else None
+            worker = again or await workers.create(tx, worker_id=worker_id, **values)
             assigned = await workers.assign(tx, worker)
             if not assigned:
                 raise _nothing_to_run(fleet_slug)
-            data = {"fleet": fleet_slug, "stage": stage, "workflows": assigned}
+            data = {"fleet": fleet_slug, "stage": stage, "workflows": assigned, "protocol": protocol}
             await audit.record(tx, [AuditEntry(worker_id=worker_id, event="register", data=data)])
-            return worker, assigned
+            leases = await workers.lease_count(tx, worker_id) if again else 0
+            return Registered(worker=worker, workflows=assigned, leases=leases)
 
         return await self._databases.central.run(Step.WORKER, work)
 
@@ -165,10 +189,8 @@ class Workers:
     def _source_of(self, worker_id: str) -> RegistrationSource:
         return RegistrationSource.DESK if worker_id == self._desk_worker else RegistrationSource.FLEET
 
-    async def _fleet_with_room(
-        self, tx: Tx, stage: Stage, slug: str, *, lock: bool = False, member: Worker | None = None
-    ) -> Fleet:
-        fleet = await catalogue.fleet(tx, stage=stage, slug=slug, lock=lock)
+    async def _fleet_with_room(self, tx: Tx, stage: Stage, slug: str, *, member: Worker | None = None) -> Fleet:
+        fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
         if fleet is None:
             raise NotFound(f"There is no {stage} fleet {slug!r}.")
         most = fleet.max_workers if fleet.max_workers is not None else self._max_fleet_workers

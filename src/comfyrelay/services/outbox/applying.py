@@ -134,6 +134,8 @@ def _video_change(settled: Settled) -> media.VideoChange:
         details = {"error": CANCELED_TEXT}
     elif job.status == JobStatus.COMPLETED and job.started_at and job.completed_at:
         details = {"processing_seconds": (job.completed_at - job.started_at).total_seconds()}
+        if settled.output is not None and settled.output.sent is not None:
+            details["output"] = settled.output.sent
     assert job.video_id is not None
     return media.VideoChange(
         id=job.video_id,

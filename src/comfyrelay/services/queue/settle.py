@@ -44,6 +44,8 @@ class Output:
     extension: str
     sha256: str | None = None
     metadata: dict[str, Any] | None = None
+    # all that it said of it
+    sent: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,6 +271,7 @@ def _details(dispatch: Dispatch, report: Report, began_at: datetime | None) -> D
             mime_type=report.output.mime_type,
             sha256=report.output.sha256,
             metadata=report.output.metadata,
+            sent=report.output.sent,
         )
     return Details(
         provider_job_id=report.provider_job_id,

@@ -358,6 +358,19 @@ def _of_jobs(dialect: str) -> Executable:
     return select(*COLUMNS).join(r, same)
 
 
+async def known_jobs(tx: Tx, jobs: Iterable[tuple[str, str]]) -> set[str]:
+    """Of (tenant, job) pairs, the jobs that have a dispatch."""
+    rows = [{"tenant_id": tenant, "tenant_job_id": job} for tenant, job in jobs]
+    return {row.tenant_job_id for row in await tx.fetch(_known_jobs, with_rows(rows))}
+
+
+@cache
+def _known_jobs(dialect: str) -> Executable:
+    r = rows_table(dialect, columns_of(d, "tenant_id", "tenant_job_id"))
+    same = (d.c.tenant_id == r.c.tenant_id) & (d.c.tenant_job_id == r.c.tenant_job_id)
+    return select(d.c.tenant_job_id).join(r, same)
+
+
 async def progress_of(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """What workers said last of the (tenant, job) pairs that are being processed, by job."""
     rows = [{"tenant_id": tenant, "tenant_job_id": job} for tenant, job in jobs]

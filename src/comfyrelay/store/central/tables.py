@@ -157,6 +157,11 @@ workers = Table(
     Column("stage", Text, nullable=False),
     Column("display_name", Text),
     Column("token_hash", Text, unique=True),
+    # Of the key with which this worker, and nobody else, may register again.
+    Column("registration_key_hash", Text),
+    # Of the wire, and of the worker's software.
+    Column("protocol", Integer, nullable=False, server_default=text("1")),
+    Column("version", Text),
     Column("capabilities", JsonText, nullable=False),
     # The slugs a worker asked to be narrowed to; null means all of its fleet's.
     Column("narrowed_to", JsonText),

@@ -38,9 +38,15 @@ async def remove_if_gone(tx: Tx, worker_id: str, *, stale_seconds: float) -> boo
     return (await tx.execute(query.returning(workers.c.worker_id))).first() is not None
 
 
-async def get(tx: Tx, worker_id: str) -> Worker | None:
-    row = (await tx.execute(select(*_WORKER).where(workers.c.worker_id == worker_id))).one_or_none()
+async def get(tx: Tx, worker_id: str, *, lock: bool = False) -> Worker | None:
+    query = select(*_WORKER).where(workers.c.worker_id == worker_id)
+    row = (await tx.execute(query.with_for_update() if lock else query)).one_or_none()
     return Worker(**row._mapping) if row else None
+
+
+async def lease_count(tx: Tx, worker_id: str) -> int:
+    query = select(func.count()).where(d.c.worker_id == worker_id, d.c.status == word(DispatchStatus.LEASED))
+    return int(await tx.scalar(query) or 0)
 
 
 async def by_token(tx: Tx, token_hash: str) -> Worker | None:
@@ -60,6 +66,11 @@ async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
     query = update(workers).where(workers.c.worker_id == worker_id).values(**values).returning(*_WORKER)
     row = (await tx.execute(query)).one_or_none()
     return Worker(**row._mapping) if row else None
+
+
+async def renew(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
+    """Change a worker that has just been heard of."""
+    return await change(tx, worker_id, **values, last_seen_at=relay_now())
 
 
 async def remove(tx: Tx, worker_id: str) -> None:
