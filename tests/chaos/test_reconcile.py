@@ -4,6 +4,7 @@ No service leaves such states behind, so they are made by hand. Where the schema
 the guard away first, as a restored backup or a careless operator would have.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,8 +14,11 @@ import pytest
 from comfyrelay.domain.consistency import Kind
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import Provider
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.operations.mending import SAFE
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary, Database
+from comfyrelay.store.wakeup import LocalWakeup
 from tests.chaos.cases import on_both
 from tests.chaos.faults import die_on, drain
 from tests.chaos.invariants import balance_is_the_sum, broken, every_job_has_ended, look
@@ -310,6 +314,43 @@ async def test_a_disagreement_is_found_and_mended(world: World, kind: Kind, seed
     assert broken(facts, (balance_is_the_sum, every_job_has_ended)) == []
     assert [each.status for each in facts.jobs] == list(seeded.ends)
     assert await seeded.desk.balance() == seeded.balance
+
+
+@pytest.mark.parametrize("at_once", [1, 20_000])
+@pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind in sorted(SAFE) for seed in SEEDS[kind]])
+async def test_what_needs_nobodys_judgement_mends_itself_and_is_reported(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: Kind, seed: Seed, at_once: int
+) -> None:
+    monkeypatch.setattr("comfyrelay.services.operations.mending.JOBS_AT_ONCE", at_once)
+    seeded = await seed(world)
+    # older ones, and younger ones, with which nothing is wrong
+    workers = await world.worker(seeded.desk.fleet, concurrency=10)
+    for _ in range(2):
+        await world.submit(seeded.desk.user, seeded.desk.effect)
+    for leased in await world.leases(workers, 2):
+        await world.complete(leased)
+    mending = world.engine.operations.mending
+    assert await mending.run_once() == 0, "it may be on its way"
+    await world.advance(61)
+    assert sum([await mending.run_once() for _ in range(3)]) == 1
+    assert mending.mended == {kind: 1}
+    [entry] = (await world.engine.operations.inspection.audit_logs(event="mend", limit=10)).items
+    assert entry.data is not None
+    assert (entry.data["kind"], entry.data["job_id"]) == (kind, seeded.about)
+    assert (await world.engine.operations.reconciler.run()).findings == []
+    assert await mending.run_once() == 0
+
+
+async def test_processes_that_mend_at_the_same_time_mend_once(world: World) -> None:
+    queued = await dispatch_of_a_running_job_is_gone(world)
+    canceled = await world.submit(queued.desk.user, queued.desk.effect)
+    await world.engine.queue.control.cancel(canceled.tenant_id, canceled.id)
+    await forget_transaction(await pool_of(queued.desk), "JOB_REFUND", balance=980)
+    await world.advance(61)
+    async with Engine(world.engine.settings, clock=lambda: world.clock.now, wakeup=LocalWakeup()) as other:
+        await asyncio.gather(world.engine.operations.mending.run_once(), other.operations.mending.run_once())
+    assert (await world.engine.operations.reconciler.run()).findings == []
+    assert await queued.desk.balance() == 990
 
 
 async def test_the_worker_whose_lease_ends_like_its_job_is_stopped_at_once(world: World) -> None:

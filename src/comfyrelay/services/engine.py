@@ -34,6 +34,7 @@ from comfyrelay.store.wakeup import LocalWakeup, PostgresWakeup, Wakeup
 log = structlog.get_logger(__name__)
 
 SEEN_SECONDS = 10.0
+MENDING_SECONDS = 60.0
 REMOVAL_SECONDS = 60.0
 RETENTION_SECONDS = 3600.0
 # Webhooks are sent when a job has ended here; ends that others applied, and retries, are looked for this often.
@@ -96,6 +97,7 @@ class Engine:
         loops = (
             _every("reaper", settings.reaper_interval_seconds, self.queue.reaper.run_once),
             _every("recovery", settings.recovery_interval_seconds, self.outbox.recovery.run_once),
+            _every("mending", MENDING_SECONDS, self.operations.mending.run_once),
             _every("seen", SEEN_SECONDS, self._record_seen),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),

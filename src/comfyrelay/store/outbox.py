@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from sqlalchemy import Table, delete, func, insert, select
 from sqlalchemy.sql import Executable
@@ -49,20 +50,34 @@ def _post(dialect: str) -> Executable:
     return query.returning(central.outbox.c.id, central.outbox.c.db_pool)
 
 
-async def entries(
-    tx: Tx, db_pool: str, *, limit: int, after_id: int = 0, older_than_seconds: float = 0
-) -> list[OutboxEntry]:
+async def entries(tx: Tx, db_pool: str, *, limit: int) -> list[OutboxEntry]:
     box = central.outbox
     query = (
-        select(box.c.id, box.c.db_pool, box.c.updates)
+        select(box.c.id, box.c.db_pool, box.c.updates).where(box.c.db_pool == db_pool).order_by(box.c.id).limit(limit)
+    )
+    return [_entry(row) for row in await tx.execute(query)]
+
+
+def _entry(row: Any) -> OutboxEntry:
+    return OutboxEntry(id=row.id, db_pool=row.db_pool, updates=[JobUpdate.from_json(each) for each in row.updates])
+
+
+async def entry_ids(tx: Tx, db_pool: str, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[int]:
+    box = central.outbox
+    query = (
+        select(box.c.id)
         .where(box.c.db_pool == db_pool, box.c.id > after_id, box.c.created_at <= relay_now(-older_than_seconds))
         .order_by(box.c.id)
         .limit(limit)
     )
-    return [
-        OutboxEntry(id=row.id, db_pool=row.db_pool, updates=[JobUpdate.from_json(update) for update in row.updates])
-        for row in await tx.execute(query)
-    ]
+    return list((await tx.scalars(query)).all())
+
+
+async def entries_by_ids(tx: Tx, ids: Sequence[int]) -> list[OutboxEntry]:
+    """Those of them that are still there, in their order."""
+    box = central.outbox
+    query = select(box.c.id, box.c.db_pool, box.c.updates).where(box.c.id.in_(ids)).order_by(box.c.id)
+    return [_entry(row) for row in await tx.execute(query)]
 
 
 async def submit(tx: Tx, job_ids: Sequence[str]) -> Submission:
@@ -77,11 +92,11 @@ def _submit(dialect: str) -> Executable:
     return query.returning(tenant.outbox.c.id)
 
 
-async def submissions(tx: Tx, *, limit: int, older_than_seconds: float = 0) -> list[Submission]:
+async def submissions(tx: Tx, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[Submission]:
     box = tenant.outbox
     query = (
         select(box.c.id, box.c.job_ids)
-        .where(box.c.created_at <= relay_now(-older_than_seconds))
+        .where(box.c.id > after_id, box.c.created_at <= relay_now(-older_than_seconds))
         .order_by(box.c.id)
         .limit(limit)
     )

@@ -14,6 +14,7 @@ from comfyrelay.domain.states import TERMINAL_JOB
 from comfyrelay.domain.webhooks import DeliveryStatus
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.measures import Figures
+from comfyrelay.services.operations.mending import SAFE
 
 # From a cached answer to a parked poll.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -87,6 +88,10 @@ class _Counts(Collector):
         for status in sorted(TERMINAL_JOB):
             ended.add_metric([status], self._engine.operations.measures.ended[status])
         yield ended
+        mended = CounterMetricFamily("comfyrelay_mended", "Disagreements that mended themselves.", labels=["kind"])
+        for kind in sorted(SAFE):
+            mended.add_metric([kind], self._engine.operations.mending.mended[kind])
+        yield mended
         about = "Attempts to deliver a webhook, by what came of them: pending ones are tried again."
         sent = CounterMetricFamily("comfyrelay_webhook_attempts", about, labels=["status"])
         for word in DeliveryStatus:

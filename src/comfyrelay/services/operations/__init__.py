@@ -4,6 +4,7 @@ from comfyrelay.services.ground import DISK, Ground
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.operations.inspection import Inspection
 from comfyrelay.services.operations.measures import Measures
+from comfyrelay.services.operations.mending import Mending
 from comfyrelay.services.operations.readiness import Readiness
 from comfyrelay.services.operations.reconcile import Reconciler
 from comfyrelay.services.operations.retention import Retention
@@ -17,6 +18,7 @@ class Operations:
     def __init__(self, ground: Ground, outbox: Outbox, queue: Queue, jobs: Jobs) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         self.reconciler = Reconciler(databases, queue.decisions, outbox.applying, outbox.recovery)
+        self.mending = Mending(databases, self.reconciler)
         self.retention = Retention(
             databases,
             objects,

@@ -4,7 +4,7 @@ Work goes on meanwhile, so what is found is checked a second time, and only what
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -12,7 +12,7 @@ from functools import partial
 import structlog
 
 from comfyrelay.domain import lifecycle
-from comfyrelay.domain.consistency import Finding, JobFacts, Kind, disagreements
+from comfyrelay.domain.consistency import SETTLEMENTS, Finding, JobFacts, Kind, disagreements
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.records.accounts import Transaction
 from comfyrelay.domain.records.jobs import Job
@@ -86,6 +86,16 @@ class Reconciler:
                     raise
                 report.pools_down.append(pool)
         return report
+
+    async def mend(self, pool: str, job_ids: Sequence[str], kinds: Collection[Kind]) -> list[Finding]:
+        """Repair what disagrees about these jobs, if something of these kinds does; returns what did."""
+        report = Report()
+        async with self._databases.pool(pool).read() as tx:
+            page = await jobs.by_ids(tx, job_ids)
+        suspects = [each for each in await self._disagreements(pool, page) if each.kind in kinds]
+        if suspects:
+            await self._confirm(pool, suspects, report, repair=True)
+        return report.repaired
 
     async def _check_pool(self, pool: str, report: Report, *, repair: bool) -> None:
         await self._check_outboxes(pool, report, repair=repair)
@@ -168,8 +178,9 @@ class Reconciler:
         log.info("reconcile.repair", kind=finding.kind, job=job.id)
         match finding.kind:
             case Kind.MISSING_DISPATCH:
-                await self._recovery.enqueue(pool, [job])
-                await self._settle_version(pool, job)
+                # One that another process has made meanwhile may have moved already, and its job with it.
+                if await self._recovery.enqueue(pool, [job]):
+                    await self._settle_version(pool, job)
             case Kind.JOB_BEHIND:
                 await self._bring_up(pool, job)
             case Kind.DISPATCH_BEHIND:
@@ -345,6 +356,9 @@ async def _repair_tokens(tx: Tx, job: Job, kind: Kind) -> None:
         amount = -job.reserved_tokens if affordable else 0
         type_ = TransactionType.JOB_RESERVE
     elif kind is Kind.UNSETTLED:
+        if SETTLEMENTS & entries.keys():
+            # by another process, meanwhile
+            return
         owed = settlement_of(job.status)
         assert owed is not None
         amount = job.reserved_tokens if owed is TransactionType.JOB_REFUND else 0

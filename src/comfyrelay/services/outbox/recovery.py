@@ -3,8 +3,9 @@
 It looks only at what is older than a moment: younger steps are still in the hands of the process that began them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -41,6 +42,7 @@ class OutboxRecovery:
         self._databases = databases
         self._applying = applying
         self._wakeup = wakeup
+        self._reported: set[tuple[str, Step, int]] = set()
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Recovered:
         """Finish what is older than the grace, in every pool; a pool that is down does not hold up the others."""
@@ -54,37 +56,75 @@ class OutboxRecovery:
                 if error.pool == self._databases.central.name:
                     raise
                 down.append(pool)
+            except Exception:
+                # nor does one where anything else is wrong
+                log.exception("recovery.failed", pool=pool)
         return Recovered(submissions=submissions, entries=entries, pools_down=down)
 
     async def enqueue_pending(self, pool: str, *, grace_seconds: float = 0.0) -> int:
         """Make the dispatches of jobs that were submitted and never reached the queue."""
-        done = 0
+        done = after = 0
         while True:
             with self._databases.watched(pool):
                 async with self._databases.pool(pool).read() as tx:
-                    pending = await outbox.submissions(tx, limit=AT_ONCE, older_than_seconds=grace_seconds)
-                    found = await jobs.by_ids(tx, [id_ for submission in pending for id_ in submission.job_ids])
+                    pending = await outbox.submissions(
+                        tx, limit=AT_ONCE, after_id=after, older_than_seconds=grace_seconds
+                    )
             if not pending:
                 return done
-            await self.enqueue(pool, found)
-            await self.forget(pool, [each.id for each in pending])
-            done += len(pending)
+            by_id = {each.id: each.job_ids for each in pending}
+            done += await self._finish(
+                pool, Step.SUBMIT_ENQUEUE, list(by_id), partial(self._enqueue_submissions, pool, by_id)
+            )
+            after = pending[-1].id
 
     async def deliver_pending(self, pool: str, *, grace_seconds: float = 0.0) -> int:
         """Apply to the pool what it does not have yet, in the order in which it was decided."""
         done = after = 0
         while True:
             async with self._databases.central.read() as tx:
-                pending = await outbox.entries(
+                pending = await outbox.entry_ids(
                     tx, pool, limit=AT_ONCE, after_id=after, older_than_seconds=grace_seconds
                 )
             if not pending:
                 return done
-            applied = await self._applying.apply(pool, pending)
-            await self._applying.remove([each.id for each in applied])
-            done += len(applied)
+            done += await self._finish(pool, Step.DELIVER_APPLY, pending, partial(self._apply_entries, pool))
             # An entry that could not be applied waits for an earlier one; the next round finds both.
-            after = pending[-1].id
+            after = pending[-1]
+
+    async def _finish(
+        self, pool: str, step: Step, ids: Sequence[int], work: Callable[[Sequence[int]], Awaitable[int]]
+    ) -> int:
+        """Finish steps together. One that cannot be finished must not hold up its neighbours: then each is tried alone,
+        and again in the next round, for whatever is wrong with it may be mended."""
+        try:
+            return await work(ids)
+        except PoolUnavailable:
+            raise
+        except Exception:
+            if len(ids) == 1:
+                if (pool, step, ids[0]) not in self._reported:
+                    self._reported.add((pool, step, ids[0]))
+                    log.exception("recovery.step_failed", pool=pool, step=step, outbox_id=ids[0])
+                return 0
+        return sum([await self._finish(pool, step, [each], work) for each in ids])
+
+    async def _enqueue_submissions(
+        self, pool: str, job_ids: Mapping[int, Sequence[str]], submission_ids: Sequence[int]
+    ) -> int:
+        with self._databases.watched(pool):
+            async with self._databases.pool(pool).read() as tx:
+                found = await jobs.by_ids(tx, [id_ for each in submission_ids for id_ in job_ids[each]])
+        await self.enqueue(pool, found)
+        await self.forget(pool, submission_ids)
+        return len(submission_ids)
+
+    async def _apply_entries(self, pool: str, entry_ids: Sequence[int]) -> int:
+        async with self._databases.central.read() as tx:
+            entries = await outbox.entries_by_ids(tx, entry_ids)
+        applied = await self._applying.apply(pool, entries)
+        await self._applying.remove([each.id for each in applied])
+        return len(applied)
 
     async def ensure_dispatch(self, pool: str, job: Job) -> None:
         async with self._databases.central.read() as tx:
@@ -92,9 +132,10 @@ class OutboxRecovery:
         if not there:
             await self.enqueue(pool, [job])
 
-    async def enqueue(self, pool: str, found: Sequence[Job]) -> None:
+    async def enqueue(self, pool: str, found: Sequence[Job]) -> int:
+        """Make the dispatches of these jobs that are not there; returns how many were made."""
         if not found:
-            return
+            return 0
 
         async def work(tx: Tx) -> tuple[int, list[Job]]:
             known = await catalogue.existing_workflows(tx, {each.workflow_id for each in found})
@@ -107,6 +148,7 @@ class OutboxRecovery:
             await self._wakeup.notify()
         if hopeless:
             await self._applying.apply(pool, [_refusal(pool, hopeless)])
+        return made
 
     async def forget(self, pool: str, submission_ids: Sequence[int]) -> None:
         await self._databases.pool(pool).run(

@@ -27,12 +27,19 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.domain.settlement import Attempt, Event, JobState, Settled
-from comfyrelay.domain.states import ACTIVE_JOB, JobStatus
+from comfyrelay.domain.states import ACTIVE_JOB, JobStatus, TransactionType
 from comfyrelay.domain.waiting import Done
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
-from comfyrelay.store.tenant.tables import ai_jobs, batches, job_attempts, job_events, job_logs
+from comfyrelay.store.tenant.tables import (
+    ai_jobs,
+    batches,
+    job_attempts,
+    job_events,
+    job_logs,
+    token_transactions,
+)
 from comfyrelay.store.types import json_value, relay_now, word
 
 _JOB = [ai_jobs.c[name] for name in Job.__dataclass_fields__]
@@ -280,6 +287,42 @@ async def page_after(tx: Tx, *, after_id: str, limit: int) -> list[Job]:
     """All jobs of the pool in the order of their ids, for the reconciler."""
     query = select(*_JOB).where(ai_jobs.c.id > after_id).order_by(ai_jobs.c.id).limit(limit)
     return [Job(**row._mapping) for row in await tx.execute(query)]
+
+
+async def active(tx: Tx, *, older_than_seconds: float, offset: int, limit: int) -> list[tuple[str, str]]:
+    """Tenants and ids of jobs that have not ended, in the order of their index."""
+    query = (
+        select(ai_jobs.c.tenant_id, ai_jobs.c.id)
+        .where(ai_jobs.c.completed_at.is_(None), ai_jobs.c.created_at <= relay_now(-older_than_seconds))
+        .order_by(ai_jobs.c.tenant_id, ai_jobs.c.user_id)
+        .offset(offset)
+        .limit(limit)
+    )
+    return [(row.tenant_id, row.id) for row in await tx.execute(query)]
+
+
+async def unsettled(
+    tx: Tx, *, before_id: str | None, older_than_seconds: float, limit: int
+) -> tuple[list[str], str | None]:
+    """Of so many jobs, from the newest or from before that id, those that have ended without a settlement; and the id
+    to go on before, if there may be more."""
+    seen = select(ai_jobs.c.id, ai_jobs.c.tenant_id, ai_jobs.c.completed_at).order_by(ai_jobs.c.id.desc()).limit(limit)
+    if before_id is not None:
+        seen = seen.where(ai_jobs.c.id < before_id)
+    page = seen.subquery()
+    t = token_transactions
+    is_settled = (
+        select(t.c.id)
+        .where(
+            t.c.tenant_id == page.c.tenant_id,
+            t.c.job_id == page.c.id,
+            t.c.type.in_([word(TransactionType.JOB_CONSUME), word(TransactionType.JOB_REFUND)]),
+        )
+        .exists()
+    )
+    found = select(page.c.id).where(page.c.completed_at <= relay_now(-older_than_seconds), ~is_settled)
+    last, count = (await tx.execute(select(func.min(page.c.id), func.count()).select_from(page))).one()
+    return list((await tx.scalars(found)).all()), last if count == limit else None
 
 
 async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[Job]:
