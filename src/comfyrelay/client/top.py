@@ -44,6 +44,7 @@ class Busy:
     state: str
     leases: int
     max_concurrency: int
+    version: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +112,10 @@ async def _workers(client: Client, now: Now | None) -> list[Busy] | None:
         found = await client.workers()
     except Forbidden:
         return None
-    return [Busy(each.display_name or each.worker_id, each.state, each.leases, each.max_concurrency) for each in found]
+    return [
+        Busy(each.display_name or each.worker_id, each.state, each.leases, each.max_concurrency, each.version or "")
+        for each in found
+    ]
 
 
 async def _coming(client: Client, unit: Unit, labels: Labels) -> Coming:
@@ -158,9 +162,10 @@ def _about_workers(seen: Snapshot) -> list[RenderableType]:
         return []
     if not seen.workers:
         return [Text("No worker has registered.", style="yellow")]
-    table = render.grid("worker", "state", "busy")
+    table = render.grid("worker", "state", "busy", "version")
     for each in seen.workers:
-        table.add_row(Text(printable(each.name)), each.state, f"{each.leases} of {each.max_concurrency}")
+        busy = f"{each.leases} of {each.max_concurrency}"
+        table.add_row(Text(printable(each.name)), each.state, busy, Text(printable(each.version)))
     return [table]
 
 

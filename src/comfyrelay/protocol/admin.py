@@ -264,8 +264,8 @@ class WorkerSummary(AnswerBody):
     registration_source: str
     capacity_type: str | None
     instance_type: str | None
-    protocol: int
-    version: str | None
+    protocol: int = 1
+    version: str | None = None
     last_seen_at: datetime
     created_at: datetime
 
