@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.protocol import worker as wire
+from comfyrelay.protocol.base import WorkerRequest
 from comfyrelay.store.tenant import media
 from tests.api.harness import Api, problem_of
 from tests.api.test_worker import PICTURE, SECRET, lease_of, poll, submit, submitted, upload
@@ -12,6 +13,11 @@ from tests.harness import execute
 
 REGISTER = "/api/worker/register"
 KEY = "0123456789abcdef"
+
+
+def nulls(model: type[WorkerRequest]) -> dict[str, Any]:
+    """All that may be left out."""
+    return {name: None for name, field in model.model_fields.items() if not field.is_required()}
 
 
 class TestRegistration:
@@ -65,10 +71,8 @@ class TestRegistration:
 
     async def test_nulls_everywhere_are_taken(self, api: Api) -> None:
         await submitted(api)
-        optional = {name: None for name, field in wire.Register.model_fields.items() if not field.is_required()}
-        worker = await api.worker(**optional)
-        optional = {name: None for name, field in wire.Poll.model_fields.items() if not field.is_required()}
-        assert await poll(worker, **optional) is not None
+        worker = await api.worker(**nulls(wire.Register))
+        assert await poll(worker, **nulls(wire.Poll)) is not None
 
 
 class TestPoll:

@@ -321,8 +321,9 @@ async def unsettled(
         .exists()
     )
     found = select(page.c.id).where(page.c.completed_at <= relay_now(-older_than_seconds), ~is_settled)
-    last, count = (await tx.execute(select(func.min(page.c.id), func.count()).select_from(page))).one()
-    return list((await tx.scalars(found)).all()), last if count == limit else None
+    seen_of = select(func.min(page.c.id).label("last"), func.count().label("jobs")).select_from(page)
+    row = (await tx.execute(seen_of)).one()
+    return list((await tx.scalars(found)).all()), row.last if row.jobs == limit else None
 
 
 async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[Job]:
