@@ -43,6 +43,22 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert settings.stage == "production"
 
 
+@pytest.mark.parametrize(
+    ("given", "late", "urls"),
+    [
+        ({}, 900, 3600),
+        ({"lease_ttl_seconds": 60}, 60, 900),
+        ({"lease_ttl_seconds": 60, "late_grace_seconds": 1000}, 1000, 2120),
+        ({"late_grace_seconds": 0}, 0, 1800),
+        ({"presigned_ttl_seconds": 9000}, 900, 9000),
+        ({"lease_ttl_seconds": 10**6}, 10**6, 7 * 24 * 3600),
+    ],
+)
+def test_the_urls_of_a_lease_outlive_it_grace_included(given: dict[str, int], late: float, urls: float) -> None:
+    settings = Settings.model_validate(given)
+    assert (settings.late_seconds, settings.lease_url_ttl_seconds) == (late, urls)
+
+
 def test_every_setting_is_described() -> None:
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
 
