@@ -100,6 +100,7 @@ async def test_a_short_cut_of_the_network_costs_nothing(system: System) -> None:
     assert worker.is_running
 
 
+@pytest.mark.parametrize("settings", [{"LATE_GRACE_SECONDS": "0"}])
 async def test_a_control_plane_that_never_takes_the_end_of_a_job_gets_the_lease_back(system: System) -> None:
     """Heartbeats alone would keep it for ever."""
     effect = await system.effect()
@@ -155,7 +156,10 @@ async def test_a_broken_download_and_a_broken_upload_are_tried_again(system: Sys
     assert system.sim.log.prompts_queued == 1
 
 
-@pytest.mark.parametrize("settings", [{"PRESIGNED_TTL_SECONDS": "2"}])
+# they work for twice the time of a lease, grace included
+@pytest.mark.parametrize(
+    "settings", [{"PRESIGNED_TTL_SECONDS": "2", "LEASE_TTL_SECONDS": "3", "LATE_GRACE_SECONDS": "2"}]
+)
 @pytest.mark.parametrize("prefix", [DOWNLOAD, UPLOAD], ids=["download", "upload"])
 async def test_urls_that_have_expired_are_asked_for_anew(system: System, prefix: bytes) -> None:
     effect = await system.effect()
