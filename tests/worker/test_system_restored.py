@@ -48,8 +48,8 @@ async def test_workers_whose_tokens_and_leases_are_unknown_find_back_and_nothing
     await system.until(running, "queued")
     await system.api.restore()
 
-    for each in (worker, other):
-        await each.until_said("worker.token_refused")
+    await worker.until_said("worker.token_refused")
+    await other.until_said("worker.token_refused")
     for each in (running, waiting):
         await system.completed(each)
     assert await system.completed(done) == output
