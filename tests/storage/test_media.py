@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound, StorageUnavailable
 from comfyrelay.storage import containers
 from comfyrelay.storage.local import LocalObjects
-from comfyrelay.storage.media import MediaInfo, ProbeLimits, media_kind, probe
+from comfyrelay.storage.media import MediaInfo, ProbeLimits, Probes, media_kind
 from comfyrelay.storage.objects import ObjectStore
 from tests.harness import PATIENCE_SECONDS
 from tests.storage import samples
@@ -38,6 +38,12 @@ class Watched(LocalObjects):
 @pytest.fixture
 def objects(root: Path) -> Watched:
     return Watched(root)
+
+
+async def probe(
+    store: ObjectStore, path: str, *, mime_type: str, subject: str = "output", limits: ProbeLimits | None = None
+) -> MediaInfo:
+    return await Probes(limits).look(store, path, mime_type=mime_type, subject=subject)
 
 
 async def look(store: ObjectStore, data: bytes, mime_type: str, limits: ProbeLimits | None = None) -> MediaInfo:
@@ -102,8 +108,12 @@ async def test_a_flipped_bit_in_a_png(objects: Watched) -> None:
 
 
 async def test_a_picture_that_unpacks_to_gigabytes(objects: Watched) -> None:
-    for width, height in ((50_000, 50_000), (2**31 - 1, 2**31 - 1), (0, 10)):
-        with pytest.raises(InvalidInput, match="not a readable image"):
+    for width, height, why in (
+        (50_000, 50_000, "50000 × 50000 pixels, and at most 100,000,000"),
+        (2**31 - 1, 2**31 - 1, "too large"),
+        (0, 10, "not a readable image"),
+    ):
+        with pytest.raises(InvalidInput, match=why):
             await look(objects, samples.png_that_claims(width, height), "image/png")
 
 

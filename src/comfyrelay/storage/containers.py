@@ -8,7 +8,7 @@ from av.container import InputContainer
 from av.stream import Disposition
 from av.video.frame import VideoFrame
 
-from comfyrelay.storage.media_info import MediaInfo, Unreadable
+from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, check_pixels
 
 # Formats that hold their own data. Playlists, lists of parts and session descriptions name files and addresses that
 # FFmpeg would open, and a still image passes for a video of one frame.
@@ -16,33 +16,32 @@ _BOTH = "mov,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"
 FORMATS = {"video": _BOTH, "audio": f"{_BOTH},mp3,flac,wav,w64,aiff,caf,aac,ac3,eac3,au,amr"}
 
 
-def read_container(
-    file: BinaryIO, *, kind: Literal["audio", "video"], max_pixels: int, timeout_seconds: float
-) -> MediaInfo:
-    """Decode the first frame; raises whatever PyAV raises, or `Unreadable`, when that cannot be done."""
+def read_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> MediaInfo:
+    """Decode the first frame; raises whatever PyAV raises, or `Refused`, when that cannot be done."""
     with av.open(
         file,
         mode="r",
         # two walls: PyAV's own `io_open` is not asked for what such a format opens
         container_options={"format_whitelist": FORMATS[kind], "protocol_whitelist": "none"},
-        options={"max_pixels": str(max_pixels)},
+        options={"max_pixels": str(limits.max_pixels)},
         # tags in another encoding do not make a file unreadable
         metadata_errors="replace",
-        timeout=timeout_seconds,
+        timeout=limits.timeout_seconds,
     ) as container:
-        return _video(container, max_pixels) if kind == "video" else _audio(container)
+        return _video(container, limits) if kind == "video" else _audio(container)
 
 
-def _video(container: InputContainer, max_pixels: int) -> MediaInfo:
+def _video(container: InputContainer, limits: ProbeLimits) -> MediaInfo:
     # the cover of a song is a video stream too
     streams = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
-    if not streams or streams[0].width * streams[0].height > max_pixels:
-        raise Unreadable
+    if not streams:
+        raise Refused("unreadable")
+    check_pixels(streams[0].width, streams[0].height, limits)
     # one frame is not worth a thread for each core
     streams[0].codec_context.thread_count = 1
     frame = next(container.decode(streams[0]), None)
     if not isinstance(frame, VideoFrame):
-        raise Unreadable
+        raise Refused("unreadable")
     return MediaInfo(
         kind="video",
         width=frame.width,
@@ -55,7 +54,7 @@ def _video(container: InputContainer, max_pixels: int) -> MediaInfo:
 def _audio(container: InputContainer) -> MediaInfo:
     frame = next(container.decode(audio=0), None) if container.streams.audio else None
     if not isinstance(frame, AudioFrame):
-        raise Unreadable
+        raise Refused("unreadable")
     return MediaInfo(kind="audio", duration_seconds=_duration(container))
 
 

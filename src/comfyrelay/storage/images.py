@@ -2,20 +2,25 @@
 
 from typing import BinaryIO
 
-from PIL import Image
+from PIL import Image, TiffImagePlugin
 
-from comfyrelay.storage.media_info import MediaInfo, Unreadable
+from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, check_frames, check_pixels
 
 # Only formats that are images and nothing else: Pillow would hand EPS to Ghostscript, for one.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
+_EXTENSION, _FRAME = b"\x21", b"\x2c"
 
 
-def read_image(file: BinaryIO, *, max_pixels: int) -> MediaInfo:
-    """Read the image; raises whatever Pillow raises, or `Unreadable`, when that cannot be done."""
+def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
+    """Read the image; raises whatever Pillow raises, or `Refused`, when that cannot be done."""
+    # before Pillow, which takes long to go through many
+    frames = _frames_of_gif(file, limits) if file.read(4) == b"GIF8" else None
+    file.seek(0)
     with Image.open(file, formats=FORMATS) as image:
-        if image.width * image.height > max_pixels:
-            raise Unreadable
-        info = MediaInfo(kind="image", width=image.width, height=image.height, frames=getattr(image, "n_frames", 1))
+        check_pixels(image.width, image.height, limits)
+        frames = frames or _frames(image, limits)
+        check_frames(frames, limits)
+        info = MediaInfo(kind="image", width=image.width, height=image.height, frames=frames)
         has_check_sums = image.format == "PNG"
         image.verify()
     if not has_check_sums:
@@ -26,3 +31,37 @@ def read_image(file: BinaryIO, *, max_pixels: int) -> MediaInfo:
             image.draft(None, (image.width // 8, image.height // 8))
             image.load()
     return info
+
+
+def _frames(image: Image.Image, limits: ProbeLimits) -> int:
+    if not isinstance(image, TiffImagePlugin.TiffImageFile):
+        return getattr(image, "n_frames", 1)
+    # its pages are a chain of any length, or a circle
+    for number in range(limits.max_frames + 1):
+        try:
+            image.seek(number)
+        except EOFError:
+            image.seek(0)
+            return number
+    return limits.max_frames + 1
+
+
+def _frames_of_gif(file: BinaryIO, limits: ProbeLimits) -> int:
+    file.seek(10)
+    _skip_colours(file, file.read(1), after=2)
+    frames = 0
+    while frames <= limits.max_frames and (what := file.read(1)) in (_EXTENSION, _FRAME):
+        if what == _FRAME:
+            frames += 1
+            _skip_colours(file, file.read(9)[8:], after=1)
+        else:
+            file.seek(1, 1)
+        while length := file.read(1)[:1].rstrip(b"\0"):
+            file.seek(length[0], 1)
+    return frames
+
+
+def _skip_colours(file: BinaryIO, flags: bytes, *, after: int) -> None:
+    """The colours of a GIF, or of one frame, where its flags say that there are any, and some bytes after them."""
+    has_colours = bool(flags) and flags[0] & 0x80
+    file.seek((3 << (flags[0] & 7) + 1 if has_colours else 0) + after, 1)

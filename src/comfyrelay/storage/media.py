@@ -1,36 +1,23 @@
 """Is a stored object the media it is said to be?"""
 
 import asyncio
-import io
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Literal
+from functools import partial
 
 from comfyrelay.errors import InvalidInput, StorageUnavailable
 from comfyrelay.extras import require
-from comfyrelay.storage.media_info import MediaInfo, MediaKind, Unreadable
+from comfyrelay.storage import probe_process
+from comfyrelay.storage.image_headers import claim_of
+from comfyrelay.storage.media_info import MediaInfo, MediaKind, ProbeLimits, Refused, check_frames, check_pixels
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.paths import no_object
-from comfyrelay.storage.ranged import RangedFile
 
-__all__ = ["MediaInfo", "MediaKind", "ProbeLimits", "media_kind", "probe"]
+__all__ = ["MediaInfo", "MediaKind", "ProbeLimits", "Probes", "media_kind"]
 
-# One read of this size finds the header of nearly every file.
-BLOCK_BYTES = 1024 * 1024
-
-# Threads of its own: a probe waits for reads, which need the common threads that many probes would hold.
-_THREADS = ThreadPoolExecutor(4, thread_name_prefix="comfyrelay-probe")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeLimits:
-    """What one probe may cost. Images are read whole, so none may be larger than half of `max_bytes`."""
-
-    max_bytes: int = 512 * 1024 * 1024
-    # where Pillow, too, refuses a decompression bomb
-    max_pixels: int = 178_956_970
-    timeout_seconds: float = 60
+# What is read first: the header of nearly every file is in it.
+HEAD_BYTES = 1024 * 1024
+LATE = "The object could not be read in time."
 
 
 def media_kind(mime_type: str) -> MediaKind:
@@ -44,64 +31,96 @@ def media_kind(mime_type: str) -> MediaKind:
     return "video" if kind == "video" else "file"
 
 
-async def probe(
-    store: ObjectStore, path: str, *, mime_type: str, subject: str = "output", limits: ProbeLimits | None = None
-) -> MediaInfo:
-    """Return what the object is, or raise `InvalidInput` when it is not readable media of this type."""
-    limits = limits or ProbeLimits()
-    stat = await store.stat(path)
-    if stat is None:
-        raise no_object(path)
-    if stat.size == 0:
-        raise InvalidInput(f"The {subject} is empty.")
-    kind = media_kind(mime_type)
-    if kind == "file":
-        return MediaInfo(kind=kind)
-    require("media")
-    file = _open(store, path, stat.size, limits)
-    work = asyncio.get_running_loop().run_in_executor(_THREADS, _read, file, kind, limits)
-    try:
-        return await asyncio.wait_for(work, limits.timeout_seconds)
-    except TimeoutError:
-        raise StorageUnavailable(f"The {subject} could not be checked in time.") from None
-    except Unreadable:
-        what = "readable audio" if kind == "audio" else f"a readable {kind}"
-        raise InvalidInput(f"The {subject} is not {what}.") from None
+class Probes:
+    """Looks into media, in so many processes at once, each within these limits; who comes when all are busy waits."""
 
+    def __init__(self, limits: ProbeLimits | None = None, *, processes: int = 2) -> None:
+        self._limits = limits or ProbeLimits()
+        # Threads of its own: a probe waits for reads, which need the common threads that many probes would hold.
+        self._threads = ThreadPoolExecutor(processes, thread_name_prefix="comfyrelay-probe")
 
-def _open(store: ObjectStore, path: str, size: int, limits: ProbeLimits) -> RangedFile:
-    loop = asyncio.get_running_loop()
-    deadline = time.monotonic() + limits.timeout_seconds
-
-    def fetch(start: int, length: int) -> bytes:
-        future = asyncio.run_coroutine_threadsafe(_range(store, path, start, length), loop)
+    async def look(self, store: ObjectStore, path: str, *, mime_type: str, subject: str = "output") -> MediaInfo:
+        """Return what the object is, or raise `InvalidInput` when it is not readable media of this type."""
+        stat = await store.stat(path)
+        if stat is None:
+            raise no_object(path)
+        if stat.size == 0:
+            raise InvalidInput(f"The {subject} is empty.")
+        kind = media_kind(mime_type)
+        if kind == "file":
+            return MediaInfo(kind=kind)
+        require("media")
         try:
-            return future.result(max(0.0, deadline - time.monotonic()))
+            return await self._look(kind, _Reading(store, path, size=stat.size, limits=self._limits))
+        except Refused as error:
+            raise InvalidInput(f"The {subject} {self._words(error, kind)}.") from None
+
+    async def _look(self, kind: MediaKind, reading: "_Reading") -> MediaInfo:
+        head = await reading.begin()
+        if kind == "image" and (claim := claim_of(head)) is not None:
+            check_pixels(claim.width, claim.height, self._limits)
+            check_frames(claim.frames, self._limits)
+        work = partial(probe_process.look, kind, size=reading.size, limits=self._limits, read=reading.read)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _words(self, error: Refused, kind: MediaKind) -> str:
+        limits = self._limits
+        match error.why:
+            case "pixels":
+                width, height = error.size or (0, 0)
+                return f"is too large: it has {width} × {height} pixels, and at most {limits.max_pixels:,} are allowed"
+            case "frames":
+                return f"is too long: an image may have {limits.max_frames:,} frames at most"
+            case "memory":
+                return f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read"
+            case "time":
+                return f"takes longer than {limits.timeout_seconds:g} s to be read"
+            case "bytes":
+                return f"is too large to be read: more than {limits.max_bytes:,} bytes would be needed"
+            case "unreadable":
+                return "is not readable audio" if kind == "audio" else f"is not a readable {kind}"
+
+
+class _Reading:
+    """An object, read range by range for a process that has no way to it; no more than allowed, and not for ever."""
+
+    def __init__(self, store: ObjectStore, path: str, *, size: int, limits: ProbeLimits) -> None:
+        self._store = store
+        self._path = path
+        self.size = size
+        self._bytes_left = limits.max_bytes
+        self._seconds_left = limits.timeout_seconds
+        self._loop = asyncio.get_running_loop()
+        self._head = b""
+
+    async def begin(self) -> bytes:
+        """Read the first bytes, which are kept."""
+        length = self._take(min(self.size, HEAD_BYTES))
+        try:
+            self._head = await asyncio.wait_for(self._range(0, length), self._seconds_left)
+        except TimeoutError:
+            raise StorageUnavailable(LATE) from None
+        return self._head
+
+    def read(self, start: int, length: int) -> bytes:
+        """Read a range, from a thread."""
+        if start + length <= len(self._head):
+            return self._head[start : start + length]
+        begun = time.monotonic()
+        future = asyncio.run_coroutine_threadsafe(self._range(start, self._take(length)), self._loop)
+        try:
+            return future.result(max(0.0, self._seconds_left))
         except TimeoutError:
             future.cancel()
-            raise StorageUnavailable("The object could not be read in time.") from None
+            raise StorageUnavailable(LATE) from None
+        finally:
+            self._seconds_left -= time.monotonic() - begun
 
-    return RangedFile(fetch, size=size, max_bytes=limits.max_bytes, deadline=deadline)
+    def _take(self, length: int) -> int:
+        self._bytes_left -= length
+        if self._bytes_left < 0:
+            raise Refused("bytes")
+        return length
 
-
-async def _range(store: ObjectStore, path: str, start: int, length: int) -> bytes:
-    return b"".join([piece async for piece in store.stream(path, start=start, length=length)])
-
-
-def _read(file: RangedFile, kind: Literal["audio", "image", "video"], limits: ProbeLimits) -> MediaInfo:
-    # they bring Pillow and FFmpeg, which are an extra, and a process starts sooner without them
-    from comfyrelay.storage.containers import read_container  # noqa: PLC0415
-    from comfyrelay.storage.images import read_image  # noqa: PLC0415
-
-    try:
-        with io.BufferedReader(file, BLOCK_BYTES) as buffered:
-            if kind == "image":
-                return read_image(buffered, max_pixels=limits.max_pixels)
-            return read_container(
-                buffered, kind=kind, max_pixels=limits.max_pixels, timeout_seconds=limits.timeout_seconds
-            )
-    except Exception as error:
-        # both libraries raise nearly anything for a broken file, but a store that is down is not the file's fault
-        if file.failure is not None:
-            raise file.failure from None
-        raise Unreadable from error
+    async def _range(self, start: int, length: int) -> bytes:
+        return b"".join([piece async for piece in self._store.stream(self._path, start=start, length=length)])

@@ -1,13 +1,46 @@
-"""What is found in a media file."""
+"""What is found in a media file, and what finding it may cost."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 MediaKind = Literal["audio", "file", "image", "video"]
+# Why a file is not read: it is no such media, or reading it would cost too much.
+Why = Literal["unreadable", "pixels", "frames", "memory", "time", "bytes"]
 
 
-class Unreadable(Exception):
-    """It is not media of the wanted kind."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeLimits:
+    """What one probe may cost. Images are read whole, so none may be larger than half of `max_bytes`.
+
+    `timeout_seconds` is for reading what is there, and once more for waiting for storage.
+    """
+
+    max_bytes: int = 512 * 1024 * 1024
+    max_pixels: int = 100_000_000
+    # of images that move; of a video only the first frame is decoded
+    max_frames: int = 10_000
+    max_memory_bytes: int = 2 * 1024**3
+    timeout_seconds: float = 20
+
+
+class Refused(Exception):
+    """It is not read any further."""
+
+    def __init__(self, why: Why, *, size: tuple[int, int] | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.size = size
+
+
+def check_pixels(width: int, height: int, limits: ProbeLimits) -> None:
+    """Refuse a picture before anything of it is decoded."""
+    if width * height > limits.max_pixels:
+        raise Refused("pixels", size=(width, height))
+
+
+def check_frames(frames: int, limits: ProbeLimits) -> None:
+    if frames > limits.max_frames:
+        raise Refused("frames")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

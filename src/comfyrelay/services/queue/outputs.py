@@ -7,7 +7,7 @@ import structlog
 from comfyrelay.errors import ConfigurationError, InvalidInput, LeaseLost, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.handover import Handed, Handover
-from comfyrelay.storage.media import probe
+from comfyrelay.storage.media import Probes
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import dispatches
 

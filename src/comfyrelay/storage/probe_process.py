@@ -1,0 +1,172 @@
+"""The processes that look into media, as the server has them: started when needed, killed when they take too long.
+
+What comes from such a process is not trusted: a file that took it over can only say what a file may be.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import IO, Any, Final, get_args
+
+from comfyrelay.errors import StorageUnavailable
+from comfyrelay.storage.media_info import MediaInfo, MediaKind, ProbeLimits, Refused, Why
+
+# The length that comes before the bytes that were asked for.
+LENGTH_BYTES = 8
+LONGEST_LINE = 4096
+LARGEST_READ = 64 * 1024 * 1024
+# Only a machine with much else to do takes so long to start one.
+START_SECONDS = 120.0
+# What Python and its libraries need to start; secrets are not among it.
+ENVIRONMENT: Final = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "TEMP", "TMP", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
+    *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "VIRTUAL_ENV"),
+)
+
+Read = Callable[[int, int], bytes]
+
+
+class ProbeProcess:
+    """One of them; blocking, for use in a thread."""
+
+    def __init__(self) -> None:
+        # whether it has answered, and can be asked again
+        self.is_idle = False
+        self._process = subprocess.Popen(
+            # not from the present folder, which may be anybody's
+            [sys.executable, "-P", "-m", "comfyrelay.storage.probe_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+        )
+        try:
+            self._receive(START_SECONDS)
+        except Refused:
+            self.kill()
+            raise StorageUnavailable("Media cannot be checked now: the process for it did not start.") from None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def look(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
+        """Return what the file is, or raise `Refused`."""
+        self.is_idle = False
+        self._send(json.dumps({"kind": kind, "size": size, "limits": asdict(limits)}).encode() + b"\n")
+        left = limits.timeout_seconds
+        while True:
+            begun = time.monotonic()
+            message = self._receive(left)
+            # the time that storage takes is not its own
+            left -= time.monotonic() - begun
+            match message:
+                case {"read": [int(start), int(length)]} if start >= 0 and 0 < length <= LARGEST_READ:
+                    data = read(start, length)
+                    self._send(len(data).to_bytes(LENGTH_BYTES) + data)
+                case {"found": [width, height, duration_seconds, frames]}:
+                    self.is_idle = True
+                    return MediaInfo(
+                        kind=kind,
+                        width=_whole(width),
+                        height=_whole(height),
+                        duration_seconds=float(duration_seconds) if isinstance(duration_seconds, int | float) else None,
+                        frames=_whole(frames),
+                    )
+                case {"refused": why} if why in get_args(Why):
+                    # one that ran out of memory may not have all of it back
+                    self.is_idle = why != "memory"
+                    raise Refused(why, size=_size(message.get("size")))
+                case _:
+                    raise Refused("unreadable")
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            # what was not sent need not be
+            with suppress(OSError):
+                _opened(pipe).close()
+
+    def _receive(self, seconds: float) -> Any:
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            self._process.kill()
+
+        watch = threading.Timer(max(0.0, seconds), end)
+        watch.start()
+        try:
+            line = _opened(self._process.stdout).readline(LONGEST_LINE)
+        finally:
+            watch.cancel()
+        if is_late.is_set():
+            raise Refused("time")
+        try:
+            return json.loads(line)
+        except ValueError:
+            # it has died of what it read: libraries that run out of memory may end a process
+            raise Refused("unreadable" if line else "memory") from None
+
+    def _send(self, data: bytes) -> None:
+        # one that is dead is noticed when its answer is read
+        with suppress(OSError):
+            _opened(self._process.stdin).write(data)
+            _opened(self._process.stdin).flush()
+
+
+class _Idle:
+    """Processes that wait for the next file: starting one takes longer than most files do."""
+
+    def __init__(self) -> None:
+        self._waiting: list[ProbeProcess] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> ProbeProcess:
+        with self._lock:
+            found = self._waiting.pop() if self._waiting else None
+        return found or ProbeProcess()
+
+    def give_back(self, process: ProbeProcess) -> None:
+        with self._lock:
+            self._waiting.append(process)
+
+
+_IDLE = _Idle()
+
+
+def look(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
+    """Look into a file in a process of its own."""
+    process = _IDLE.take()
+    try:
+        return process.look(kind, size=size, limits=limits, read=read)
+    finally:
+        if process.is_idle:
+            _IDLE.give_back(process)
+        else:
+            process.kill()
+
+
+def _opened(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None
+    return pipe
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 2**63 else None
+
+
+def _size(value: Any) -> tuple[int, int] | None:
+    match value:
+        case [int(width), int(height)]:
+            return width, height
+        case _:
+            return None
