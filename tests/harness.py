@@ -305,9 +305,11 @@ class World:
         )
         return worker_id
 
-    async def desk(self, *, concurrency: int = 1, tokens: int = 1000, cost: int = 10) -> "Desk":
+    async def desk(
+        self, *, concurrency: int = 1, tokens: int = 1000, cost: int = 10, workflow: Workflow | None = None
+    ) -> "Desk":
         """One user, one effect and one worker that may run it."""
-        workflow = await self.workflow()
+        workflow = workflow or await self.workflow()
         effect = await self.effect(workflow, cost=cost)
         fleet = await self.fleet(workflow)
         worker = await self.worker(fleet, concurrency=concurrency)

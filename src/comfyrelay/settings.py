@@ -120,7 +120,14 @@ class Settings(ArgumentsOnly):
     webhook_allow_private: bool = Field(False, description="whether webhooks may go to private addresses")
 
     max_upload_bytes: Count = Field(2 * 1024**3, description="largest file that a user may upload")
+    max_output_bytes: Count = Field(2 * 1024**3, description="largest file that a job may make")
+    max_output_files: Count = Field(1000, description="files of one run that a desk keeps")
     output_validation: Literal["fail", "warn"] = Field("fail", description="what a missing or broken output does")
+    probe_processes: Count = Field(2, description="processes that look into media at once")
+    probe_timeout_seconds: Seconds = Field(20, description="longest that looking into one file may take")
+    probe_memory_bytes: Count = Field(2 * 1024**3, description="memory that looking into one file may take")
+    probe_max_pixels: Count = Field(100_000_000, description="pixels that an image, or a frame, may have")
+    probe_max_frames: Count = Field(10_000, description="frames that an image that moves may have")
     retention_days: Annotated[float, Field(gt=0)] | None = Field(None, description="days that videos are kept")
     unused_upload_hours: Seconds = Field(24, description="hours after which an upload that nothing uses is removed")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.ids import output_path
+from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.jobs.requests import Item, JobRequest
@@ -22,6 +22,8 @@ from tests.api.harness import Api, Caller, open_api
 from tests.harness import GRAPH, OUTPUT, PROMPT, Crash, PostgresBackend, SqliteBackend, execute
 
 DAY = 86400.0
+# The URLs of a job live for 900 seconds, and an upload that has begun may take an hour.
+LATE_SECONDS = 4500
 MASK = {"key": "mask", "type": "image", "placeholder": "{{MASK}}", "user_configurable": True}
 CLIP = {"key": "clip", "type": "video", "placeholder": "{{INPUT}}", "is_primary_input": True}
 
@@ -64,7 +66,7 @@ class Attic:
         return leased
 
     def output_of(self, leased: LeasedJob) -> str:
-        return output_path(
+        return upload_path(
             tenant_id=self.user.tenant_id,
             job_id=leased.dispatch.tenant_job_id,
             lease_token=leased.lease_token,
@@ -287,7 +289,7 @@ class TestOutputsThatLost:
         won = await attic.lease()
         await attic.complete(won)
         assert (await attic.api.engine.operations.retention.run_once()).strays == 0
-        await attic.advance(3600)
+        await attic.advance(LATE_SECONDS)
         assert (await attic.api.engine.operations.retention.run_once()).strays == 1
         names = {attic.output_of(each).rpartition("/")[2] for each in (lost, won)}
         assert await attic.objects() & names == {attic.output_of(won).rpartition("/")[2]}
@@ -297,7 +299,7 @@ class TestOutputsThatLost:
         await attic.submit(input_file_id=await attic.file("a.mp4"))
         leased = await attic.lease()
         await attic.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
-        await attic.advance(3600)
+        await attic.advance(LATE_SECONDS)
         assert (await attic.api.engine.operations.retention.run_once()).strays == 1
         assert await attic.objects() == {"a.mp4"}
 
@@ -310,8 +312,20 @@ class TestOutputsThatLost:
         assert await attic.tidy() == Retained()
         assert len(await attic.objects()) == 3
 
-    async def test_a_job_that_was_done_at_once_is_not_looked_at(self, attic: Attic) -> None:
-        await attic.processed()
+    async def test_what_comes_after_the_end_is_removed_too(self, attic: Attic) -> None:
+        await attic.submit(input_file_id=await attic.file("a.mp4"))
+        leased = await attic.lease()
+        await attic.complete(leased)
+        late = attic.output_of(leased).replace("upload-", "upload-late-")
+        await attic.api.engine.objects.put(late, b"late")
+        assert (await attic.api.engine.operations.retention.run_once()).strays == 0
+        await attic.advance(LATE_SECONDS)
+        assert (await attic.api.engine.operations.retention.run_once()).strays == 1
+        assert await attic.objects() == {"a.mp4", attic.output_of(leased).rpartition("/")[2]}
+
+    async def test_a_job_that_was_never_leased_is_not_looked_at(self, attic: Attic) -> None:
+        job = await attic.submit(input_file_id=await attic.file("a.mp4"))
+        await attic.api.engine.queue.control.cancel(job.tenant_id, job.id)
         assert await execute(attic.pool, "SELECT * FROM stray_outputs") == []
 
 

@@ -4,6 +4,7 @@ Each scenario prepares a world and names what is to be interrupted. The process 
 starts, the relay finishes what it finds, the caller says again what was not answered, and the queue is drained.
 """
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,13 +13,14 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
+from comfyrelay.domain.ids import job_folder, output_path
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.payments import Payment
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import PauseMode
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
 from comfyrelay.services.queue.heartbeats import Heartbeat
-from comfyrelay.services.queue.settle import Report, Verb
+from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.services.steps import Step
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS
 from comfyrelay.store.central import catalogue, tenants
@@ -154,6 +156,36 @@ async def complete(world: World) -> Script:
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     _, leased = await desk.leased(video_id=video)
     return Script(act=lambda: world.complete(leased), ends=["completed"], balances=[990])
+
+
+async def complete_with_an_upload(world: World) -> Script:
+    """What counts is a copy: a crash leaves the upload for the next try, and at last there is one copy and no more."""
+    text = await world.workflow(output_extension="txt", output_mime_type="text/plain")
+    desk = await world.desk(workflow=text)
+    job, leased = await desk.leased()
+    await world.engine.objects.put(leased.output_path, b"hello")
+    output = Output(size=5, mime_type="text/plain", extension="", sha256=hashlib.sha256(b"hello").hexdigest())
+    report = Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=output)
+
+    async def only_the_output_is_left() -> None:
+        await world.relay()
+        # its URL may still be used
+        await world.engine.objects.put(leased.output_path, b"another")
+        await world.advance(7200)
+        await world.engine.operations.retention.run_once()
+        file_id = (await world.job(job)).output_file_id
+        assert file_id is not None
+        counts = output_path(file_id, tenant_id=job.tenant_id, job_id=job.id, extension="txt")
+        there = [each.path async for each in world.engine.objects.list(job_folder(job.tenant_id, job.id))]
+        assert there == [counts]
+        assert await world.engine.objects.get(counts) == b"hello"
+
+    return Script(
+        act=lambda: world.engine.queue.outputs.complete(report),
+        ends=["completed"],
+        balances=[990],
+        then=only_the_output_is_left,
+    )
 
 
 async def complete_in_two_pools_at_once(world: World) -> Script:
@@ -567,6 +599,7 @@ SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
     lease_and_find_the_graph_gone: {Step.DEFER: 1},
     heartbeat: {Step.HEARTBEAT: 1, Step.HEARTBEAT_LOGS: 1},
     complete: {Step.SETTLE: 1, **VERDICT},
+    complete_with_an_upload: {Step.SETTLE: 1, **VERDICT},
     complete_in_two_pools_at_once: {Step.SETTLE: 1, Step.DELIVER_APPLY: 2},
     fail: {Step.SETTLE: 1, **VERDICT},
     fail_on_this_worker: {Step.SETTLE: 1, Step.DELIVER_APPLY: 1},

@@ -35,6 +35,29 @@ def png_that_claims(width: int, height: int) -> bytes:
     )
 
 
+def webp_that_claims(width: int, height: int) -> bytes:
+    """34 bytes that speak of a huge picture."""
+    bits = (width - 1) | (height - 1) << 14
+    body = b"VP8L" + struct.pack("<IBI", 14, 0x2F, bits) + bytes(9)
+    return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
+
+
+def gif_of(frames: int) -> bytes:
+    """Small, and takes long to go through."""
+    screen = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + bytes(3) + b"\xff\xff\xff"
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\x00"
+    return screen + frame * frames + b"\x3b"
+
+
+def png_with_text(size: int) -> bytes:
+    """A small picture with a text of this many bytes, packed."""
+    data = image("PNG")
+    text = b"Comment\0\0" + zlib.compress(bytes(size))
+    chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))
+    # after the header, which has 33 bytes with the signature
+    return data[:33] + chunk + data[33:]
+
+
 def video(container: str = "mp4", codec: str = "libx264", *, frames: int = 25, sound: bool = False) -> bytes:
     file = io.BytesIO()
     with av.open(file, mode="w", format=container) as output:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.errors import ConfigurationError, Forbidden, InvalidInput, StorageUnavailable
+from comfyrelay.errors import ConfigurationError, Forbidden, InvalidInput, NotFound, StorageUnavailable
 from comfyrelay.storage.local import LocalObjects
 from tests.storage.harness import SECRETS, paths_in, read
 
@@ -95,6 +95,22 @@ async def test_a_failed_put_leaves_the_old_object_and_no_rubbish(
             await receiver.write(b"new")
     assert await objects.get("a") == b"old"
     assert files_in(root) == ["a"]
+
+
+async def test_where_a_file_has_one_name_only_its_bytes_are_copied(
+    objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.link", link)
+    await objects.put("a/upload", b"first")
+    await objects.copy("a/upload", "b/output")
+    await objects.put("a/upload", b"second")
+    assert await objects.get("b/output") == b"first"
+    with pytest.raises(NotFound):
+        await objects.copy("nothing", "c/output")
+    assert sorted([each.path async for each in objects.list()]) == ["a/upload", "b/output"]
 
 
 async def test_an_upload_appears_when_it_is_complete(objects: LocalObjects, root: Path) -> None:

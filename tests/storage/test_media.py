@@ -1,17 +1,23 @@
 """Is a stored object the media it is said to be?"""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from av.error import FFmpegError
 
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound, StorageUnavailable
+from comfyrelay.media_types import media_kind
 from comfyrelay.storage import containers
+from comfyrelay.storage.containers import read_container
 from comfyrelay.storage.local import LocalObjects
-from comfyrelay.storage.media import MediaInfo, ProbeLimits, Probes, media_kind
+from comfyrelay.storage.media import MediaInfo, ProbeLimits, Probes
+from comfyrelay.storage.media_info import Refused
 from comfyrelay.storage.objects import ObjectStore
 from tests.harness import PATIENCE_SECONDS
 from tests.storage import samples
@@ -207,9 +213,8 @@ def playlists(address: str, file: str) -> dict[str, bytes]:
 async def test_a_playlist_opens_nothing(
     objects: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, allowed: bool
 ) -> None:
-    if allowed:
-        # the second wall must hold without the first
-        monkeypatch.setattr(containers, "FORMATS", dict.fromkeys(["audio", "video"], "hls,concat,dash,sdp,mov"))
+    # the second wall must hold without the first
+    monkeypatch.setattr(containers, "FORMATS", dict.fromkeys(["audio", "video"], "hls,concat,dash,sdp,mov"))
     seen = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -223,8 +228,14 @@ async def test_a_playlist_opens_nothing(
     async with TestServer(app) as server:
         for name, data in playlists(str(server.make_url("/a.ts")), str(tmp_path / "secret.mp4")).items():
             for mime_type in ("video/mp4", "audio/mpeg", "video/vnd.apple.mpegurl", "image/png"):
-                with pytest.raises(InvalidInput):
-                    await look(objects, data, mime_type)
+                if not allowed:
+                    with pytest.raises(InvalidInput):
+                        await look(objects, data, mime_type)
+                elif mime_type != "image/png":
+                    kind: Literal["audio", "video"] = "audio" if mime_type == "audio/mpeg" else "video"
+                    with pytest.raises((FFmpegError, Refused)):
+                        # here, where the first wall is down
+                        await asyncio.to_thread(read_container, io.BytesIO(data), kind, ProbeLimits())
             assert seen == [], name
 
 
@@ -275,8 +286,9 @@ async def test_a_slow_store_is_not_waited_for_long(objects: Watched, mime_type: 
 
 async def test_many_at_once_do_not_wait_for_each_other(objects: Watched) -> None:
     await objects.put("a", samples.video())
+    probes = Probes()
     infos = await asyncio.wait_for(
-        asyncio.gather(*(probe(objects, "a", mime_type="video/mp4") for _ in range(50))), timeout=PATIENCE_SECONDS
+        asyncio.gather(*(probes.look(objects, "a", mime_type="video/mp4") for _ in range(50))), timeout=PATIENCE_SECONDS
     )
     assert {info.frames for info in infos} == {25}
 

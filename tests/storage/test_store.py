@@ -39,6 +39,27 @@ async def test_a_second_put_replaces_the_first(store: ObjectStore) -> None:
     assert await store.get("a") == b"second"
 
 
+async def test_a_copy_is_what_was_there_at_that_moment(store: ObjectStore) -> None:
+    await store.put("a/upload.png", b"first")
+    await store.copy("a/upload.png", "b/output.png")
+    await store.put("a/upload.png", b"second")
+    assert (await store.get("b/output.png"), await store.get("a/upload.png")) == (b"first", b"second")
+    await store.remove("a/upload.png")
+    stat = await store.stat("b/output.png")
+    assert stat is not None
+    assert (stat.size, stat.content_type) == (5, "image/png")
+
+
+async def test_nothing_is_copied_from_where_nothing_is_or_to_elsewhere(store: ObjectStore) -> None:
+    with pytest.raises(NotFound, match="nothing"):
+        await store.copy("nothing", "a")
+    assert await paths_in(store) == []
+    await store.put("a", b"a")
+    for source, target in (("../a", "b"), ("a", "../b")):
+        with pytest.raises(InvalidInput):
+            await store.copy(source, target)
+
+
 async def test_what_is_absent_is_not_found(store: ObjectStore) -> None:
     await store.put("folder/a", b"")
     await store.put("file", b"")

@@ -4,15 +4,16 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from comfyrelay.comfy import ComfyClient, OutputFile, RunResult
-from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable
+from comfyrelay.errors import NoOutput, OutputGone, ServerUnreachable, TooLarge
 from comfyrelay.sim import LostFile, Sim
-from comfyrelay.worker.files.outputs import Collected, collect, pick
+from comfyrelay.worker.files.outputs import Collected, collect, collect_more, pick
 from tests.comfy.graphs import clip, invert, words
 from tests.worker.leases import hanging_up, make_lease, open_storage
 
@@ -113,6 +114,26 @@ async def test_a_file_is_saved_with_all_that_is_known_of_it(comfy: ComfyClient, 
 async def test_another_kind_than_expected_is_told_as_it_is(comfy: ComfyClient, tmp_path: Path) -> None:
     collected = await collect(comfy, await comfy.run(invert()), make_lease(**VIDEO), tmp_path / "output.mp4")
     assert collected.mime_type == "image/png"
+
+
+async def test_a_file_that_is_too_large_is_not_fetched_to_its_end(comfy: ComfyClient, tmp_path: Path) -> None:
+    result = await comfy.run(clip())
+    lease = make_lease(output_node_id="5", max_output_bytes=100, **VIDEO)
+    with pytest.raises(TooLarge, match="at most 100 bytes"):
+        await collect(comfy, result, lease, tmp_path / "output.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_of_many_files_no_more_are_kept_than_allowed_and_none_that_is_too_large(
+    comfy: ComfyClient, tmp_path: Path
+) -> None:
+    result = await comfy.run(invert())
+    [first] = result.files
+    many = replace(result, files=(first, *(replace(first, node_id=f"{number}") for number in range(90, 95))))
+    kept, left_out = await collect_more(comfy, many, make_lease(max_output_files=3), tmp_path)
+    assert ([each.name for each in kept], left_out) == (["more-2.png", "more-3.png"], 3)
+    kept, left_out = await collect_more(comfy, many, make_lease(max_output_bytes=10), tmp_path / "none")
+    assert (kept, left_out) == ((), 5)
 
 
 async def test_a_text_becomes_a_file(comfy: ComfyClient, tmp_path: Path) -> None:

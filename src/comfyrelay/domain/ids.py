@@ -17,17 +17,24 @@ def new_lease_token() -> str:
 
 
 def output_id(lease_token: str) -> str:
-    """The id of the output file of one lease: another for each lease, and the same however often it is asked for."""
+    """The id of what one lease uploads: another for each lease, and the same however often it is asked for."""
     h = hashlib.sha256(b"output of " + lease_token.encode()).hexdigest()
     return f"{h[:8]}-{h[8:12]}-4{h[13:16]}-8{h[17:20]}-{h[20:32]}"
 
 
-def output_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str) -> str:
-    return path_of_output(output_id(lease_token), tenant_id=tenant_id, job_id=job_id, extension=extension)
+def upload_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str) -> str:
+    """Where the holder of a lease puts its output: all that a URL for it can write."""
+    return f"{job_folder(tenant_id, job_id)}/upload-{output_id(lease_token)}.{extension.lstrip('.')}"
 
 
-def path_of_output(file_id: str, *, tenant_id: str, job_id: str, extension: str) -> str:
-    return f"tenants/{tenant_id}/ai-jobs/{job_id}/output-{file_id}.{extension.lstrip('.')}"
+def output_path(file_id: str, *, tenant_id: str, job_id: str, extension: str) -> str:
+    """Where an output is that counts."""
+    return f"{job_folder(tenant_id, job_id)}/output-{file_id}.{extension.lstrip('.')}"
+
+
+def job_folder(tenant_id: str, job_id: str) -> str:
+    """Where everything is that the leases of a job have brought."""
+    return f"tenants/{tenant_id}/ai-jobs/{job_id}"
 
 
 def digest(value: Any) -> str:

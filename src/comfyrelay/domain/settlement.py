@@ -83,13 +83,8 @@ class Settled:
     settlement: TransactionType | None = None
     settled_at: datetime | None = None
     output: OutputFile | None = None
-    # How often the job was leased before it ended.
+    # How often the job was leased before it ended: each lease may have left uploads, and may still send one.
     leases: int = 0
-
-    @property
-    def has_lost_leases(self) -> bool:
-        """Whether leases ended without a result: what they uploaded is of no use."""
-        return self.leases > (1 if self.output is not None else 0)
 
 
 def settlement_of(status: str) -> TransactionType | None:

@@ -142,6 +142,8 @@ class LeasedJob(WorkerAnswer):
     input_payload: InputPayload
     output_url: str
     output_headers: dict[str, str] = Field(default_factory=dict)
+    max_output_bytes: int | None = None
+    max_output_files: int | None = None
     input_url: str | None = None
     lease_expires_at: datetime | None = None
     attempt: int = 1

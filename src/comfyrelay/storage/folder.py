@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -17,6 +18,8 @@ from comfyrelay.storage.headers import guess_content_type
 from comfyrelay.storage.paths import check_path, is_path, no_object, refused_path
 from comfyrelay.storage.values import ObjectEntry, ObjectStat
 from comfyrelay.storage.writer import ObjectWriter
+
+PIECE_BYTES = 1024 * 1024
 
 
 class Folder:
@@ -69,6 +72,30 @@ class Folder:
         """Leave nothing of an object that was not written to its end."""
         writer.discard()
         self._prune(writer.target.parent)
+
+    def copy(self, source: str, target: str) -> None:
+        """Put an object under another name as well; a new one takes the place of a file and never changes it."""
+        origin, writer = self._locate(source), self.writer(target)
+        with disk(target):
+            try:
+                writer.target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(origin, writer.target)
+            except (FileNotFoundError, NotADirectoryError):
+                raise no_object(source) from None
+            except FileExistsError:
+                raise
+            except OSError:
+                # not every file system has more than one name for a file
+                self._copy_bytes(source, writer)
+
+    def _copy_bytes(self, source: str, writer: ObjectWriter) -> None:
+        try:
+            with self.open(source) as file:
+                shutil.copyfileobj(file, writer.open(), PIECE_BYTES)
+                writer.commit()
+        except BaseException:
+            self.discard(writer)
+            raise
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove objects, and the folders that this leaves empty."""

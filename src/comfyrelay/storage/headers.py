@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.media_types import guess_media_type
+from comfyrelay.media_types import ANYTHING, guess_media_type
 
 # Emoji take 12 characters each when encoded, and servers take some 8,000 in a header.
 MAX_NAME_LENGTH = 150
@@ -23,6 +23,13 @@ def check_content_type(content_type: str) -> str:
             "This is not a content type.", errors={"content_type": f"{content_type[:100]!r} is not like image/png."}
         )
     return content_type
+
+
+def servable_content_type(content_type: str | None) -> str | None:
+    """The type that a stored file is served under: one that is none makes nothing else unreadable."""
+    if content_type is None or (len(content_type) <= 255 and _CONTENT_TYPE.fullmatch(content_type)):
+        return content_type
+    return ANYTHING
 
 
 def guess_content_type(path: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What the first bytes of an image claim: decoders make room for all of it before they find out that it is not there."""
+"""What the first bytes of an image claim: decoders make room for all of it before they find that it is not there."""
 
 import struct
 from dataclasses import dataclass

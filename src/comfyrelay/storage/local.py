@@ -79,6 +79,10 @@ class LocalObjects:
         finally:
             file.close()
 
+    async def copy(self, source: str, target: str) -> None:
+        """Copy the object as it is at this moment, without copying its bytes where the disk can do so."""
+        await in_thread(partial(self._folder.copy, source, target))
+
     async def remove(self, path: str) -> None:
         """Remove the object; nothing happens when there is none."""
         await self.remove_many([path])

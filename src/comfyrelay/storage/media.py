@@ -7,28 +7,18 @@ from functools import partial
 
 from comfyrelay.errors import InvalidInput, StorageUnavailable
 from comfyrelay.extras import require
+from comfyrelay.media_types import MediaKind, media_kind
 from comfyrelay.storage import probe_process
 from comfyrelay.storage.image_headers import claim_of
-from comfyrelay.storage.media_info import MediaInfo, MediaKind, ProbeLimits, Refused, check_frames, check_pixels
+from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, check_frames, check_pixels
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.paths import no_object
 
-__all__ = ["MediaInfo", "MediaKind", "ProbeLimits", "Probes", "media_kind"]
+__all__ = ["MediaInfo", "ProbeLimits", "Probes"]
 
 # What is read first: the header of nearly every file is in it.
 HEAD_BYTES = 1024 * 1024
 LATE = "The object could not be read in time."
-
-
-def media_kind(mime_type: str) -> MediaKind:
-    """Return what objects of this type are."""
-    kind, _, subtype = mime_type.lower().partition("/")
-    # a drawing in SVG is text, which no decoder can check
-    if kind == "image" and not subtype.startswith("svg"):
-        return "image"
-    if kind == "audio":
-        return "audio"
-    return "video" if kind == "video" else "file"
 
 
 class Probes:

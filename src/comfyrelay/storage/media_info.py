@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-MediaKind = Literal["audio", "file", "image", "video"]
+from comfyrelay.media_types import MediaKind
+
 # Why a file is not read: it is no such media, or reading it would cost too much.
 Why = Literal["unreadable", "pixels", "frames", "memory", "time", "bytes"]
 

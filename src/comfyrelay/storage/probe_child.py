@@ -1,4 +1,4 @@
-"""A process that looks into media, and may do nothing else: it reads what it is given, within limits, and can be killed.
+"""A process that looks into media and does nothing else: it reads what it is given, within limits, and may be killed.
 
 It is asked by a line of JSON on its standard input, and answers on its standard output: with ranges of the file that it
 wants to read, which come as a length and that many bytes, and at last with what it found.

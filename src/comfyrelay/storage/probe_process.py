@@ -15,7 +15,8 @@ from dataclasses import asdict
 from typing import IO, Any, Final, get_args
 
 from comfyrelay.errors import StorageUnavailable
-from comfyrelay.storage.media_info import MediaInfo, MediaKind, ProbeLimits, Refused, Why
+from comfyrelay.media_types import MediaKind
+from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, Why
 
 # The length that comes before the bytes that were asked for.
 LENGTH_BYTES = 8

@@ -7,6 +7,7 @@ from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
 from comfyrelay.clock import utc_now
@@ -19,7 +20,7 @@ from comfyrelay.storage.s3_errors import error_code, is_missing, translate
 from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
 if TYPE_CHECKING:
-    from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef, ObjectIdentifierTypeDef
+    from mypy_boto3_s3.type_defs import CopySourceTypeDef, GetObjectOutputTypeDef, ObjectIdentifierTypeDef
 
 T = TypeVar("T")
 
@@ -27,6 +28,8 @@ PIECE_BYTES = 1024 * 1024
 # both are limits of S3
 LONGEST_TTL_SECONDS = 7 * 24 * 3600
 REMOVED_AT_ONCE = 1000
+# Many stores copy no more than 5 GB at once, and one that is asked for much may answer too late.
+COPYING = TransferConfig(multipart_threshold=1024**3, multipart_chunksize=256 * 1024**2)
 
 
 class S3Objects:
@@ -91,6 +94,12 @@ class S3Objects:
                 yield piece
         finally:
             body.close()
+
+    async def copy(self, source: str, target: str) -> None:
+        """Copy the object as it is at this moment; its bytes do not leave the store."""
+        origin: CopySourceTypeDef = {"Bucket": self._bucket, "Key": self._key(source)}
+        key = self._key(target)
+        await self._call(source, lambda: self._client.copy(origin, self._bucket, key, Config=COPYING))
 
     async def remove(self, path: str) -> None:
         """Remove the object; nothing happens when there is none."""

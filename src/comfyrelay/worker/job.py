@@ -28,6 +28,7 @@ from comfyrelay.errors import (
     NotFound,
     NotInstalled,
     OutputGone,
+    TooLarge,
     TransferFailed,
     Unauthorized,
 )
@@ -204,7 +205,7 @@ class Work:
             if isinstance(error.__cause__, OSError):
                 self._tools.on_disk_error()
             await self._fail(error.detail, error.fault)
-        except (GraphError, InvalidInput) as error:
+        except (GraphError, InvalidInput, TooLarge) as error:
             await self._fail(error.detail, Fault.JOB)
         except OSError as error:
             self._tools.on_disk_error()
@@ -243,8 +244,10 @@ class Work:
         place = tools.state.folder_of(lease) / f"output.{lease.payload.output_extension}"
         collected = await collect(self._ran.server, result, lease, place)
         if tools.on_output is not None:
-            more = await collect_more(self._ran.server, result, lease, place.parent)
+            more, left_out = await collect_more(self._ran.server, result, lease, place.parent)
             collected = replace(collected, more=more)
+            if left_out:
+                self._heartbeats.log(f"{left_out} more files of the run are not kept: too many, or too large.")
         elif dropped := others(result, lease):
             self._heartbeats.log(f"The run made {len(dropped)} more files, which are not kept: a job has one output.")
         self._output = collected.to_json()

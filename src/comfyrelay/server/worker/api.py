@@ -21,7 +21,7 @@ from comfyrelay.server.worker.urls import leased_job
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.services.queue.settle import Output, Report, Verb
+from comfyrelay.services.queue.settle import Output, Report, Settlement, Verb
 
 T = TypeVar("T")
 # As proxies log it.
@@ -135,15 +135,10 @@ async def heartbeat(
 @router.post("/complete", responses=may_answer(401, 403, 404, 422, 503))
 async def complete(body: wire.Complete, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
     """The job is done and its output uploaded. 422 when the output is not there or not readable: the lease is kept."""
-    handed = await context.engine.queue.outputs.check(
-        body.dispatch_id,
-        body.lease_token,
-        size=body.output.size if body.output else None,
-        mime_type=body.output.mime_type if body.output else None,
-    )
-    extension = handed.snapshot.output_extension if handed else "bin"
-    output = Output(**dict(body.output), extension=extension, sent=body.output.sent) if body.output else None
-    return await _settle(context, worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
+    # how its name ends is not up to the worker
+    output = Output(**dict(body.output), extension="", sent=body.output.sent) if body.output else None
+    report = _report(worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
+    return _settled(await context.engine.queue.outputs.complete(report))
 
 
 @router.post("/fail", responses=may_answer(401, 403, 404, 422, 503))
@@ -206,7 +201,13 @@ def _spread(wait_seconds: float) -> float:
 async def _settle(
     context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any
 ) -> Answer[wire.Settled]:
-    report = Report(
+    report = _report(worker, body, verb, **more)
+    # the decision stands once the queue has it; the tenant pool is updated behind the answer
+    return _settled(await context.engine.queue.settle.report(report, wait_for_tenant=False))
+
+
+def _report(worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any) -> Report:
+    return Report(
         verb=verb,
         dispatch_id=body.dispatch_id,
         lease_token=body.lease_token,
@@ -216,8 +217,9 @@ async def _settle(
         about=body.about,
         **more,
     )
-    # the decision stands once the queue has it; the tenant pool is updated behind the answer
-    settlement = await context.engine.queue.settle.report(report, wait_for_tenant=False)
+
+
+def _settled(settlement: Settlement) -> Answer[wire.Settled]:
     return Answer(data=wire.Settled(status=settlement.status), message=f"The job is {settlement.status}.")
 
 

@@ -13,6 +13,7 @@ from comfyrelay.domain.states import JobStatus
 from comfyrelay.domain.waiting import is_only_fetched
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
+from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.tenant import jobs, media, overview
@@ -113,7 +114,10 @@ class Overview:
                 type=each.type,
                 value=each.name,
                 url=await self._objects.sign_download(
-                    each.path, ttl_seconds=self._ttl_seconds, filename=each.name, content_type=each.mime_type
+                    each.path,
+                    ttl_seconds=self._ttl_seconds,
+                    filename=each.name,
+                    content_type=servable_content_type(each.mime_type),
                 ),
             )
             for each in snapshot.assets

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
 
+from comfyrelay.domain.ids import job_folder
 from comfyrelay.domain.states import TERMINAL_JOB
 from comfyrelay.errors import Conflict, NotFound, PoolUnavailable
 from comfyrelay.services.databases import Databases
@@ -46,7 +47,7 @@ class Removals:
     async def job(self, tenant_id: str, job_id: str) -> None:
         """Remove a job that has ended, with its history and its output. What it cost stays in the ledger."""
         # leases that ended without a result may have left something, too
-        leftovers = [each.path async for each in self._objects.list(f"tenants/{tenant_id}/ai-jobs/{job_id}")]
+        leftovers = [each.path async for each in self._objects.list(job_folder(tenant_id, job_id))]
 
         async def work(tx: Tx) -> list[Removal]:
             await ledger.lock_wallet(tx, tenant_id)

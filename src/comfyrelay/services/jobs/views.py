@@ -13,6 +13,7 @@ from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.queue.waiting import WhyWaiting
+from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import dispatches, library
 from comfyrelay.store.tenant import history, jobs, media
@@ -186,7 +187,10 @@ class Views:
 
     async def _url(self, file: File, filename: str) -> str:
         return await self._objects.sign_download(
-            file.path, ttl_seconds=self._ttl_seconds, filename=filename, content_type=file.mime_type
+            file.path,
+            ttl_seconds=self._ttl_seconds,
+            filename=filename,
+            content_type=servable_content_type(file.mime_type),
         )
 
 

@@ -5,12 +5,14 @@ after a grace, when everything that was using it can be seen, the row gives way 
 removed; the note is removed.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
+from comfyrelay.domain.ids import job_folder
 from comfyrelay.domain.records.jobs import File
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
@@ -24,6 +26,8 @@ from comfyrelay.store.tenant.retention import OldVideo, Stray
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 500
+# Each waits for storage.
+LISTED_AT_ONCE = 8
 # Longer than a submission can be under way, and than a URL works that somebody is just downloading from.
 GRACE_SECONDS = 1800.0
 
@@ -149,15 +153,19 @@ class Retention:
                 due = await retention.due_strays(tx, limit=AT_ONCE)
             if not due:
                 return done
-            for each in due:
-                done += await self._remove_objects_of(pool, each)
+            done += await self._remove_objects_of(pool, due)
             job_ids = [each.job_id for each in due]
             await pool.run(Step.RETENTION_REMOVE, lambda tx, ids=job_ids: retention.forget_strays(tx, ids))  # type: ignore[misc]
 
-    async def _remove_objects_of(self, pool: Database, stray: Stray) -> int:
-        """Its output has a row; whatever else is there was uploaded by a lease that did not win."""
-        folder = f"tenants/{stray.tenant_id}/ai-jobs/{stray.job_id}"
-        there = [each.path async for each in self._objects.list(folder)]
+    async def _remove_objects_of(self, pool: Database, strays: Sequence[Stray]) -> int:
+        """Their outputs have rows; whatever else is there was brought by a lease that did not win, or came too late."""
+        turn = asyncio.Semaphore(LISTED_AT_ONCE)
+
+        async def listed(stray: Stray) -> list[str]:
+            async with turn:
+                return [each.path async for each in self._objects.list(job_folder(stray.tenant_id, stray.job_id))]
+
+        there = [path for paths in await asyncio.gather(*map(listed, strays)) for path in paths]
         async with pool.read() as tx:
             known = await retention.known_paths(tx, self._disk, there)
         lost = [each for each in there if each not in known]

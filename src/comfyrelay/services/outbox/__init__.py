@@ -11,6 +11,9 @@ from comfyrelay.store.outbox import OutboxEntry
 
 __all__ = ["Outbox"]
 
+# From the moment that its URL expires.
+LONGEST_UPLOAD_SECONDS = 3600.0
+
 
 class Outbox:
     def __init__(
@@ -20,6 +23,12 @@ class Outbox:
         on_applied: Callable[[str, Sequence[OutboxEntry]], None],
         on_ended: Callable[[Sequence[JobState]], None],
     ) -> None:
-        self.applying = Applying(ground.databases, output_disk=DISK, on_applied=on_applied, on_ended=on_ended)
+        self.applying = Applying(
+            ground.databases,
+            output_disk=DISK,
+            late_upload_seconds=ground.settings.presigned_ttl_seconds + LONGEST_UPLOAD_SECONDS,
+            on_applied=on_applied,
+            on_ended=on_ended,
+        )
         self.delivery = OutboxDelivery(self.applying)
         self.recovery = OutboxRecovery(ground.databases, self.applying, ground.wakeup)

@@ -21,13 +21,17 @@ class Applying:
         databases: Databases,
         *,
         output_disk: str,
+        late_upload_seconds: float,
         on_applied: Callable[[str, Sequence[OutboxEntry]], None],
         on_ended: Callable[[Sequence[JobState]], None],
     ) -> None:
-        """`on_applied` gets the entries that have just been applied to a pool; `on_ended` the jobs that have just
+        """An upload that a job's lease allowed is over `late_upload_seconds` after its end.
+
+        `on_applied` gets the entries that have just been applied to a pool; `on_ended` the jobs that have just
         ended, once for each."""
         self._databases = databases
         self._output_disk = output_disk
+        self._late_upload_seconds = late_upload_seconds
         self._on_applied = on_applied
         self._on_ended = on_ended
 
@@ -35,7 +39,7 @@ class Applying:
         """Apply what is next in line for each job; returns the entries of which nothing remains to be applied."""
 
         async def work(tx: Tx) -> tuple[list[OutboxEntry], list[JobState]]:
-            return await _apply(tx, entries, output_disk=self._output_disk)
+            return await self._apply(tx, entries)
 
         with self._databases.watched(pool):
             applied, ended = await self._databases.pool(pool).run(Step.DELIVER_APPLY, work)
@@ -49,53 +53,49 @@ class Applying:
         if entry_ids:
             await self._databases.central.run(Step.DELIVER_FORGET, lambda tx: outbox.remove_entries(tx, entry_ids))
 
+    async def _apply(self, tx: Tx, entries: Sequence[OutboxEntry]) -> tuple[list[OutboxEntry], list[JobState]]:
+        """Returns the entries of which nothing remains to be applied, and the jobs that have ended with this."""
+        updates: dict[str, list[JobUpdate]] = defaultdict(list)
+        for entry in entries:
+            for update in entry.updates:
+                updates[update.job_id].append(update)
+        states = await jobs.lock_states(tx, updates)
+        settled = [each for state in states.values() if (each := apply_updates(state, updates[state.id])) is not None]
+        if settled:
+            await self._write(tx, settled)
+        versions = {job_id: state.dispatch_version for job_id, state in states.items()}
+        versions.update({each.job.id: each.job.dispatch_version for each in settled})
+        # A job that is gone needs no update.
+        applied = [
+            entry
+            for entry in entries
+            if all(update.version <= versions.get(update.job_id, update.version) for update in entry.updates)
+        ]
+        return applied, [each.job for each in settled if each.settlement is not None]
 
-async def _apply(
-    tx: Tx, entries: Sequence[OutboxEntry], *, output_disk: str
-) -> tuple[list[OutboxEntry], list[JobState]]:
-    """Returns the entries of which nothing remains to be applied, and the jobs that have ended with this."""
-    updates: dict[str, list[JobUpdate]] = defaultdict(list)
-    for entry in entries:
-        for update in entry.updates:
-            updates[update.job_id].append(update)
-    states = await jobs.lock_states(tx, updates)
-    settled = [each for state in states.values() if (each := apply_updates(state, updates[state.id])) is not None]
-    if settled:
-        await _write(tx, settled, output_disk=output_disk)
-    versions = {job_id: state.dispatch_version for job_id, state in states.items()}
-    versions.update({each.job.id: each.job.dispatch_version for each in settled})
-    # A job that is gone needs no update.
-    applied = [
-        entry
-        for entry in entries
-        if all(update.version <= versions.get(update.job_id, update.version) for update in entry.updates)
-    ]
-    return applied, [each.job for each in settled if each.settlement is not None]
-
-
-async def _write(tx: Tx, settled: Sequence[Settled], *, output_disk: str) -> None:
-    entries = [_token_entry(each) for each in settled if each.settlement is not None]
-    refunded = {each.tenant_id for each in entries if each.amount}
-    if refunded:
-        # Before the videos, as everywhere: whoever submits holds the wallet when it comes to the video.
-        await ledger.lock_wallets(tx, refunded)
-    outputs = [each for each in settled if each.output is not None]
-    if outputs:
-        await media.write_outputs(tx, [_output_row(each, output_disk) for each in outputs])
-    await jobs.write_settled(tx, settled)
-    await jobs.write_attempts(tx, [attempt for job in settled for attempt in job.attempts.values()])
-    await jobs.write_events(tx, [event for job in settled for event in job.events])
-    videos = [_video_change(each) for each in settled if each.job.video_id is not None]
-    if videos:
-        await media.change_videos(tx, videos)
-    ended = [each for each in settled if each.settlement is not None]
-    if ended:
-        await deliveries.write_due(tx, [each.job.id for each in ended])
-    strays = [Stray(job_id=each.job.id, tenant_id=each.job.tenant_id) for each in ended if each.has_lost_leases]
-    if strays:
-        await retention.write_stray(tx, strays)
-    if entries:
-        await ledger.append(tx, entries)
+    async def _write(self, tx: Tx, settled: Sequence[Settled]) -> None:
+        entries = [_token_entry(each) for each in settled if each.settlement is not None]
+        refunded = {each.tenant_id for each in entries if each.amount}
+        if refunded:
+            # Before the videos, as everywhere: whoever submits holds the wallet when it comes to the video.
+            await ledger.lock_wallets(tx, refunded)
+        outputs = [each for each in settled if each.output is not None]
+        if outputs:
+            await media.write_outputs(tx, [_output_row(each, self._output_disk) for each in outputs])
+        await jobs.write_settled(tx, settled)
+        await jobs.write_attempts(tx, [attempt for job in settled for attempt in job.attempts.values()])
+        await jobs.write_events(tx, [event for job in settled for event in job.events])
+        videos = [_video_change(each) for each in settled if each.job.video_id is not None]
+        if videos:
+            await media.change_videos(tx, videos)
+        ended = [each for each in settled if each.settlement is not None]
+        if ended:
+            await deliveries.write_due(tx, [each.job.id for each in ended])
+        strays = [Stray(job_id=each.job.id, tenant_id=each.job.tenant_id) for each in ended if each.leases]
+        if strays:
+            await retention.write_stray(tx, strays, after_seconds=self._late_upload_seconds)
+        if entries:
+            await ledger.append(tx, entries)
 
 
 def _token_entry(settled: Settled) -> ledger.Entry:

@@ -20,6 +20,8 @@ from comfyrelay.services.queue.reaper import Reaper
 from comfyrelay.services.queue.settle import Settle
 from comfyrelay.services.queue.stops import Stops
 from comfyrelay.services.queue.waiting import WhyWaiting
+from comfyrelay.settings import Settings
+from comfyrelay.storage.media import ProbeLimits, Probes
 
 __all__ = ["Queue"]
 
@@ -44,10 +46,24 @@ class Queue:
         )
         self.demand = Demand(databases, self.decisions)
         self.settle = Settle(databases, self.decisions, delivery)
-        self.handover = Handover(databases, ground.objects, ttl_seconds=settings.lease_url_ttl_seconds)
+        self.handover = Handover(
+            databases,
+            ground.objects,
+            ttl_seconds=settings.lease_url_ttl_seconds,
+            max_output_bytes=settings.max_output_bytes,
+            max_output_files=settings.max_output_files,
+        )
         self.polls = Polls(self.leasing, self.demand, self.settle, ground.wakeup)
         self.heartbeats = Heartbeats(databases, ttl=ttl)
-        self.outputs = Outputs(databases, self.handover, ground.objects, validation=settings.output_validation)
+        self.outputs = Outputs(
+            databases,
+            self.handover,
+            self.settle,
+            ground.objects,
+            _probes(settings),
+            validation=settings.output_validation,
+            max_bytes=settings.max_output_bytes,
+        )
         self.control = Control(databases, self.decisions, outbox.recovery)
         self.reaper = Reaper(
             databases,
@@ -59,3 +75,13 @@ class Queue:
         self.waiting = WhyWaiting(
             databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_away=comfyui_away
         )
+
+
+def _probes(settings: Settings) -> Probes:
+    limits = ProbeLimits(
+        max_pixels=settings.probe_max_pixels,
+        max_frames=settings.probe_max_frames,
+        max_memory_bytes=settings.probe_memory_bytes,
+        timeout_seconds=settings.probe_timeout_seconds,
+    )
+    return Probes(limits, processes=settings.probe_processes)

@@ -11,7 +11,7 @@ import structlog
 
 from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
 from comfyrelay.domain import lifecycle
-from comfyrelay.domain.ids import output_path
+from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.errors import GraphError, NotFound, PoolUnavailable
@@ -98,7 +98,7 @@ class Building:
             dispatch=dispatch,
             snapshot=snapshot,
             graph=replace_placeholders(graph, snapshot.values),
-            output_path=output_path(
+            output_path=upload_path(
                 tenant_id=dispatch.tenant_id,
                 job_id=dispatch.tenant_job_id,
                 lease_token=dispatch.lease_token,

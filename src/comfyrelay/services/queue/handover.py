@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from comfyrelay.domain.ids import output_path
+from comfyrelay.domain.ids import upload_path
+from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.databases import Databases
@@ -22,33 +23,47 @@ MOST_REMEMBERED = 20_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Urls:
-    """Where to fetch the inputs, and where to put the output and with which headers."""
+    """Where to fetch the inputs, and where to put the output, with which headers and of what size at most."""
 
     output_url: str
     output_headers: Mapping[str, str]
     assets: Mapping[str, str] = field(default_factory=dict)
     input_url: str | None = None
+    max_output_bytes: int
+    max_output_files: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handed:
     """A lease as far as its files are concerned."""
 
+    tenant_id: str
+    job_id: str
     snapshot: Snapshot
-    output_path: str
+    upload_path: str
 
 
 class Handover:
-    def __init__(self, databases: Databases, objects: ObjectStore, *, ttl_seconds: float) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        objects: ObjectStore,
+        *,
+        ttl_seconds: float,
+        max_output_bytes: int,
+        max_output_files: int,
+    ) -> None:
         self._databases = databases
         self._objects = objects
         self._ttl_seconds = ttl_seconds
+        self._max_output_bytes = max_output_bytes
+        self._max_output_files = max_output_files
         self._handed: OrderedDict[str, Handed] = OrderedDict()
         self._signed_at: OrderedDict[str, float] = OrderedDict()
 
     async def urls(self, job: LeasedJob) -> Urls:
         """URLs for a lease that is being handed over."""
-        handed = Handed(snapshot=job.snapshot, output_path=job.output_path)
+        handed = _handed(job.dispatch, job.snapshot, job.lease_token)
         _remember(self._handed, job.lease_token, handed)
         return await self._sign(job.lease_token, handed)
 
@@ -73,20 +88,17 @@ class Handover:
         if dispatch.tenant_job_id not in payloads:
             raise LeaseLost
         snapshot = Snapshot.from_json(payloads[dispatch.tenant_job_id])
-        path = output_path(
-            tenant_id=dispatch.tenant_id,
-            job_id=dispatch.tenant_job_id,
-            lease_token=lease_token,
-            extension=snapshot.output_extension,
-        )
-        handed = Handed(snapshot=snapshot, output_path=path)
+        handed = _handed(dispatch, snapshot, lease_token)
         _remember(self._handed, lease_token, handed)
         return handed
 
     async def _sign(self, lease_token: str, handed: Handed) -> Urls:
         ttl = self._ttl_seconds
         upload = await self._objects.sign_upload(
-            handed.output_path, content_type=handed.snapshot.output_mime_type, ttl_seconds=ttl
+            handed.upload_path,
+            content_type=handed.snapshot.output_mime_type,
+            max_size=self._max_output_bytes,
+            ttl_seconds=ttl,
         )
         assets = {
             each.key: await self._objects.sign_download(each.path, ttl_seconds=ttl) for each in handed.snapshot.assets
@@ -98,7 +110,19 @@ class Handover:
             output_headers=upload.headers,
             assets=assets,
             input_url=assets[primary.key] if primary else None,
+            max_output_bytes=self._max_output_bytes,
+            max_output_files=self._max_output_files,
         )
+
+
+def _handed(dispatch: Dispatch, snapshot: Snapshot, lease_token: str) -> Handed:
+    path = upload_path(
+        tenant_id=dispatch.tenant_id,
+        job_id=dispatch.tenant_job_id,
+        lease_token=lease_token,
+        extension=snapshot.output_extension,
+    )
+    return Handed(tenant_id=dispatch.tenant_id, job_id=dispatch.tenant_job_id, snapshot=snapshot, upload_path=path)
 
 
 def _remember(kept: OrderedDict[str, T], key: str, value: T) -> None:

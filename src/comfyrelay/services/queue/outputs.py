@@ -1,12 +1,25 @@
-"""Outputs are looked at before a job counts as completed: nobody pays for nothing."""
+"""Outputs are copied, and the copies looked at, before a job counts as completed: nobody pays for nothing, and nobody
+can change what was paid for.
 
+A worker may write to its upload until the URL expires. So what counts is a copy under a new name, which no URL can
+write; it is checked, and then settled with. Each step may be the last before a crash: the upload stays until the
+verdict is written, so a `complete` that is repeated makes another copy, and what is left over is removed with the other
+strays of the job.
+"""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import structlog
 
+from comfyrelay.domain.ids import new_id, output_path
+from comfyrelay.domain.outputs import output_type
 from comfyrelay.errors import ConfigurationError, InvalidInput, LeaseLost, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.handover import Handed, Handover
+from comfyrelay.services.queue.settle import Output, Report, Settle, Settlement
 from comfyrelay.storage.media import Probes
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import dispatches
@@ -16,55 +29,136 @@ log = structlog.get_logger(__name__)
 NO_OUTPUT = "There is no output: upload it to the lease's output URL, then complete again, or report a failure."
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Taken:
+    """An output as it would count, and its copy; without one, there is nothing to take."""
+
+    output: Output | None = None
+    copy: str | None = None
+    problem: str | None = None
+
+
 class Outputs:
     def __init__(
-        self, databases: Databases, handover: Handover, objects: ObjectStore, *, validation: Literal["fail", "warn"]
+        self,
+        databases: Databases,
+        handover: Handover,
+        settle: Settle,
+        objects: ObjectStore,
+        probes: Probes,
+        *,
+        validation: Literal["fail", "warn"],
+        max_bytes: int,
     ) -> None:
         self._databases = databases
         self._handover = handover
+        self._settle = settle
         self._objects = objects
+        self._probes = probes
         self._validation = validation
+        self._max_bytes = max_bytes
 
-    async def check(
-        self, dispatch_id: int, lease_token: str, *, size: int | None, mime_type: str | None
-    ) -> Handed | None:
-        """Refuse an output that is not there, or not what the worker says; the lease is kept.
-
-        `None` for a lease that is not known: the settlement itself says whether it ended, or is a repeat.
-        """
+    async def complete(self, report: Report) -> Settlement:
+        """Settle with a copy of the output. One that is not there, or not what it should be, is refused, and the lease
+        kept."""
         try:
-            handed = await self._handover.of_lease(dispatch_id, lease_token)
+            handed = await self._handover.of_lease(report.dispatch_id, report.lease_token)
         except LeaseLost:
-            return None
-        problem = await self._problem(handed, size=size, mime_type=mime_type)
-        if problem is None:
-            return handed
-        if self._validation == "warn":
-            log.warning("output.not_valid", dispatch_id=dispatch_id, problem=problem)
-            return handed
-        if await self._is_current(dispatch_id, lease_token):
-            raise InvalidInput(problem, errors={"output": problem})
-        return None
-
-    async def _problem(self, handed: Handed, *, size: int | None, mime_type: str | None) -> str | None:
-        found = None if size is None else await self._objects.stat(handed.output_path)
-        if found is None or found.size == 0:
-            return NO_OUTPUT
-        if found.size != size:
-            return f"The output has {found.size} bytes, not {size}: upload it again."
+            # the settlement itself says whether it ended, or is a repeat
+            return await self._settled(replace(report, output=None))
+        taken = await self._take(handed, report.output)
+        if taken.problem is not None and not await self._may_pass(report, taken):
+            await self._remove(taken.copy)
+            return await self._settled(replace(report, output=None))
         try:
-            await probe(self._objects, handed.output_path, mime_type=mime_type or handed.snapshot.output_mime_type)
+            settlement = await self._settled(replace(report, output=taken.output))
+        except LeaseLost:
+            await self._remove(taken.copy)
+            raise
+        # any other error leaves open whether it was settled: then both stay, and one of them is found to be a stray
+        await self._remove(taken.copy if settlement.is_repeat else handed.upload_path)
+        return settlement
+
+    async def _settled(self, report: Report) -> Settlement:
+        # the decision stands once the queue has it; the tenant pool is updated behind the answer
+        return await self._settle.report(report, wait_for_tenant=False)
+
+    async def _may_pass(self, report: Report, taken: _Taken) -> bool:
+        """Whether to settle with it all the same; `InvalidInput` where the lease still waits for a better one."""
+        if self._validation == "warn":
+            log.warning("output.not_valid", dispatch_id=report.dispatch_id, problem=taken.problem)
+            return True
+        async with self._databases.central.read() as tx:
+            is_current = await dispatches.of_lease(tx, report.dispatch_id, report.lease_token) is not None
+        if is_current:
+            await self._remove(taken.copy)
+            raise InvalidInput(taken.problem, errors={"output": taken.problem or NO_OUTPUT})
+        return False
+
+    async def _take(self, handed: Handed, told: Output | None) -> _Taken:
+        found = None if told is None else await self._objects.stat(handed.upload_path)
+        if told is None or found is None or found.size == 0:
+            return _Taken(problem=NO_OUTPUT)
+        if found.size > self._max_bytes:
+            await self._remove(handed.upload_path)
+            raise self._too_large(found.size)
+        file_id, extension = new_id(), handed.snapshot.output_extension
+        copy = output_path(file_id, tenant_id=handed.tenant_id, job_id=handed.job_id, extension=extension)
+        try:
+            await self._objects.copy(handed.upload_path, copy)
+            output, problem = await self._check(
+                copy, replace(told, file_id=file_id, extension=extension), handed.snapshot.output_mime_type
+            )
         except NotFound:
-            return NO_OUTPUT
+            return _Taken(problem=NO_OUTPUT)
+        except Exception:
+            await self._remove(copy)
+            raise
+        return _Taken(output=output, copy=copy, problem=problem)
+
+    async def _check(self, copy: str, told: Output, promised: str) -> tuple[Output, str | None]:
+        """The output as it was found, and what is wrong with it."""
+        found = await self._objects.stat(copy)
+        if found is None:
+            raise NotFound
+        if found.size > self._max_bytes:
+            # another one was uploaded after its size was looked at
+            raise self._too_large(found.size)
+        digest = await self._digest(copy) if told.sha256 is not None else None
+        kept = output_type(told.mime_type, promised)
+        output = replace(told, size=found.size, sha256=digest, mime_type=kept or promised)
+        if found.size != told.size:
+            return output, f"The output has {found.size} bytes, not {told.size}: upload it again."
+        if digest != told.sha256:
+            return output, f"The output has the SHA-256 {digest}, not {told.sha256}: upload it again."
+        if kept is None:
+            return output, f"The output is {told.mime_type}, but this job makes {promised}."
+        try:
+            await self._probes.look(self._objects, copy, mime_type=kept)
         except InvalidInput as error:
-            return error.detail
+            return output, error.detail
         except ConfigurationError as error:
             # nothing here can look into media
             if self._validation == "warn":
-                return error.detail
+                return output, error.detail
             raise
-        return None
+        return output, None
 
-    async def _is_current(self, dispatch_id: int, lease_token: str) -> bool:
-        async with self._databases.central.read() as tx:
-            return await dispatches.of_lease(tx, dispatch_id, lease_token) is not None
+    async def _digest(self, path: str) -> str:
+        digest = hashlib.sha256()
+        async for piece in self._objects.stream(path):
+            await asyncio.to_thread(digest.update, piece)
+        return digest.hexdigest()
+
+    def _too_large(self, size: int) -> InvalidInput:
+        problem = f"The output is too large: it has {size} bytes, and at most {self._max_bytes} are allowed."
+        return InvalidInput(problem, errors={"output": problem})
+
+    async def _remove(self, path: str | None) -> None:
+        """As far as that can be done now: what stays is a stray of its job."""
+        if path is None:
+            return
+        try:
+            await self._objects.remove(path)
+        except Exception:
+            log.warning("output.not_removed", path=path, exc_info=True)

@@ -6,13 +6,13 @@ pool then writes job, attempt, event, tokens, video and output in one transactio
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, assert_never
 
 from comfyrelay.domain import lifecycle
-from comfyrelay.domain.ids import output_id, path_of_output
+from comfyrelay.domain.ids import output_id, output_path, upload_path
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.updates import OutputFile
 from comfyrelay.errors import Fault, LeaseLost
@@ -37,7 +37,8 @@ _REPEATABLE = {Verb.COMPLETE, Verb.FAIL}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Output:
-    """The output as the worker describes it."""
+    """The output as the worker describes it, or as it was found. `file_id` is that of the copy that counts; without
+    one it is what the lease uploaded, which is then up to whoever calls the engine."""
 
     size: int
     mime_type: str
@@ -46,6 +47,7 @@ class Output:
     metadata: dict[str, Any] | None = None
     # all that it said of it
     sent: dict[str, Any] | None = None
+    file_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,10 +72,11 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settlement:
-    """The answer to a report: the state the dispatch came to."""
+    """The answer to a report: the state the dispatch came to. A repeat is answered alike, and changes nothing."""
 
     dispatch_id: int
     status: str
+    is_repeat: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -206,7 +209,7 @@ class Settle:
                 verb, settlement = accepted[report.lease_token]
                 is_same = settlement.dispatch_id == dispatch.id and report.worker_id in {None, dispatch.worker_id}
                 if is_same and verb is report.verb and verb in _REPEATABLE:
-                    batch.answers[index] = settlement
+                    batch.answers[index] = replace(settlement, is_repeat=True)
             else:
                 undecided[index] = report
         await self._answer_repeats(tx, undecided, batch)
@@ -230,7 +233,9 @@ class Settle:
                 and report.worker_id in {None, lease.worker_id}
                 and lease.status_after is not None
             ):
-                batch.answers[index] = Settlement(dispatch_id=report.dispatch_id, status=lease.status_after)
+                batch.answers[index] = Settlement(
+                    dispatch_id=report.dispatch_id, status=lease.status_after, is_repeat=True
+                )
 
 
 def _move(dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None) -> Move:
@@ -256,27 +261,28 @@ def _is_holder(dispatch: Dispatch, report: Report) -> bool:
 
 
 def _details(dispatch: Dispatch, report: Report, began_at: datetime | None) -> Details:
-    output = None
-    if report.output is not None:
-        file_id = output_id(report.lease_token)
-        output = OutputFile(
-            file_id=file_id,
-            path=path_of_output(
-                file_id,
-                tenant_id=dispatch.tenant_id,
-                job_id=dispatch.tenant_job_id,
-                extension=report.output.extension,
-            ),
-            size=report.output.size,
-            mime_type=report.output.mime_type,
-            sha256=report.output.sha256,
-            metadata=report.output.metadata,
-            sent=report.output.sent,
-        )
+    output = None if report.output is None else _output_file(dispatch, report.lease_token, report.output)
     return Details(
         provider_job_id=report.provider_job_id,
         output=output,
         seed=report.seed,
         began_at=began_at,
         about=report.about,
+    )
+
+
+def _output_file(dispatch: Dispatch, lease_token: str, output: Output) -> OutputFile:
+    tenant_id, job_id, extension = dispatch.tenant_id, dispatch.tenant_job_id, output.extension
+    if output.file_id is None:
+        path = upload_path(tenant_id=tenant_id, job_id=job_id, lease_token=lease_token, extension=extension)
+    else:
+        path = output_path(output.file_id, tenant_id=tenant_id, job_id=job_id, extension=extension)
+    return OutputFile(
+        file_id=output.file_id or output_id(lease_token),
+        path=path,
+        size=output.size,
+        mime_type=output.mime_type,
+        sha256=output.sha256,
+        metadata=output.metadata,
+        sent=output.sent,
     )

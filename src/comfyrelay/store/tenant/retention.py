@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Text, and_, delete, literal, or_, select, update
+from sqlalchemy import Double, Text, and_, delete, literal, or_, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.records.jobs import File
@@ -20,7 +20,6 @@ from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table
 from comfyrelay.store.tenant.tables import ai_jobs, files, stray_outputs, videos
 from comfyrelay.store.types import relay_now
 
-AN_HOUR_SECONDS = 3600.0
 _FILE = [files.c[name] for name in File.__dataclass_fields__]
 
 
@@ -36,7 +35,7 @@ class OldVideo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stray:
-    """A job with leases that did not win."""
+    """A job that has ended, whose leases may have left something."""
 
     job_id: str
     tenant_id: str
@@ -156,15 +155,16 @@ async def forget_originals(tx: Tx, file_ids: Iterable[str]) -> None:
     await tx.execute(update(videos).where(videos.c.original_file_id.in_(list(file_ids))).values(original_file_id=None))
 
 
-async def write_stray(tx: Tx, strays: Iterable[Stray]) -> None:
-    """Look, in an hour, for what the leases of these jobs have left: late uploads are over by then."""
-    await tx.write(_write_stray, with_rows({"job_id": each.job_id, "tenant_id": each.tenant_id} for each in strays))
+async def write_stray(tx: Tx, strays: Iterable[Stray], *, after_seconds: float) -> None:
+    """Look, after a while, for what the leases of these jobs have left: late uploads are over by then."""
+    rows = ({"job_id": each.job_id, "tenant_id": each.tenant_id, "after_seconds": after_seconds} for each in strays)
+    await tx.write(_write_stray, with_rows(rows))
 
 
 @cache
 def _write_stray(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(stray_outputs, "job_id", "tenant_id"))
-    rows = select(r.c.job_id, r.c.tenant_id, relay_now(AN_HOUR_SECONDS)).where(literal(1) == 1)
+    r = rows_table(dialect, {**columns_of(stray_outputs, "job_id", "tenant_id"), "after_seconds": Double()})
+    rows = select(r.c.job_id, r.c.tenant_id, relay_now(r.c.after_seconds)).where(literal(1) == 1)
     query = insert_into(dialect, stray_outputs).from_select(["job_id", "tenant_id", "due_at"], rows)
     return query.on_conflict_do_nothing()
 

@@ -295,7 +295,7 @@ partial_index("ix_webhook_deliveries_due", webhook_deliveries.c.due_at, where="s
 stray_outputs = Table(
     "stray_outputs",
     metadata,
-    # Jobs that have ended and had leases that did not win; what those uploaded is removed when it is due.
+    # Jobs that have ended and were leased: what is not their output is removed when it is due.
     Column("job_id", Text, primary_key=True),
     Column("tenant_id", Text, nullable=False),
     Column("due_at", UtcTime, nullable=False),

@@ -10,7 +10,7 @@ from typing import Any
 
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.server import ComfyServer
-from comfyrelay.errors import NoOutput, ServerUnreachable
+from comfyrelay.errors import NoOutput, ServerUnreachable, TooLarge
 from comfyrelay.net import save
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.worker import StoredOutput
@@ -61,15 +61,15 @@ def pick(result: RunResult, lease: Lease) -> OutputFile | str:
 
 async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path) -> Collected:
     """Save the output as `to`, which appears only when it is whole."""
-    picked = pick(result, lease)
+    picked, most = pick(result, lease), lease.job.max_output_bytes
     about: dict[str, Any] = {**result.about, "prompt_id": result.prompt_id, "seconds": result.seconds}
     mime_type = lease.payload.output_mime_type
     if isinstance(picked, str):
         about["node_id"] = _text_node(result, lease)
-        size, sha256 = await _save_hashed(_once(picked.encode()), to)
+        size, sha256 = await _save_hashed(_once(picked.encode()), to, most)
     else:
         about |= {"node_id": picked.node_id, "filename": picked.filename}
-        size, sha256 = await _fetched(server, picked, to)
+        size, sha256 = await _fetched(server, picked, to, most)
         if not _has_extension(picked, lease) and picked.mime_type != "application/octet-stream":
             # not what was expected, and that may be known
             mime_type = picked.mime_type
@@ -82,29 +82,38 @@ def others(result: RunResult, lease: Lease) -> list[OutputFile]:
     return [file for file in result.files if file.type == "output" and file != picked]
 
 
-async def collect_more(server: ComfyServer, result: RunResult, lease: Lease, folder: Path) -> tuple[Path, ...]:
-    """Save those, too, in the order of the nodes that made them."""
-    saved = []
-    for number, file in enumerate(others(result, lease), start=2):
+async def collect_more(
+    server: ComfyServer, result: RunResult, lease: Lease, folder: Path
+) -> tuple[tuple[Path, ...], int]:
+    """Save those, too, in the order of the nodes that made them; and how many are left out, for there may be no more
+    of them, nor larger ones."""
+    made, saved = others(result, lease), []
+    kept = made if lease.job.max_output_files is None else made[: lease.job.max_output_files - 1]
+    for number, file in enumerate(kept, start=2):
         place = folder / f"more-{number}{PurePosixPath(file.filename).suffix.lower()}"
-        await _fetched(server, file, place)
-        saved.append(place)
-    return tuple(saved)
+        with suppress(TooLarge):
+            await _fetched(server, file, place, lease.job.max_output_bytes)
+            saved.append(place)
+    return tuple(saved), len(made) - len(saved)
 
 
-async def _fetched(server: ComfyServer, file: OutputFile, to: Path) -> tuple[int, str]:
+async def _fetched(server: ComfyServer, file: OutputFile, to: Path, most: int | None) -> tuple[int, str]:
     for seconds in PAUSES_SECONDS:
         with suppress(ServerUnreachable):
-            return await _save_hashed(server.read(file), to)
+            return await _save_hashed(server.read(file), to, most)
         await asyncio.sleep(seconds)
-    return await _save_hashed(server.read(file), to)
+    return await _save_hashed(server.read(file), to, most)
 
 
-async def _save_hashed(content: AsyncIterator[bytes], to: Path) -> tuple[int, str]:
+async def _save_hashed(content: AsyncIterator[bytes], to: Path, most: int | None) -> tuple[int, str]:
     digest = hashlib.sha256()
 
     async def pieces() -> AsyncIterator[bytes]:
+        size = 0
         async for piece in content:
+            size += len(piece)
+            if most is not None and size > most:
+                raise TooLarge(f"The output is too large: at most {most} bytes are allowed.")
             digest.update(piece)
             yield piece
 

@@ -1,0 +1,27 @@
+"""What a job may bring."""
+
+import pytest
+
+from comfyrelay.domain.outputs import output_type
+
+
+@pytest.mark.parametrize(
+    ("told", "promised", "kept"),
+    [
+        ("image/png", "image/png", "image/png"),
+        ("IMAGE/PNG", "image/png", "IMAGE/PNG"),
+        ("image/webp", "image/png", "image/webp"),
+        ("video/webm; codecs=vp9", "video/mp4", "video/webm; codecs=vp9"),
+        ("audio/flac", "audio/mpeg", "audio/flac"),
+        ("image/png", "video/mp4", None),
+        ("image/svg+xml", "image/png", None),
+        ("image/png", "image/svg+xml", None),
+        ("text/plain; charset=utf-8", "text/plain", "text/plain; charset=utf-8"),
+        ("text/html", "text/plain", None),
+        ("application/json", "text/plain", None),
+        # who promised nothing may bring anything, and a browser only saves it
+        ("text/html", "application/octet-stream", "application/octet-stream"),
+    ],
+)
+def test_an_output_is_of_the_kind_that_was_promised(told: str, promised: str, kept: str | None) -> None:
+    assert output_type(told, promised) == kept
