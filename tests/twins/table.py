@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 CONFORMANCE = "tests/conformance"
 CHAOS = "tests/chaos"
+API = "tests/api"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,5 +217,54 @@ TWINS = (
         new="    if dispatch.cancel_requested_at is not None:\n        return None\n",
         tests=f"{CONFORMANCE}/test_control.py",
         only="sqlite and completed_cannot_be_canceled",
+    ),
+    Twin(
+        name="an output is not copied before it counts",
+        file="services/queue/outputs.py",
+        old="await self._objects.copy(handed.upload_path, copy)",
+        new="copy, file_id = handed.upload_path, None  # type: ignore[assignment]",
+        tests=f"{API}/test_outputs.py",
+        only="sqlite and after_completion",
+    ),
+    Twin(
+        name="the hash of an output is taken as told",
+        file="services/queue/outputs.py",
+        old="if digest != told.sha256:",
+        new="if digest == told.sha256 is None:",
+        tests=f"{API}/test_outputs.py",
+        only="sqlite and another_hash",
+    ),
+    Twin(
+        name="the upload is gone before the verdict is written",
+        file="services/queue/outputs.py",
+        old="            settlement = await self._settled(replace(report, output=taken.output))\n",
+        new="            await self._remove(handed.upload_path)\n"
+        "            settlement = await self._settled(replace(report, output=taken.output))\n",
+        tests=f"{API}/test_outputs.py",
+        only="sqlite and after_a_crash and before",
+    ),
+    Twin(
+        name="nobody looks for what came after the end of a job",
+        file="services/outbox/applying.py",
+        old="for each in ended if each.leases]",
+        new="for each in ended if each.leases > 1]",
+        tests=f"{API}/test_outputs.py",
+        only="sqlite and after_completion",
+    ),
+    Twin(
+        name="an image is decoded whatever its header claims",
+        file="storage/media.py",
+        old="            check_pixels(claim.width, claim.height, self._limits)\n",
+        new="",
+        tests="tests/storage/test_bombs.py",
+        only="before_anything_is_decoded",
+    ),
+    Twin(
+        name="looking into media takes any memory",
+        file="storage/probe_child.py",
+        old="(own_bytes + limits.max_memory_bytes, most)",
+        new="(most, most)",
+        tests="tests/storage/test_bombs.py",
+        only="more_memory_than_allowed",
     ),
 )

@@ -40,6 +40,8 @@ def make_lease(number: int = 17, **more: Any) -> Lease:
         "input_url": None,
         "output_url": "http://127.0.0.1:9/none",
         "output_headers": {},
+        "max_output_bytes": None,
+        "max_output_files": None,
     }
     for fields in (payload, job):
         fields |= {name: more.pop(name) for name in fields.keys() & more.keys()}
