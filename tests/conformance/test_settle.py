@@ -109,7 +109,7 @@ class TestComplete:
         (file,) = await files(world, job)
         assert (file.size, file.mime_type, file.content_hash, file.user_id) == (5, "video/webm", "cafe", desk.user.id)
         assert file.path == leased.output_path
-        assert file.path == f"tenants/{job.tenant_id}/ai-jobs/{job.id}/output-{output_id(leased.lease_token)}.mp4"
+        assert file.path == f"tenants/{job.tenant_id}/ai-jobs/{job.id}/upload-{output_id(leased.lease_token)}.mp4"
         assert (await world.job(job)).output_file_id == file.id
 
     async def test_the_effect_knows_how_long_it_took_by_the_lease_s_own_times(self, world: World, desk: Desk) -> None:
@@ -456,7 +456,7 @@ class TestRepeats:
             ]
         )
         done = Settlement(dispatch_id=leased.dispatch_id, status="completed")
-        assert answers[1:3] == [done, done]
+        assert answers[1:3] == [done, replace(done, is_repeat=True)]
         assert all(isinstance(each, LeaseLost) for each in (answers[0], *answers[3:]))
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
         assert await world.audit(desk.worker) == ["register", "lease", "complete"]

@@ -132,7 +132,7 @@ async def test_of_many_files_no_more_are_kept_than_allowed_and_none_that_is_too_
     many = replace(result, files=(first, *(replace(first, node_id=f"{number}") for number in range(90, 95))))
     kept, left_out = await collect_more(comfy, many, make_lease(max_output_files=3), tmp_path)
     assert ([each.name for each in kept], left_out) == (["more-2.png", "more-3.png"], 3)
-    kept, left_out = await collect_more(comfy, many, make_lease(max_output_bytes=10), tmp_path / "none")
+    kept, left_out = await collect_more(comfy, many, make_lease(max_output_bytes=10), tmp_path)
     assert (kept, left_out) == ((), 5)
 
 
