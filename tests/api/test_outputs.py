@@ -166,7 +166,7 @@ async def test_a_type_that_is_none_makes_neither_its_job_nor_a_list_unreadable(h
 
 async def test_an_old_holder_that_completes_late_changes_nothing(house: House) -> None:
     await house.put(png("red"))
-    await house.api.clock.set(house.api.clock.now + timedelta(seconds=901))
+    await house.api.clock.set(house.api.clock.now + timedelta(seconds=1801))
     await house.api.engine.queue.reaper.run_once()
     second = await lease(house.worker)
     await house.put(png("blue"), second)

@@ -200,7 +200,7 @@ class TestLease:
     async def test_a_lease_carries_what_is_to_be_run(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased(input_payload={"prompt": "a dog"})
         assert leased.graph["2"]["inputs"]["text"] == "a dog"
-        prefix = f"tenants/{job.tenant_id}/ai-jobs/{job.id}/output-"
+        prefix = f"tenants/{job.tenant_id}/ai-jobs/{job.id}/upload-"
         assert leased.output_path.startswith(prefix)
         assert leased.output_path.endswith(".mp4")
 
