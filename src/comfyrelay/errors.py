@@ -12,7 +12,8 @@
     ├── TooLarge                 more bytes than are allowed
     ├── InsufficientTokens       the wallet does not cover the cost
     ├── TooManyActiveJobs        the user's limit is reached
-    ├── PoolUnavailable          a database cannot be reached
+    ├── PoolUnavailable          a database cannot be reached, or refuses connections
+    │   └── NotWritable          a database takes no changes: it is read-only, or its disk is full
     ├── StorageUnavailable       object storage cannot be reached
     ├── ControlPlaneUnreachable  a control plane does not answer, or not like one
     ├── NotReady                 the server cannot serve; says which parts are missing
@@ -68,6 +69,7 @@ __all__ = [
     "NotFound",
     "NotInstalled",
     "NotReady",
+    "NotWritable",
     "OutOfMemory",
     "OutputGone",
     "PaymentRequired",
@@ -189,10 +191,16 @@ class PoolUnavailable(ComfyRelayError):
 
     code = "pool_unavailable"
 
-    def __init__(self, *, pool: str) -> None:
+    def __init__(self, *, pool: str, why: str = "cannot be reached") -> None:
         self.pool = pool
         which = "central database" if pool == "central" else f"tenant pool {pool!r}"
-        super().__init__(f"The {which} cannot be reached.")
+        super().__init__(f"The {which} {why}.")
+
+
+class NotWritable(PoolUnavailable):
+    """A database takes no changes."""
+
+    code = "not_writable"
 
 
 class StorageUnavailable(ComfyRelayError):

@@ -7,6 +7,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -51,8 +52,16 @@ def split_words(value: Any) -> Any:
     return [part for each in value.split(",") if (part := each.strip())] if isinstance(value, str) else value
 
 
+def _network(text: str) -> str:
+    try:
+        return str(ip_network(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is no address and no network; write 10.0.0.7 or 10.0.0.0/24") from None
+
+
 # `a, b` in the environment, a list in the file
 Words = Annotated[list[str], NoDecode, BeforeValidator(split_words)]
+Networks = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(split_words)]
 Count = Annotated[int, Field(gt=0)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -116,8 +125,17 @@ class Settings(ArgumentsOnly):
     allow_registration: bool = Field(True, description="whether anybody may make an account")
     session_days: Seconds = Field(30, description="days after which a browser has to sign in again")
     requests_per_minute: Count = Field(10, description="worker registrations, and sign-ins, a minute from one address")
+    trusted_proxies: Networks = Field([], description="comma-separated: proxies whose X-Forwarded-For counts")
     validate_asg_instance: bool = Field(False, description="check that `i-…` workers belong to an Auto Scaling group")
     webhook_allow_private: bool = Field(False, description="whether webhooks may go to private addresses")
+
+    max_body_bytes: Count = Field(256 * 1024, description="largest JSON body of a call")
+    max_large_body_bytes: Count = Field(8 * 1024**2, description="largest body with a graph, a batch or a report")
+    max_body_values: Count = Field(250_000, description="most values in such a body")
+    max_graph_nodes: Count = Field(5000, description="most nodes of a graph that is registered")
+    body_seconds: Seconds = Field(60, description="longest that the body of a call may take to arrive")
+    header_seconds: Seconds = Field(15, description="longest that the headers of a call may take to arrive")
+    max_half_open_requests: Count = Field(500, description="connections that may be without whole headers at once")
 
     max_upload_bytes: Count = Field(2 * 1024**3, description="largest file that a user may upload")
     max_output_bytes: Count = Field(2 * 1024**3, description="largest file that a job may make")
@@ -154,6 +172,7 @@ class Settings(ArgumentsOnly):
 
     presigned_ttl_seconds: Count = Field(900, description="how long a pre-signed URL works")
     database_pool_size: Count = Field(10, description="connections kept to each PostgreSQL database")
+    database_wait_seconds: SecondsOrZero = Field(60, description="how long a start waits for the databases")
 
     @field_validator("data_dir")
     @classmethod

@@ -15,7 +15,7 @@ from tests.harness import PostgresBackend, SqliteBackend
 from tests.storage.harness import BUCKET
 
 _numbers = count()
-WHOLE = {"test_admin_dispatches", "test_outputs", "test_retention", "test_user_videos"}
+WHOLE = {"test_admin_dispatches", "test_outputs", "test_retention", "test_unwritable", "test_user_videos"}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -25,7 +25,7 @@ from tests.harness import GRAPH, PROMPT, Backend, Clock
 
 FLEET_SECRET = "fleet-secret-of-production"
 SECRETS = Secrets(
-    fleet={"production": [FLEET_SECRET, "an-older-secret"], "staging": ["fleet-secret-of-staging"]},
+    fleet={"production": [FLEET_SECRET, "an-older-secret-of-production"], "staging": ["fleet-secret-of-staging"]},
     signing=["a-signing-secret-of-the-tests"],
 )
 PASSWORD = "correct horse battery"

@@ -26,6 +26,11 @@ class ServerProcess:
     url: str
     process: Process | forks.Child
     http: httpx.AsyncClient
+    _log: BinaryIO
+
+    def log(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode()
 
     async def kill(self) -> None:
         """As kill -9 does."""
@@ -69,7 +74,7 @@ async def server_process(settings: Mapping[str, str]) -> AsyncIterator[ServerPro
             process = await forks.start(["server", "--log-level", "error"], env=env, out=log.fileno())
             try:
                 await _answers(process, http, log)
-                yield ServerProcess(url, process, http)
+                yield ServerProcess(url, process, http, log)
             finally:
                 if process.returncode is None:
                     process.kill()

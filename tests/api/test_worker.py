@@ -19,7 +19,7 @@ from comfyrelay.services.queue.heartbeats import Heartbeat, HeartbeatAnswer
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import workers
 from comfyrelay.store.database import Boundary
-from tests.api.harness import FLEET_SECRET, Api, Caller, data_of, open_api, problem_of
+from tests.api.harness import FLEET_SECRET, SECRETS, Api, Caller, data_of, open_api, problem_of
 from tests.harness import GRAPH, PATIENCE_SECONDS, PROMPT, SqliteBackend
 
 SECRET = {"X-Fleet-Secret": FLEET_SECRET}
@@ -175,7 +175,7 @@ class TestRegister:
     async def test_two_secrets_are_valid_while_one_is_being_replaced(self, api: Api) -> None:
         await api.effect()
         body = {"worker_id": "w", "fleet_slug": "home-clip"}
-        await api.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": "an-older-secret"})
+        await api.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": SECRETS.fleet["production"][1]})
 
     async def test_an_unknown_fleet_is_not_found(self, api: Api) -> None:
         body = {"worker_id": "w", "fleet_slug": "nowhere"}

@@ -15,8 +15,17 @@ from standardwebhooks.webhooks import Webhook
 WAITS_SECONDS = (5.0, 30.0, 120.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 LONGEST_URL = 2048
 # Not for everybody, though the standard library of some Python versions takes them for public: addresses that clouds
-# give to their machines' metadata (Oracle's and Azure's), and ones that only mean something inside a network.
-NOT_PUBLIC = tuple(map(ip_network, ("192.0.0.0/24", "168.63.129.16/32", "fec0::/10", "64:ff9b:1::/48")))
+# give to their machines' metadata (Oracle's and Azure's), ones that only mean something inside a network, relays that
+# are no more, and ranges for documentation (RFC 9637), for segment routing (RFC 9602) and for nobody (RFC 9780).
+NOT_PUBLIC = tuple(
+    map(
+        ip_network,
+        (
+            *("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32"),
+            *("fec0::/10", "64:ff9b:1::/48", "100:0:0:1::/64", "3fff::/20", "5f00::/16"),
+        ),
+    )
+)
 # A gateway turns the last 32 bits of such an address into an IPv4 address.
 TRANSLATED = IPv6Network("64:ff9b::/96")
 

@@ -64,17 +64,19 @@ async def serve(
     log_as_json(log_level)
     engine = Engine(settings, signing_secrets=secrets.signing)
     listener = listen(settings.host, settings.port)
+    await engine.databases.wait(settings.database_wait_seconds)
     await engine.databases.upgrade()
     app = create_app(engine, secrets)
     on_ready(engine)
     _collect_garbage_seldom()
-    await _Server(_config(app), app.state.context).serve(sockets=[listener])
+    await _Server(_config(app, settings), app.state.context).serve(sockets=[listener])
 
 
 @asynccontextmanager
 async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
     """Serve an application in the present loop, until it is left. Signals are somebody else's."""
-    server = _Server(_config(app), app.state.context, handles_signals=False)
+    context: Context = app.state.context
+    server = _Server(_config(app, context.settings), context, handles_signals=False)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         while not server.started:
@@ -88,9 +90,12 @@ async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
         await task
 
 
-def _config(app: FastAPI) -> uvicorn.Config:
+def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        # uvicorn would believe whoever calls from this machine, and a variable of its own
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=settings.trusted_proxies,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -19,6 +19,8 @@ log = structlog.get_logger(__name__)
 
 # For how long a pool that could not be reached is left alone before somebody tries again.
 DOWN_SECONDS = 5.0
+# How often a start asks whether a database is up by now.
+ASK_SECONDS = 1.0
 
 
 class Databases:
@@ -74,9 +76,9 @@ class Databases:
         """Learn from what happens inside whether the pool can be reached."""
         try:
             yield
-        except PoolUnavailable:
+        except PoolUnavailable as error:
             if name not in self._down_until:
-                log.warning("pool.down", pool=name)
+                log.warning("pool.down", pool=name, why=error.detail, cause=str(error.__cause__ or ""))
             self._down_until[name] = asyncio.get_running_loop().time() + DOWN_SECONDS
             raise
         if self._down_until.pop(name, None) is not None:
@@ -88,6 +90,28 @@ class Databases:
     async def upgrade(self) -> dict[str, tuple[str | None, str]]:
         """Bring every schema up; returns the revisions before and after by database."""
         return {each.name: await migrate.upgrade(each, schema) for each, schema in self.schemas()}
+
+    async def wait(self, seconds: float) -> None:
+        """Until every database answers: one that recovers from a crash takes its time. `PoolUnavailable` after that."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        for each, _ in self.schemas():
+            is_waiting = False
+            while True:
+                try:
+                    await migrate.current(each)
+                except PoolUnavailable as error:
+                    if clock() >= deadline:
+                        raise
+                    if not is_waiting:
+                        left = round(deadline - clock(), 1)
+                        log.warning("database.waiting", database=each.name, why=error.detail, at_most_seconds=left)
+                    is_waiting = True
+                    await asyncio.sleep(min(ASK_SECONDS, max(0.0, deadline - clock())))
+                else:
+                    break
+            if is_waiting:
+                log.info("database.up", database=each.name)
 
     async def revisions(self) -> dict[str, tuple[str | None, str]]:
         """By database, the revision it has and the one it should have."""

@@ -6,6 +6,7 @@ several reading ones. PostgreSQL gets one pool.
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from comfyrelay.clock import utc_now
-from comfyrelay.errors import ConfigurationError, Conflict, PoolUnavailable
+from comfyrelay.errors import ConfigurationError, Conflict, NotWritable, PoolUnavailable
 from comfyrelay.store.transaction import Tx
 from comfyrelay.store.types import time_text
 
@@ -37,8 +38,23 @@ RETRIES = 5
 
 # A deadlock or a lost race: the transaction was rolled back whole and may simply be run again.
 _RUN_AGAIN = {"40P01", "40001", "55P03"}
-# Lost or refused connections, a server that shuts down or starts up, too many clients.
-_UNREACHABLE = {"57P01", "57P02", "57P03", "53300", "3D000"}
+# Lost connections, a server that shuts down or starts up, too many clients, no memory.
+_UNREACHABLE = {"57P01", "57P02", "57P03", "53000", "53200", "53300", "3D000"}
+# No login for this role, a wrong password, no permission, a database that takes no connections.
+_REFUSED = {"28000", "28P01", "42501", "55000"}
+# What a user is answered while nothing can be written, by SQLSTATE and by the first byte of SQLite's code.
+_NOT_WRITABLE: dict[str | int | None, str] = {
+    "25006": "takes no changes: it is read-only",
+    "53100": "takes no changes: its disk is full",
+    "58030": "takes no changes: its disk fails",
+    sqlite3.SQLITE_READONLY: "takes no changes: it is read-only",
+    sqlite3.SQLITE_FULL: "takes no changes: its disk is full",
+    sqlite3.SQLITE_IOERR: "takes no changes: its disk is full, or fails",
+}
+# How long a database that took no change is said to take none, if nothing else was changed since.
+NOT_WRITABLE_SECONDS = 10.0
+# A change so small that it proves nothing of others.
+PROBE = "probe"
 
 
 # Two servers gave one request a lease; the one that came second is told so.
@@ -63,6 +79,7 @@ class Database:
         self.url = async_url(url)
         self.dialect = self.url.get_backend_name()
         self.crash: Crash | None = None
+        self._refusal: tuple[float, NotWritable] | None = None
         if self.dialect == "sqlite":
             Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
             self._writer = _sqlite_engine(self.url, clock, begin="BEGIN IMMEDIATE")
@@ -104,6 +121,10 @@ class Database:
         for attempt in range(RETRIES):
             try:
                 return await self._run_once(step, work)
+            except NotWritable as error:
+                # nothing was written, and the connection may be older than the end of it
+                if attempt or not _is_read_only(error.__cause__):
+                    raise
             except (exc.DBAPIError, asyncpg.PostgresError) as error:
                 if attempt + 1 == RETRIES or not _is_retryable(error):
                     raise
@@ -117,12 +138,22 @@ class Database:
                 result = await work(tx)
                 if self.crash is not None:
                     await self.crash(step, Boundary.BEFORE_COMMIT)
+        if step != PROBE:
+            self._refusal = None
         if self.crash is not None:
             await self.crash(step, Boundary.AFTER_COMMIT)
         return result
 
+    def check_accepts_changes(self) -> None:
+        """Raise what the last change was refused with, if that was a moment ago."""
+        if self._refusal is not None and self._refusal[0] > asyncio.get_running_loop().time():
+            raise self._refusal[1]
+
+    def note_refusal(self, error: NotWritable) -> None:
+        self._refusal = (asyncio.get_running_loop().time() + NOT_WRITABLE_SECONDS, error)
+
     def _translated(self) -> "_Translated":
-        return _Translated(self.name)
+        return _Translated(self)
 
 
 class _Connections:
@@ -137,10 +168,17 @@ class _Connections:
     async def one(self) -> AsyncIterator[Tx]:
         async with self._free:
             tx = await self._take()
+            is_sound = True
             try:
                 yield tx
+            except BaseException as error:
+                is_sound = _why_not_writable(error) is None
+                if not is_sound:
+                    # those that were opened while the database was read-only would stay so
+                    await self.close()
+                raise
             finally:
-                if await tx.is_reusable():
+                if is_sound and await tx.is_reusable():
                     self._idle.append(tx)
                 else:
                     await tx.discard()
@@ -166,20 +204,29 @@ class _Connections:
 
 
 class _Translated:
-    """Turns what callers must tell apart into errors of ours; everything else passes."""
+    """Turns what callers must tell apart into errors of ours; everything else passes, without values of rows."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, _type: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        if error is not None and _is_unreachable(error):
-            raise PoolUnavailable(pool=self._name) from error
-        if error is not None and "file is not a database" in str(error):
+        if error is None:
+            return
+        _hide_values(error)
+        if (why := _why_not_writable(error)) is not None:
+            refusal = NotWritable(pool=self._database.name, why=why)
+            self._database.note_refusal(refusal)
+            raise refusal from error
+        if _sqlstate(error) in _REFUSED:
+            raise PoolUnavailable(pool=self._database.name, why="refuses the connections of this server") from error
+        if _is_unreachable(error):
+            raise PoolUnavailable(pool=self._database.name) from error
+        if "file is not a database" in str(error):
             raise ConfigurationError(
-                f"The file of {self._name} is no SQLite database. Name another file, or restore a backup."
+                f"The file of {self._database.name} is no SQLite database. Name another file, or restore a backup."
             ) from error
         if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == REQUEST_CONSTRAINT:
             raise Conflict("This request id has a lease already.") from error
@@ -206,6 +253,7 @@ def _postgres_engine(url: URL) -> AsyncEngine:
     return create_async_engine(
         url,
         json_deserializer=orjson.loads,
+        hide_parameters=True,
         # Transactions are begun and ended on the driver's connection, see `Tx.transaction`.
         isolation_level="AUTOCOMMIT",
         poolclass=NullPool,
@@ -231,7 +279,9 @@ def _postgres_engine(url: URL) -> AsyncEngine:
 
 
 def _sqlite_engine(url: URL, clock: Callable[[], datetime], *, begin: str) -> AsyncEngine:
-    engine = create_async_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_TIMEOUT_SECONDS})
+    engine = create_async_engine(
+        url, poolclass=NullPool, hide_parameters=True, connect_args={"timeout": BUSY_TIMEOUT_SECONDS}
+    )
 
     def relay_now(seconds: float) -> str:
         return time_text(clock() + timedelta(seconds=seconds))
@@ -260,6 +310,36 @@ def _sqlite_engine(url: URL, clock: Callable[[], datetime], *, begin: str) -> As
 def _sqlstate(error: BaseException) -> str | None:
     original = getattr(error, "orig", None)
     return getattr(original, "sqlstate", None) or getattr(error, "sqlstate", None)
+
+
+def _why_not_writable(error: BaseException) -> str | None:
+    sqlite = getattr(error, "orig", None) or error
+    if isinstance(sqlite, sqlite3.Error):
+        return _NOT_WRITABLE.get(getattr(sqlite, "sqlite_errorcode", 0) & 0xFF)
+    return _NOT_WRITABLE.get(_sqlstate(error))
+
+
+def _is_read_only(error: BaseException | None) -> bool:
+    return error is not None and _why_not_writable(error) == _NOT_WRITABLE["25006"]
+
+
+def _hide_values(error: BaseException | None) -> None:
+    """What is not expected is logged, and what a database says of a row may hold somebody's secret: its details, and
+    all that it says of a value that it cannot take."""
+    seen: set[int] = set()
+    pending = [error]
+    while pending:
+        each = pending.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        state = _sqlstate(each)
+        if isinstance(each, exc.DBAPIError | asyncpg.PostgresError) or state is not None:
+            text = str(each.args[0] if each.args else "").partition("\n")[0]
+            each.args = (f"{type(each).__name__} {state}",) if (state or "").startswith("22") else (text,)
+        if isinstance(each, asyncpg.PostgresError):
+            each.detail = None
+        pending += [each.__cause__, each.__context__, getattr(each, "orig", None)]
 
 
 def _is_retryable(error: exc.DBAPIError | asyncpg.PostgresError) -> bool:

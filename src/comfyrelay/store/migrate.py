@@ -13,7 +13,7 @@ from sqlalchemy import Connection, MetaData, inspect, text
 from comfyrelay import __version__
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.store.central import tables as central
-from comfyrelay.store.database import Database, Tx
+from comfyrelay.store.database import PROBE, Database, Tx
 from comfyrelay.store.tenant import tables as tenant
 
 _FOLDER = Path(__file__).parent / "migrations"
@@ -79,6 +79,16 @@ def require_known(revision: str | None, schema: Schema, name: str) -> None:
         f"The database of {name} has another schema than {name} needs ({revision}). Check COMFYRELAY_DATABASE_URL and "
         "COMFYRELAY_TENANT_POOLS."
     )
+
+
+async def check_writable(database: Database) -> None:
+    """Change nothing, but as if it were something; `NotWritable` when the database takes no changes."""
+    skip = " FOR UPDATE SKIP LOCKED" if database.dialect == "postgresql" else ""
+    # the row is skipped where a migration holds it: whoever asks does not wait for that
+    found = f"SELECT version_num FROM alembic_version{skip}"
+    same = text(f"UPDATE alembic_version SET version_num = version_num WHERE version_num IN ({found})")
+    await database.run(PROBE, lambda tx: tx.execute(same))
+    database.check_accepts_changes()
 
 
 async def differences(database: Database, schema: Schema) -> list[object]:

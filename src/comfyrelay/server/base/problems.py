@@ -18,6 +18,7 @@ from comfyrelay.errors import (
     InvalidInput,
     NotFound,
     NotReady,
+    NotWritable,
     PoolUnavailable,
     StorageUnavailable,
     TooLarge,
@@ -42,6 +43,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (TooManyActiveJobs, 429, "Too many active jobs"),
     (TooManyRequests, 429, "Too many requests"),
     (NotReady, 503, "Not ready"),
+    (NotWritable, 503, "A database takes no changes"),
     (PoolUnavailable, 503, "A database cannot be reached"),
     (StorageUnavailable, 503, "Object storage cannot be reached"),
 ]

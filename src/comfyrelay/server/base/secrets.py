@@ -14,6 +14,8 @@ from comfyrelay.net import is_loopback
 from comfyrelay.settings import Settings
 
 STAGES = ("production", "staging")
+# A shorter one could be guessed by whoever may try for a while.
+SHORTEST = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,7 @@ class Secrets:
 
 def load_secrets(settings: Settings) -> Secrets:
     """Take the configured secrets; for those that are not, the ones of the data folder, made if need be."""
+    _check_configured(settings)
     if settings.fleet_secrets and settings.signing_secrets:
         return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
     if not is_loopback(settings.host):
@@ -44,11 +47,28 @@ def load_secrets(settings: Settings) -> Secrets:
     path = settings.data_dir / "secrets.json"
     made_at = path if _make(path) else None
     kept = _read(path)
+    _check_lengths(kept["fleet_secrets"], f"fleet_secrets in {path}")
+    _check_lengths({"all": kept["signing_secrets"]}, f"signing_secrets in {path}")
     return Secrets(
         fleet=_by_stage(settings) or kept["fleet_secrets"],
         signing=settings.signing_secrets or kept["signing_secrets"],
         made_at=made_at,
     )
+
+
+def _check_configured(settings: Settings) -> None:
+    _check_lengths(_by_stage(settings), "COMFYRELAY_FLEET_SECRETS")
+    _check_lengths({"all": settings.signing_secrets}, "COMFYRELAY_SIGNING_SECRETS")
+    if settings.payment_webhook_secret is not None:
+        _check_lengths({"all": [settings.payment_webhook_secret]}, "COMFYRELAY_PAYMENT_WEBHOOK_SECRET")
+
+
+def _check_lengths(by_stage: Mapping[str, Sequence[str]], where: str) -> None:
+    if any(len(secret.strip()) < SHORTEST for secrets_ in by_stage.values() for secret in secrets_):
+        raise ConfigurationError(
+            f"A secret in {where} is empty or shorter than {SHORTEST} characters, so it could be guessed. Make one "
+            'with: python3 -c "import secrets; print(secrets.token_urlsafe(32))"'
+        )
 
 
 def _by_stage(settings: Settings) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Whether this process can serve: its databases answer and are up to date, and object storage can be used."""
+"""Whether this process can serve: its databases answer, are up to date and take changes, and so does object storage."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -61,6 +61,9 @@ class Readiness:
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 revision = await migrate.current(database)
+                is_current = revision == migrate.head(schema)
+                if is_current:
+                    await migrate.check_writable(database)
         except TimeoutError:
             return f"The database did not answer within {TIMEOUT_SECONDS:g} seconds."
         except ComfyRelayError as error:
@@ -68,7 +71,6 @@ class Readiness:
         except Exception:
             log.warning("readiness.failed", database=database.name, exc_info=True)
             return "The database cannot be used."
-        is_current = revision == migrate.head(schema)
         return None if is_current else "The schema is out of date: run `comfyrelay db upgrade`."
 
     async def _problem_of_storage(self) -> str | None:

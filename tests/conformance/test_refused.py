@@ -1,0 +1,144 @@
+"""Databases that refuse connections, by permission or because they are starting up: like ones that are away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncpg
+import pytest
+from structlog.testing import capture_logs
+
+from comfyrelay.errors import PoolUnavailable
+from comfyrelay.services.databases import Databases
+from comfyrelay.store.database import Database
+from tests.harness import PostgresBackend, open_world
+
+# How it begins, and how it ends.
+REFUSALS = {
+    "may not log in": ("ALTER ROLE {role} NOLOGIN", "ALTER ROLE {role} LOGIN"),
+    "may not connect": (
+        "REVOKE CONNECT ON DATABASE {database} FROM PUBLIC",
+        "GRANT CONNECT ON DATABASE {database} TO PUBLIC",
+    ),
+    "takes nobody": (
+        "ALTER DATABASE {database} ALLOW_CONNECTIONS false",
+        "ALTER DATABASE {database} ALLOW_CONNECTIONS true",
+    ),
+}
+
+
+@dataclass
+class Gate:
+    """Stands before a PostgreSQL server and answers for it while it does not let anybody in."""
+
+    url: str
+    server: asyncpg.Connection
+    # the SQLSTATE that everybody is refused with, if so
+    refuses_with: str | None
+    refused: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+
+@asynccontextmanager
+async def gate(url: str, *, refuses_with: str | None) -> AsyncIterator[Gate]:
+    server = await asyncpg.connect(url)
+    folder, port = await server.fetchval("SHOW unix_socket_directories"), await server.fetchval("SHOW port")
+    name = await server.fetchval("SELECT current_database()")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # whether it speaks TLS: no
+        await reader.readexactly(8)
+        writer.write(b"N")
+        if opened.refuses_with is not None:
+            await reader.readexactly(int.from_bytes(await reader.readexactly(4)) - 4)
+            fields = b"".join((b"SFATAL\0VFATAL\0C", opened.refuses_with.encode(), b"\0Mnot now\0\0"))
+            writer.write(b"E" + (len(fields) + 4).to_bytes(4) + fields)
+            opened.refused.put_nowait(opened.refuses_with)
+        else:
+            inside = await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.{port}")
+            await asyncio.gather(_pass_on(reader, inside[1]), _pass_on(inside[0], writer))
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = listener.sockets[0].getsockname()
+    opened = Gate(f"postgresql://postgres@{address[0]}:{address[1]}/{name}", server, refuses_with)
+    try:
+        yield opened
+    finally:
+        listener.close()
+        await server.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+    writer.close()
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+async def test_a_pool_that_refuses_connections_hurts_its_own_tenants_only(
+    real_postgres_backend: PostgresBackend, tmp_path: Path, refusal: str
+) -> None:
+    async with open_world(real_postgres_backend, tmp_path) as world:
+        effect = await world.effect()
+        ada, bob = await world.user(pool="a"), await world.user(pool="b")
+        pools = world.engine.databases.pools
+        before, name = pools["a"], pools["a"].url.database
+        await before.close()
+        begin, end = (each.format(role="refused", database=f'"{name}"') for each in REFUSALS[refusal])
+        admin = await asyncpg.connect(pools["b"].dsn)
+        await admin.execute("DROP ROLE IF EXISTS refused; CREATE ROLE refused LOGIN")
+        await admin.execute("GRANT pg_read_all_data, pg_write_all_data TO refused")
+        pools["a"] = Database("a", before.url.set(username="refused").render_as_string(hide_password=False))
+        await admin.execute(begin)
+        try:
+            with pytest.raises(PoolUnavailable, match="The tenant pool 'a' refuses the connections of this server"):
+                await world.submit(ada, effect)
+            await world.submit(bob, effect)
+        finally:
+            await admin.execute(end)
+        assert (await world.submit(ada, effect)).status == "queued"
+        await pools["a"].close()
+        pools["a"] = before
+        await admin.execute("DROP ROLE refused")
+        await admin.close()
+
+
+@pytest.mark.parametrize("state", ["28P01", "28000", "42501", "55000"])
+async def test_every_way_to_be_refused_counts_as_away(real_postgres_backend: PostgresBackend, state: str) -> None:
+    async with (
+        real_postgres_backend.databases([]) as (url, _, _clock),
+        gate(url, refuses_with=state) as before,
+        Database("central", before.url) as database,
+    ):
+        with pytest.raises(PoolUnavailable):
+            await Databases(database, {}).revisions()
+
+
+async def test_a_start_waits_for_a_database_that_recovers(real_postgres_backend: PostgresBackend) -> None:
+    async with (
+        real_postgres_backend.databases([]) as (url, _, _clock),
+        gate(url, refuses_with="57P03") as starting,
+        Database("central", starting.url) as database,
+    ):
+        databases = Databases(database, {})
+        with capture_logs() as lines:
+            waiting = asyncio.create_task(databases.wait(600))
+            await starting.refused.get()
+            starting.refuses_with = None
+            await waiting
+        assert [line["event"] for line in lines] == ["database.waiting", "database.up"]
+        assert lines[0]["why"] == "The central database cannot be reached."
+
+
+async def test_it_waits_no_longer_than_it_may(real_postgres_backend: PostgresBackend) -> None:
+    async with (
+        real_postgres_backend.databases([]) as (url, _, _clock),
+        gate(url, refuses_with="57P03") as starting,
+        Database("central", starting.url) as database,
+    ):
+        with pytest.raises(PoolUnavailable):
+            await Databases(database, {}).wait(0)
+        assert starting.refused.qsize() == 1
