@@ -9,6 +9,7 @@
     ├── Unauthorized             nobody is signed in, or the token or secret is wrong
     ├── Forbidden                known, but not allowed
     ├── TooManyRequests          too many calls from one address; says when to come back
+    ├── RequestTimeout           a request took too long to arrive
     ├── TooLarge                 more bytes than are allowed
     ├── InsufficientTokens       the wallet does not cover the cost
     ├── TooManyActiveJobs        the user's limit is reached
@@ -75,6 +76,7 @@ __all__ = [
     "PaymentRequired",
     "PoolUnavailable",
     "RateLimited",
+    "RequestTimeout",
     "RunInterrupted",
     "RunLost",
     "RunRemoved",
@@ -151,6 +153,12 @@ class TooManyRequests(ComfyRelayError):
     def __init__(self, *, retry_after_seconds: float) -> None:
         self.retry_after_seconds = retry_after_seconds
         super().__init__()
+
+
+class RequestTimeout(ComfyRelayError):
+    """The request took too long to arrive."""
+
+    code = "request_timeout"
 
 
 class TooLarge(ComfyRelayError):

@@ -132,7 +132,7 @@ class Settings(ArgumentsOnly):
     max_body_bytes: Count = Field(256 * 1024, description="largest JSON body of a call")
     max_large_body_bytes: Count = Field(8 * 1024**2, description="largest body with a graph, a batch or a report")
     max_body_values: Count = Field(250_000, description="most values in such a body")
-    max_graph_nodes: Count = Field(5000, description="most nodes of a graph that is registered")
+    max_graph_nodes: Count = Field(2000, description="most nodes of a graph")
     body_seconds: Seconds = Field(60, description="longest that the body of a call may take to arrive")
     header_seconds: Seconds = Field(15, description="longest that the headers of a call may take to arrive")
     max_half_open_requests: Count = Field(500, description="connections that may be without whole headers at once")

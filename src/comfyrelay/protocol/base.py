@@ -3,21 +3,35 @@
 from collections.abc import Mapping
 from typing import Any, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from comfyrelay.errors import InvalidInput
+from comfyrelay.text import is_storable
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
-class Request(BaseModel):
+class Sent(BaseModel):
+    """What is sent to the server. Some characters no database keeps, and each text may end up in one. Fields that hold
+    any JSON look for themselves; models within this one, too."""
+
+    @field_validator("*")
+    @classmethod
+    def _storable(cls, value: Any) -> Any:
+        texts = value if isinstance(value, list | tuple) else (value,)
+        if not all(is_storable(each) for each in texts if isinstance(each, str)):
+            raise ValueError("This contains a character that cannot be stored.")
+        return value
+
+
+class Request(Sent):
     """A request to the user or admin API. An unknown field is a mistake that is better refused than ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class WorkerRequest(BaseModel):
+class WorkerRequest(Sent):
     """A request of a worker, which may be newer or older than the server."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -15,6 +15,8 @@ LARGEST_ID = 2**63 - 1
 SMALLEST_NUMBER, LARGEST_NUMBER = -(2**63), 2**64 - 1
 # No graph or report goes this deep, and not every reader of JSON goes much deeper.
 DEEPEST = 64
+# Names are looked at one by one; a text may be a file in base64.
+LONGEST_NAME, LONGEST_TEXT = 1000, 4_000_000
 # Rust's regular expressions, and JSON: everything but NUL, which PostgreSQL does not keep.
 STORABLE = r"^[^\x00]*$"
 ID = r"^[A-Za-z0-9_-]+$"
@@ -31,6 +33,8 @@ def _check_json(value: Any) -> Any:
         if depth > DEEPEST:
             raise ValueError(f"This is nested too deeply: at most {DEEPEST} levels.")
         if isinstance(each, dict):
+            if any(len(name) > LONGEST_NAME for name in each):
+                raise ValueError(f"This contains a name of more than {LONGEST_NAME} characters.")
             pending.extend((inner, depth + 1) for pair in each.items() for inner in pair)
         elif isinstance(each, list):
             pending.extend((inner, depth + 1) for inner in each)
@@ -40,8 +44,11 @@ def _check_json(value: Any) -> Any:
 
 
 def _check_scalar(value: Any) -> None:
-    if isinstance(value, str) and not is_storable(value):
-        raise ValueError("This contains a character that cannot be stored.")
+    if isinstance(value, str):
+        if len(value) > LONGEST_TEXT:
+            raise ValueError(f"This contains a text of more than {LONGEST_TEXT} characters.")
+        if not is_storable(value):
+            raise ValueError("This contains a character that cannot be stored.")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("This contains a number that is not one.")
     if isinstance(value, int) and not SMALLEST_NUMBER <= value <= LARGEST_NUMBER:

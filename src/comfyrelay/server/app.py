@@ -11,7 +11,7 @@ from comfyrelay.protocol.refusals import Problem
 from comfyrelay.server import admin, user, worker
 from comfyrelay.server.base.context import Context
 from comfyrelay.server.base.measuring import Latencies
-from comfyrelay.server.base.middleware import BodyLimit, RequestLog, SecurityHeaders
+from comfyrelay.server.base.middleware import RequestLog, SecurityHeaders
 from comfyrelay.server.base.problems import add_problem_handlers
 from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.server.operation import files, health, metrics, payments
@@ -54,7 +54,6 @@ def create_app(engine: Engine, secrets: Secrets, *, local_user: User | None = No
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:
     # the last one added is the outermost
-    app.add_middleware(BodyLimit)
     app.add_middleware(files.CrossOrigin, allowed_origins=settings.allowed_origins)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(RequestLog)

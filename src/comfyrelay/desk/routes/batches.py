@@ -21,7 +21,8 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import NewDeskBatch, Seeds
 from comfyrelay.protocol.jobs import Batch
-from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.auth import CurrentUser, known_user
+from comfyrelay.server.base.bodies import BodyRoute, large_body
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.batches import batch_body
@@ -29,10 +30,11 @@ from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.requests import Item
 from comfyrelay.services.jobs.resolve import Target
 
-router = APIRouter(prefix="/api/desk", tags=["desk"])
+router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 
 
 @router.post("/batches", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 503))
+@large_body(known_user)
 async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser) -> Answer[Batch]:
     """Make a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
     state: DeskState = request.app.state.desk

@@ -9,10 +9,11 @@ from comfyrelay.desk.state import DeskState
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import Desk, Notifications
 from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.web import desk as page_files
 
-router = APIRouter(prefix="/api/desk", tags=["desk"])
+router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 
 
 def add_desk_routes(app: FastAPI, state: DeskState) -> None:

@@ -10,16 +10,18 @@ from comfyrelay.desk.state import DeskState
 from comfyrelay.errors import ComfyError, GraphError
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import DescribedGraph, NewGraph
-from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.auth import CurrentUser, known_user
+from comfyrelay.server.base.bodies import BodyRoute, large_body
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.effects import workflow_body
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
 
-router = APIRouter(prefix="/api/desk/graphs", tags=["desk"])
+router = APIRouter(prefix="/api/desk/graphs", tags=["desk"], route_class=BodyRoute)
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
+@large_body(known_user)
 async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: CurrentUser) -> Answer[DescribedGraph]:
     """Bring a workflow as ComfyUI's editor saves it, or a graph in the API's format.
 

@@ -14,6 +14,7 @@ from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.fields import LARGEST_ID
 from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
@@ -21,7 +22,7 @@ from comfyrelay.server.operation.files import CAREFUL
 from comfyrelay.services.jobs.overview import AboutJob, Overview
 from comfyrelay.storage.headers import content_disposition
 
-router = APIRouter(prefix="/api/desk", tags=["desk"])
+router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 # More than anybody looks through; what comes later is in the lists.
 MOST_WAITING = 200
 

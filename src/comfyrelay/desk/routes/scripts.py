@@ -10,9 +10,10 @@ from comfyrelay.errors import NotFound
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import Script, ScriptCommand, ScriptJob
 from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.problems import may_answer
 
-router = APIRouter(prefix="/api/desk/script", tags=["desk"])
+router = APIRouter(prefix="/api/desk/script", tags=["desk"], route_class=BodyRoute)
 
 
 @router.get("", responses=may_answer(401, 404))

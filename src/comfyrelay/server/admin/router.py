@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Depends
 
 from comfyrelay.server.base.auth import current_admin
+from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.problems import may_answer
 
 
@@ -12,4 +13,5 @@ def admin_router(path: str = "") -> APIRouter:
         tags=["admin"],
         dependencies=[Depends(current_admin)],
         responses=may_answer(401, 403, 503),
+        route_class=BodyRoute,
     )

@@ -5,6 +5,8 @@ from fastapi import status
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.base.auth import known_admin
+from comfyrelay.server.base.bodies import large_body
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import AnyId, Limit, SlugInPath, TextCursor
@@ -30,9 +32,10 @@ async def list_workflows(
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
+@large_body(known_admin)
 async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -> Answer[wire.WorkflowDetails]:
     """Register a graph, in ComfyUI's API format. The slug is there for good."""
-    fields = body.model_dump(exclude={"properties"})
+    fields = {**body.model_dump(exclude={"properties", "graph"}), "graph": body.graph}
     fields["properties"] = [each.model_dump(mode="json", exclude_unset=True) for each in body.properties]
     workflow = await context.engine.catalogue.workflows.create(**fields)
     return _answer(await context.engine.catalogue.workflows.get(workflow.slug), "Registered")
@@ -45,6 +48,7 @@ async def get_workflow(slug: SlugInPath, context: ContextOf) -> Answer[wire.Work
 
 
 @router.patch("/{slug}", responses=may_answer(404, 409, 422))
+@large_body(known_admin)
 async def change_workflow(
     slug: SlugInPath, body: wire.WorkflowPatch, context: ContextOf
 ) -> Answer[wire.WorkflowDetails]:

@@ -16,9 +16,8 @@ from comfyrelay.server.base.context import Context, ContextOf
 SESSION_COOKIE = "comfyrelay_session"
 POLL_REMEMBER_SECONDS = 3600.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-Bearer = Annotated[
-    HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False, description="An API token"))
-]
+_bearer = HTTPBearer(auto_error=False, description="An API token")
+Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 async def current_user(request: Request, context: ContextOf, bearer: Bearer) -> User:
@@ -64,6 +63,21 @@ async def _worker(context: Context, bearer: HTTPAuthorizationCredentials | None,
         raise Forbidden("This worker is not approved.")
     structlog.contextvars.bind_contextvars(worker_id=worker.worker_id)
     return worker
+
+
+# The same before anything of a large body is read.
+
+
+async def known_user(request: Request, context: Context) -> User:
+    return await current_user(request, context, await _bearer(request))
+
+
+async def known_admin(request: Request, context: Context) -> User:
+    return await current_admin(await known_user(request, context))
+
+
+async def known_worker(request: Request, context: Context) -> Worker:
+    return await current_worker(context, await _bearer(request))
 
 
 def _refuse_other_sites(request: Request, context: Context) -> None:

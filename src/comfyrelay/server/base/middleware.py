@@ -6,8 +6,6 @@ from uuid import uuid4
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from comfyrelay.errors import TooLarge
-
 log = structlog.get_logger(__name__)
 LONGEST_ID = 64
 # Asked every few seconds by whoever watches over the server; they would drown the rest.
@@ -50,30 +48,6 @@ class RequestLog:
             if scope["path"] not in QUIET:
                 seconds = round(time.perf_counter() - began, 4)
                 log.info("request", method=scope["method"], path=scope["path"], status=status, seconds=seconds)
-
-
-class BodyLimit:
-    """No JSON needs more than this; files go their own way, with limits of their own."""
-
-    def __init__(self, app: ASGIApp, *, most_bytes: int = 32 * 1024 * 1024) -> None:
-        self._app = app
-        self._most_bytes = most_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith("/files/"):
-            await self._app(scope, receive, send)
-            return
-        received = 0
-
-        async def limited() -> Message:
-            nonlocal received
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._most_bytes:
-                raise TooLarge(f"The request has more than {self._most_bytes} bytes.")
-            return message
-
-        await self._app(scope, limited, send)
 
 
 class SecurityHeaders:

@@ -9,11 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from comfyrelay.domain.payments import Payment
 from comfyrelay.errors import TooLarge
 from comfyrelay.protocol.base import Answer
+from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.text import is_storable
 
-router = APIRouter(prefix="/api/webhooks", tags=["payments"])
+router = APIRouter(prefix="/api/webhooks", tags=["payments"], route_class=BodyRoute)
 
 MOST_BYTES = 64 * 1024
 MOST_TOKENS = 10**12

@@ -7,6 +7,7 @@ from comfyrelay.errors import Forbidden
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import SESSION_COOKIE, Bearer, CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.limits import address_of
 from comfyrelay.server.base.pages import page_of
@@ -15,7 +16,7 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.paging import listed
 
 SECONDS_A_DAY = 86_400.0
-router = APIRouter(prefix="/api", tags=["account"])
+router = APIRouter(prefix="/api", tags=["account"], route_class=BodyRoute)
 
 
 @router.post("/register", status_code=status.HTTP_201_CREATED, responses=may_answer(403, 409, 422, 429, 503))

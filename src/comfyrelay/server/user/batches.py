@@ -9,7 +9,8 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.auth import CurrentUser, known_user
+from comfyrelay.server.base.bodies import BodyRoute, large_body
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
@@ -18,7 +19,7 @@ from comfyrelay.server.user.jobs import moved
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.requests import Item, chosen_stage
 
-router = APIRouter(prefix="/api/batches", tags=["batches"])
+router = APIRouter(prefix="/api/batches", tags=["batches"], route_class=BodyRoute)
 
 
 @router.post(
@@ -29,6 +30,7 @@ router = APIRouter(prefix="/api/batches", tags=["batches"])
         **may_answer(401, 403, 404, 409, 422, 429, 503),
     },
 )
+@large_body(known_user)
 async def submit(body: wire.NewBatch, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Submit many jobs at once, all or none. With an idempotency key, once per key."""
     request = BatchRequest(

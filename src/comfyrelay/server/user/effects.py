@@ -5,7 +5,8 @@ from fastapi import APIRouter, status
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.auth import CurrentUser, known_user
+from comfyrelay.server.base.bodies import BodyRoute, large_body
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Limit, NumberCursor, SlugInPath
@@ -13,7 +14,7 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
 
-router = APIRouter(prefix="/api", tags=["effects"])
+router = APIRouter(prefix="/api", tags=["effects"], route_class=BodyRoute)
 
 
 @router.get("/effects", responses=may_answer(401, 422, 503))
@@ -41,9 +42,10 @@ async def workflows(
 
 
 @router.post("/workflows", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
+@large_body(known_user)
 async def create_workflow(body: wire.NewWorkflow, context: ContextOf, user: CurrentUser) -> Answer[wire.Workflow]:
     """Bring a graph of your own, in ComfyUI's API format. Submit jobs with its slug."""
-    new = NewWorkflow(**body.model_dump(mode="json"))
+    new = NewWorkflow(**body.model_dump(mode="json", exclude={"graph"}), graph=body.graph)
     made = await context.engine.catalogue.own_workflows.create(user.tenant_id, new)
     return Answer(data=workflow_body(made), message="Created.")
 

@@ -11,6 +11,7 @@ from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import TERMINAL_JOB
 from comfyrelay.protocol.jobs import JobEvent
 from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
@@ -18,7 +19,7 @@ from comfyrelay.server.base.problems import may_answer
 # Proxies close a connection that is silent for 30 s or more.
 KEEP_ALIVE_SECONDS = 15.0
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"])
+router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
 
 
 @router.get(

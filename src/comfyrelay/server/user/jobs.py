@@ -10,7 +10,8 @@ from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import ID, STORABLE
 from comfyrelay.protocol.user import Deleted
-from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.auth import CurrentUser, known_user
+from comfyrelay.server.base.bodies import BodyRoute, large_body
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit, NumberCursor
@@ -19,7 +20,7 @@ from comfyrelay.services.jobs.bulk import BulkFilter
 from comfyrelay.services.jobs.requests import Item, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views import JobView
 
-router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"])
+router = APIRouter(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
 
 
 @router.post(
@@ -77,6 +78,7 @@ async def jobs(
 
 
 @router.post("/bulk", responses=may_answer(401, 403, 422, 503))
+@large_body(known_user)
 async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.BulkDone]:
     """One verb for many jobs: those named, or all that fit the filter."""
     among = BulkFilter(**dict(body.filter)) if body.filter else None

@@ -6,12 +6,13 @@ from comfyrelay.domain.records.catalogue import Preset
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.base.problems import may_answer
 
-router = APIRouter(prefix="/api/presets", tags=["presets"])
+router = APIRouter(prefix="/api/presets", tags=["presets"], route_class=BodyRoute)
 
 
 @router.get("", responses=may_answer(401, 422, 503))

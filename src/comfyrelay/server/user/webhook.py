@@ -6,11 +6,12 @@ from comfyrelay.domain.records.webhooks import TenantWebhook
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.auth import CurrentUser
+from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.parameters import IdInPath
 from comfyrelay.server.base.problems import may_answer
 
-router = APIRouter(prefix="/api", tags=["webhooks"])
+router = APIRouter(prefix="/api", tags=["webhooks"], route_class=BodyRoute)
 
 
 @router.get("/webhook", responses=may_answer(401, 503))

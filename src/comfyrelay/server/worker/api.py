@@ -13,7 +13,8 @@ from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.errors import Forbidden, InvalidInput, Unauthorized
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import Answer
-from comfyrelay.server.base.auth import CurrentWorker, PollingWorker
+from comfyrelay.server.base.auth import CurrentWorker, PollingWorker, known_worker
+from comfyrelay.server.base.bodies import BodyRoute, large_body
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.limits import address_of
 from comfyrelay.server.base.problems import may_answer
@@ -28,7 +29,14 @@ T = TypeVar("T")
 CLIENT_CLOSED_REQUEST = 499
 # A poll that waits is answered with nothing after this share of its time at the earliest.
 SHORTEST_SHARE = 0.5
-router = APIRouter(prefix="/api/worker", tags=["worker"])
+router = APIRouter(prefix="/api/worker", tags=["worker"], route_class=BodyRoute)
+
+
+async def _with_fleet_secret(request: Request, context: Context) -> None:
+    secret = request.headers.get("X-Fleet-Secret", "")
+    # all of them, so that the time taken says nothing
+    if True not in [context.secrets.opens(stage, secret) for stage in context.secrets.fleet]:
+        raise Unauthorized("The fleet secret is wrong.")
 
 
 @router.post(
@@ -36,6 +44,7 @@ router = APIRouter(prefix="/api/worker", tags=["worker"])
     status_code=status.HTTP_201_CREATED,
     responses={200: {"model": Answer[wire.WouldRegister]}, **may_answer(401, 403, 404, 409, 422, 429, 503)},
 )
+@large_body(_with_fleet_secret)
 async def register(
     body: wire.Register,
     request: Request,
@@ -84,6 +93,7 @@ async def register(
 
 
 @router.post("/poll", responses=may_answer(401, 403, 422, 503))
+@large_body(known_worker)
 async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: PollingWorker) -> Answer[wire.PollAnswer]:
     """Ask for a job; with `wait_seconds`, wait for one. The same `request_id` gets the same lease while it lives."""
     if body.worker_id != worker.worker_id:
@@ -109,6 +119,7 @@ async def poll(body: wire.Poll, request: Request, context: ContextOf, worker: Po
 
 
 @router.post("/heartbeat", responses=may_answer(401, 403, 404, 422, 503))
+@large_body(known_worker)
 async def heartbeat(
     body: wire.Heartbeat, request: Request, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.HeartbeatAnswer]:
@@ -133,6 +144,7 @@ async def heartbeat(
 
 
 @router.post("/complete", responses=may_answer(401, 403, 404, 422, 503))
+@large_body(known_worker)
 async def complete(body: wire.Complete, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
     """The job is done and its output uploaded. 422 when the output is not there or not readable: the lease is kept."""
     # how its name ends is not up to the worker
@@ -142,6 +154,7 @@ async def complete(body: wire.Complete, context: ContextOf, worker: CurrentWorke
 
 
 @router.post("/fail", responses=may_answer(401, 403, 404, 422, 503))
+@large_body(known_worker)
 async def fail(body: wire.Fail, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
     """The job failed; without a `fault` that is final. With `worker` it is tried elsewhere, if attempts are left."""
     return await _settle(
@@ -156,6 +169,7 @@ async def fail(body: wire.Fail, context: ContextOf, worker: CurrentWorker) -> An
 
 
 @router.post("/requeue", responses=may_answer(401, 403, 404, 422, 503))
+@large_body(known_worker)
 async def requeue(body: wire.Requeue, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
     """Give a job back without penalty: the machine goes away, or the server asked for it."""
     return await _settle(context, worker, body, Verb.REQUEUE, reason=body.reason)

@@ -16,7 +16,7 @@ __all__ = ["Catalogue"]
 class Catalogue:
     def __init__(self, ground: Ground) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
-        self.graphs = Graphs(objects)
+        self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
         default_fleet = (Stage(settings.stage), settings.default_fleet) if settings.default_fleet else None
         self.workflows = Workflows(databases, self.graphs, self.assets, default_fleet=default_fleet)

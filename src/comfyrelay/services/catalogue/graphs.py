@@ -1,5 +1,6 @@
 """Graphs by content hash: stored once, never changed, so they may be remembered."""
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -7,20 +8,31 @@ from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph, input_texts, load_graph, replace_placeholders
 from comfyrelay.comfy.graphs.hash import workflow_hash
+from comfyrelay.errors import TooLarge
 from comfyrelay.storage.objects import ObjectStore
 
 GRAPHS_IN_MEMORY = 256
+# On average; a graph is gone through with every submission.
+VALUES_A_NODE = 50
 
 
 class Graphs:
-    def __init__(self, objects: ObjectStore) -> None:
+    def __init__(self, objects: ObjectStore, *, max_nodes: int) -> None:
         self._objects = objects
+        self._max_nodes = max_nodes
         self._known: dict[str, Graph] = {}
+
+    def check_size(self, graph: Graph) -> None:
+        """Before anything that takes its time: `TooLarge` for a graph that would make everybody wait."""
+        most = self._max_nodes * VALUES_A_NODE
+        if len(graph) > self._max_nodes or not _has_at_most(graph, most):
+            raise TooLarge(
+                f"A graph has at most {self._max_nodes} nodes (COMFYRELAY_MAX_GRAPH_NODES) and {most} values in them."
+            )
 
     async def store(self, graph: Graph) -> str:
         """Keep a graph; returns its path. Jobs refer to it by that path, so it must never change."""
-        text = json.dumps(graph, sort_keys=True, ensure_ascii=False).encode()
-        load_graph(text)
+        text = await asyncio.to_thread(_packed, graph)
         path = f"workflows/{hashlib.sha256(text).hexdigest()}.json"
         if not await self._objects.exists(path):
             await self._objects.put(path, text)
@@ -33,6 +45,22 @@ class Graphs:
                 self._known.pop(next(iter(self._known)))
             self._known[path] = graph
         return self._known[path]
+
+
+def _packed(graph: Graph) -> bytes:
+    text = json.dumps(graph, sort_keys=True, ensure_ascii=False).encode()
+    load_graph(text)
+    return text
+
+
+def _has_at_most(graph: Graph, most: int) -> bool:
+    count, pending = 0, [graph]
+    while pending and count <= most:
+        inner = pending.pop()
+        values = inner.values() if isinstance(inner, dict) else inner
+        count += len(values)
+        pending.extend(each for each in values if isinstance(each, (dict, list)))
+    return count <= most
 
 
 class WorkflowHasher:

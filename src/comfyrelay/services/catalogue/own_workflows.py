@@ -1,5 +1,6 @@
 """Graphs that users bring themselves: workflows private to their tenant, held to stricter rules than an operator's."""
 
+import asyncio
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -40,9 +41,10 @@ class OwnWorkflows:
         self._workflows = workflows
 
     async def create(self, tenant_id: str, new: NewWorkflow) -> Workflow:
+        self._workflows.check_size(new.graph)
         check_graph(new.graph)
         _check_properties(new)
-        _check_files(new)
+        await asyncio.to_thread(_check_files, new)
         return await self._workflows.create(
             slug=_slug(new.name),
             name=new.name,

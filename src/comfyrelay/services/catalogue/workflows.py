@@ -86,6 +86,7 @@ class Workflows:
         kind: WorkflowKind = WorkflowKind.GRAPH,
         is_active: bool = True,
     ) -> Workflow:
+        self._graphs.check_size(graph)
         read_properties(properties)
         check_output_node(check_graph(graph), output_node_id)
         path = await self._graphs.store(graph)
@@ -115,6 +116,9 @@ class Workflows:
 
         return await self._databases.central.run(Step.CATALOGUE, work)
 
+    def check_size(self, graph: Graph) -> None:
+        self._graphs.check_size(graph)
+
     async def set_active(self, slug: str, *, is_active: bool) -> Workflow:
         async def work(tx: Tx) -> Workflow:
             workflow = await catalogue.lock_workflow(tx, slug)
@@ -143,6 +147,7 @@ class Workflows:
         before = await self._workflow(slug)
         values = dict(changes)
         if "graph" in values:
+            self._graphs.check_size(values["graph"])
             graph = check_graph(values.pop("graph"))
             values["graph_path"] = await self._graphs.store(graph)
         else:
