@@ -136,16 +136,31 @@ def test_between_versions_of_a_worker_and_a_server_absent_and_null_mean_the_defa
     assert model.model_validate({**dict.fromkeys(model.model_fields), **needed}).model_dump() == plain
 
 
-@pytest.mark.parametrize("model", models(base.WorkerRequest))
-def test_no_text_of_a_worker_has_what_a_database_cannot_keep(model: type[BaseModel]) -> None:
+def spoiled(annotation: Any, text: str) -> list[Any]:
+    """Values of a type with this text in each place where the type has room for one."""
+    inner = get_args(annotation)
+    if get_origin(annotation) in (list, tuple):
+        return [[each] for each in spoiled(inner[0], text)]
+    if get_origin(annotation) is dict or annotation is Any:
+        return [{"a": text}, {text: 1}, {"a": [{"b": text}]}]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = annotation.model_fields.items()
+        return [{name: each} for name, field in fields for each in spoiled(field.annotation, text)]
+    if annotation is str:
+        return [text]
+    return [value for each in inner for value in spoiled(each, text)] if get_origin(annotation) is not Literal else []
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
+@pytest.mark.parametrize("model", [*models(base.Request), *models(base.WorkerRequest)])
+def test_no_text_of_a_request_has_what_a_database_cannot_keep(model: type[BaseModel], text: str) -> None:
     """One that did would fail the whole transaction that its call shares with others."""
     for name, field in model.model_fields.items():
-        if "str" in str(field.annotation) and "dict" not in str(field.annotation):
-            text = ["a\0b"] if "list" in str(field.annotation) else "a\0b"
+        for value in spoiled(field.annotation, text):
             with pytest.raises(ValidationError) as refused:
-                model.model_validate({name: text})
+                model.model_validate({name: value})
             wrong = {error["loc"][0] for error in refused.value.errors() if error["type"] != "missing"}
-            assert name in wrong, name
+            assert name in wrong, (name, value)
 
 
 @pytest.mark.parametrize("mime_type", ["image/png\0", "image", "a/b\r\nX: y", ""])

@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -14,6 +15,7 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.extras import require
 from comfyrelay.logs import log_as_json
 from comfyrelay.server.app import create_app
+from comfyrelay.server.base.connections import CarefulProtocol, HalfOpen
 from comfyrelay.server.base.context import Context
 from comfyrelay.server.base.secrets import Secrets
 from comfyrelay.services.engine import Engine
@@ -93,6 +95,7 @@ async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
 def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=_protocol(settings),
         # uvicorn would believe whoever calls from this machine, and a variable of its own
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies,
@@ -103,6 +106,18 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         # longer than a parked poll, so that the server does not close a connection that a worker is about to use
         timeout_keep_alive=75,
     )
+
+
+def _protocol(settings: Settings) -> type[asyncio.Protocol]:
+    half_open = HalfOpen(settings)
+
+    class Protocol(CarefulProtocol):
+        """uvicorn makes one for each connection, and knows of no other arguments."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, half_open=half_open, **options)
+
+    return Protocol
 
 
 def _collect_garbage_seldom() -> None:

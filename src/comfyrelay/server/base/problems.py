@@ -1,11 +1,12 @@
 """Errors as problem details (RFC 9457): what happened, in a sentence, with the fields that are wrong."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
@@ -125,8 +126,28 @@ def _headers(error: ComfyRelayError) -> dict[str, str]:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    errors = {_field(each["loc"]): each["msg"].removeprefix("Value error, ") for each in error.errors()}
+    errors = {_field(each["loc"]): _sentence(request, each) for each in error.errors()}
     return await _known(request, InvalidInput(errors=errors))
+
+
+def _sentence(request: Request, error: Mapping[str, Any]) -> str:
+    if error["type"] == "extra_forbidden":
+        body = getattr(request.scope.get("route"), "body_field", None)
+        *place, _unknown_name = error["loc"][1:]
+        if body is not None and (model := _model_at(body.field_info.annotation, place)) is not None:
+            return f"There is no such field. Fields: {', '.join(sorted(model.model_fields))}."
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _model_at(annotation: Any, place: Sequence[int | str]) -> type[BaseModel] | None:
+    """The model that a place in a body holds."""
+    if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        return next(filter(None, (_model_at(inner, place) for inner in get_args(annotation))), None)
+    names = [each for each in place if isinstance(each, str)]
+    if not names:
+        return annotation
+    field = annotation.model_fields.get(names[0])
+    return _model_at(field.annotation, names[1:]) if field is not None else None
 
 
 def _field(place: tuple[int | str, ...]) -> str:

@@ -1,0 +1,122 @@
+"""Connections that come too slowly, too many at once or with too much, and proxies in between."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from comfyrelay.server.app import create_app
+from comfyrelay.server.main import listen, serving
+from comfyrelay.services.engine import Engine
+from comfyrelay.settings import Settings
+from tests.api.harness import SECRETS
+from tests.harness import SqliteBackend
+
+BEGUN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+
+
+class Served:
+    """A server on a socket."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+
+    async def say(self, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(data)
+        return reader, writer
+
+
+@asynccontextmanager
+async def served(backend: SqliteBackend, folder: Path, **settings: Any) -> AsyncIterator[Served]:
+    async with backend.databases(["main"]) as (central, pools, _clock):
+        own = Settings(data_dir=folder, database_url=central, tenant_pools=pools, **settings)
+        app = create_app(Engine(own, signing_secrets=SECRETS.signing), SECRETS)
+        with listen("127.0.0.1", 0) as listener:
+            async with serving(app, listener):
+                yield Served(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("begun", [b"", b"G", BEGUN, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + BEGUN])
+async def test_headers_that_do_not_arrive_end_their_connection(
+    sqlite_backend: SqliteBackend, tmp_path: Path, begun: bytes
+) -> None:
+    with capture_logs() as lines:
+        async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
+            reader, writer = await server.say(begun)
+            answer = await reader.read()
+            writer.close()
+    assert answer == b"" if not begun else answer.rpartition(b"HTTP/1.1 408")[1] != b""
+    [line] = [each for each in lines if each["event"] == "requests.half_open_closed"]
+    assert (line["too_slow"], line["half_open"]) == (1, 0)
+
+
+async def test_of_too_many_that_have_only_begun_the_oldest_is_closed(
+    sqlite_backend: SqliteBackend, tmp_path: Path
+) -> None:
+    async with served(sqlite_backend, tmp_path, max_half_open_requests=3) as server:
+        oldest, *others = [await server.say(BEGUN) for _ in range(4)]
+        assert (await oldest[0].read()).startswith(b"HTTP/1.1 408")
+        # the others were not closed, and are answered once they are whole
+        for reader, writer in others:
+            writer.write(b"\r\n")
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        for _, writer in (oldest, *others):
+            writer.close()
+
+
+async def test_headers_without_end_are_not_kept(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async with served(sqlite_backend, tmp_path) as server:
+        reader, writer = await server.say(BEGUN + b"X: " + b"x" * 100_000)
+        assert b" 408 " in await reader.readline()
+        writer.close()
+
+
+async def test_the_rest_of_a_request_that_was_answered_is_not_waited_for(
+    sqlite_backend: SqliteBackend, tmp_path: Path
+) -> None:
+    head = (
+        b"POST /api/workflows HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9999999\r\n\r\n"
+    )
+    async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
+        reader, writer = await server.say(head + b"{")
+        assert b" 401 " in await reader.readline()
+        writer.write(b" ")
+        # a server that waited for more would never end this
+        assert b"unauthorized" in await reader.read()
+        writer.close()
+
+
+async def test_a_request_that_runs_is_not_half_open(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    """Its body may take longer than headers may."""
+    async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
+        slow, writer = await server.say(
+            b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{"
+        )
+        idle, other = await server.say(b"")
+        # this one was begun later, and its time is over
+        assert await idle.read() == b""
+        writer.write(b"}")
+        assert b" 422 " in await slow.readline()
+        writer.close()
+        other.close()
+
+
+@pytest.mark.parametrize(("proxies", "status"), [([], 429), (["127.0.0.0/8"], 401), (["10.0.0.0/8"], 429)])
+async def test_only_a_proxy_that_is_configured_says_where_a_request_comes_from(
+    sqlite_backend: SqliteBackend, tmp_path: Path, proxies: list[str], status: int
+) -> None:
+    body = {"email": "ada@example.com", "password": "wrong"}
+    async with (
+        served(sqlite_backend, tmp_path, trusted_proxies=proxies, requests_per_minute=2) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+    ):
+        for number in range(3):
+            answer = await http.post("/api/login", json=body, headers={"X-Forwarded-For": f"203.0.113.{number}"})
+        assert answer.status_code == status
