@@ -14,12 +14,12 @@ from comfyrelay.server.base.measuring import Latencies
 from comfyrelay.server.base.middleware import RequestLog, SecurityHeaders
 from comfyrelay.server.base.problems import add_problem_handlers
 from comfyrelay.server.base.secrets import Secrets
-from comfyrelay.server.operation import files, health, metrics, payments
+from comfyrelay.server.operation import docs, files, health, metrics, payments
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import LocalObjects
 
-ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, health.router, metrics.router)
+ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, health.router, metrics.router, docs.router)
 
 
 def create_app(engine: Engine, secrets: Secrets, *, local_user: User | None = None) -> FastAPI:
@@ -39,6 +39,9 @@ def create_app(engine: Engine, secrets: Secrets, *, local_user: User | None = No
         version=__version__,
         summary="One queue for all your ComfyUI GPUs.",
         lifespan=lifespan,
+        # FastAPI's own pages load their scripts from elsewhere
+        docs_url=None,
+        redoc_url=None,
         responses={422: {"model": Problem}},
     )
     app.state.context = context
