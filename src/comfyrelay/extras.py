@@ -15,6 +15,7 @@ _SERVER = frozenset(
         "alembic",
         "asyncpg",
         "fastapi",
+        "fastapi_offline",
         "pwdlib",
         "sqlalchemy",
         "standardwebhooks",

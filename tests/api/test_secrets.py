@@ -33,7 +33,7 @@ def test_one_that_somebody_shortened_in_the_file_is_refused(tmp_path: Path) -> N
     made = load_secrets(Settings(data_dir=tmp_path))
     path = tmp_path / "secrets.json"
     path.write_text(path.read_text("utf-8").replace(made.fleet["production"][0], "short"), encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="secrets.json"):
+    with pytest.raises(ConfigurationError, match=r"secrets\.json"):
         load_secrets(Settings(data_dir=tmp_path))
 
 
