@@ -93,7 +93,8 @@ class CarefulProtocol(HttpToolsProtocol):
             self._half_open.begin(self)
             if self._header_bytes > MOST_HEADER_BYTES:
                 self._half_open.close(self, "too_long")
-        elif self._is_receiving and self.cycle.response_complete:
+        elif self.cycle is None or self.cycle.response_complete:
+            # empty lines before a request, or what is left of one that was answered
             self._half_open.begin(self)
         else:
             self._half_open.end(self)

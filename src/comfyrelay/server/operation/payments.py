@@ -1,5 +1,6 @@
 """What a payment provider reports: signed, once per event, credited to the tenant it names."""
 
+import asyncio
 from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Header, Request
@@ -7,7 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from comfyrelay.domain.payments import Payment
-from comfyrelay.errors import TooLarge
+from comfyrelay.errors import RequestTimeout, TooLarge
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import ContextOf
@@ -75,12 +76,12 @@ _BODY = {
 }
 
 
-@router.post("/payments", responses=may_answer(401, 404, 409, 413, 422, 503), openapi_extra=_BODY)
+@router.post("/payments", responses=may_answer(401, 404, 408, 409, 413, 422, 503), openapi_extra=_BODY)
 async def payment(request: Request, context: ContextOf, x_signature: Annotated[str, Header()] = "") -> Answer[Taken]:
     """Report a payment, signed: `X-Signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">`. An event may be
     sent any number of times. Events other than `payment.succeeded` are acknowledged and ignored."""
     payments = context.engine.accounts.payments
-    body = await _body_of(request)
+    body = await _body_of(request, context.settings.body_seconds)
     await payments.check(body, x_signature)
     try:
         event = AnyEvent.model_validate_json(body)
@@ -102,11 +103,15 @@ async def payment(request: Request, context: ContextOf, x_signature: Annotated[s
     return Answer(data=Taken(event_id=paid.event_id, status="credited"), message="Credited.")
 
 
-async def _body_of(request: Request) -> bytes:
+async def _body_of(request: Request, seconds: float) -> bytes:
     """The bytes as they came, for they are what was signed; not more than a provider would send."""
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MOST_BYTES:
-            raise TooLarge(f"A payment event has at most {MOST_BYTES} bytes.")
+    try:
+        async with asyncio.timeout(seconds):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MOST_BYTES:
+                    raise TooLarge(f"A payment event has at most {MOST_BYTES} bytes.")
+    except TimeoutError:
+        raise RequestTimeout(f"The body did not arrive within {seconds:g} seconds (COMFYRELAY_BODY_SECONDS).") from None
     return bytes(body)
