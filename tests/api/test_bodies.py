@@ -20,7 +20,12 @@ GRAPH = {"1": {"class_type": "Prompt", "inputs": {"text": "a cat"}}}
 
 @pytest.fixture
 async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
-    limits = {"max_body_bytes": SMALL, "max_large_body_bytes": LARGE, "max_body_values": 1000, "max_graph_nodes": 10}
+    limits: dict[str, Any] = {
+        "max_body_bytes": SMALL,
+        "max_large_body_bytes": LARGE,
+        "max_body_values": 1000,
+        "max_graph_nodes": 10,
+    }
     async with open_api(sqlite_backend, tmp_path, body_seconds=0.2, **limits) as api:
         yield api
 

@@ -117,6 +117,8 @@ async def test_only_a_proxy_that_is_configured_says_where_a_request_comes_from(
         served(sqlite_backend, tmp_path, trusted_proxies=proxies, requests_per_minute=2) as server,
         httpx.AsyncClient(base_url=server.url) as http,
     ):
-        for number in range(3):
-            answer = await http.post("/api/login", json=body, headers={"X-Forwarded-For": f"203.0.113.{number}"})
-        assert answer.status_code == status
+        answers = [
+            await http.post("/api/login", json=body, headers={"X-Forwarded-For": f"203.0.113.{number}"})
+            for number in range(3)
+        ]
+        assert answers[-1].status_code == status

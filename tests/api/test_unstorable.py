@@ -35,7 +35,7 @@ async def test_no_character_in_a_path_or_a_query_fails_the_server(api: Api, spoi
     worker_ = await api.worker()
     for method, path in calls(spoiled):
         caller = worker_ if path.startswith("/api/worker") else admin_
-        body = {} if method in ("POST", "PUT", "PATCH") else None
+        body: Any = {} if method in ("POST", "PUT", "PATCH") else None
         answer = await caller.call(method, path, body)
         assert answer.status_code < 500, (method, path, answer.text)
 

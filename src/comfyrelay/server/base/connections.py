@@ -88,12 +88,14 @@ class CarefulProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
+        # nothing before the first request, whatever uvicorn declares
+        cycle: Any = self.cycle
         if self._is_receiving and not self._has_headers:
             self._header_bytes += len(data)
             self._half_open.begin(self)
             if self._header_bytes > MOST_HEADER_BYTES:
                 self._half_open.close(self, "too_long")
-        elif self.cycle is None or self.cycle.response_complete:
+        elif cycle is None or cycle.response_complete:
             # empty lines before a request, or what is left of one that was answered
             self._half_open.begin(self)
         else:

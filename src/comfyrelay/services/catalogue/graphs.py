@@ -54,7 +54,8 @@ def _packed(graph: Graph) -> bytes:
 
 
 def _has_at_most(graph: Graph, most: int) -> bool:
-    count, pending = 0, [graph]
+    count = 0
+    pending: list[dict[str, Any] | list[Any]] = [graph]
     while pending and count <= most:
         inner = pending.pop()
         values = inner.values() if isinstance(inner, dict) else inner
