@@ -20,6 +20,7 @@
     ├── NotReady                 the server cannot serve; says which parts are missing
     ├── Canceled                 it was canceled before it was done
     ├── GraphError               not a graph that ComfyUI can run
+    │   └── GraphNotAllowed      a graph of a tenant's own has nodes or files that it may not have
     ├── TransferFailed           a job's file could not be fetched or stored; `fault` says whose fault that is
     ├── ComfyError               a ComfyUI server could not do it; `fault` says whose fault that is
     │   ├── GraphRefused         job: the server found mistakes in the graph
@@ -59,6 +60,7 @@ __all__ = [
     "DeviceFault",
     "Forbidden",
     "GraphError",
+    "GraphNotAllowed",
     "GraphRefused",
     "IdempotencyConflict",
     "InputMissing",
@@ -243,6 +245,12 @@ class GraphError(ComfyRelayError):
     """This is not a ComfyUI graph in API format."""
 
     code = "invalid_graph"
+
+
+class GraphNotAllowed(GraphError):
+    """This graph has nodes, or names files, that it may not."""
+
+    code = "graph_not_allowed"
 
 
 class Fault(StrEnum):

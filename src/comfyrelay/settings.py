@@ -24,7 +24,17 @@ from pydantic_settings import (
 
 from comfyrelay.errors import ConfigurationError
 
-__all__ = ["ENV_PREFIX", "ArgumentsOnly", "Settings", "Stage", "config_path", "load", "load_settings", "load_table"]
+__all__ = [
+    "ENV_PREFIX",
+    "ArgumentsOnly",
+    "GraphPolicyMode",
+    "Settings",
+    "Stage",
+    "config_path",
+    "load",
+    "load_settings",
+    "load_table",
+]
 
 ENV_PREFIX = "COMFYRELAY_"
 CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
@@ -36,6 +46,7 @@ LONGEST_URL_SECONDS = 7 * 24 * 3600.0
 DATABASE_SCHEMES = ("sqlite:///", "postgresql://", "postgres://")
 
 Stage = Literal["staging", "production"]
+GraphPolicyMode = Literal["deny", "allow", "off"]
 
 
 def _database_url(url: str) -> str:
@@ -169,6 +180,12 @@ class Settings(ArgumentsOnly):
     max_active_jobs_per_user: Count = Field(5, description="jobs one user may have queued or running")
     user_priority_min: int = Field(-10, description="lowest priority a user may ask for")
     user_priority_max: int = Field(10, description="highest priority a user may ask for")
+
+    graph_policy: GraphPolicyMode = Field(
+        "deny", description="which nodes graphs of tenants may have: `deny`: none known as dangerous, `allow`, `off`"
+    )
+    graph_denied_nodes: Words = Field([], description="comma-separated: node classes that they may not have either")
+    graph_allowed_nodes: Words = Field([], description="comma-separated: node classes that they may have")
 
     presigned_ttl_seconds: Count = Field(900, description="how long a pre-signed URL works")
     database_pool_size: Count = Field(10, description="connections kept to each PostgreSQL database")

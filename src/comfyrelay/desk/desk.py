@@ -179,6 +179,8 @@ class Desk:
             prefetch=self.desk.prefetch,
             killed_jobs=self.desk.interrupted_jobs,
             is_only_worker=True,
+            # the server in this process has checked them, if it is to
+            graph_policy="off",
             shutdown_seconds=self.desk.finish_seconds,
             data_dir=settings.data_dir / "worker",
             metadata_url="off",
@@ -195,6 +197,8 @@ def _for_one_person(settings: Settings) -> Settings:
         "max_active_jobs_per_user": NO_LIMIT,
         "default_fleet": FLEET,
         "requests_per_minute": NO_LIMIT,
+        # whose graphs they are, theirs is the machine
+        "graph_policy": "off",
         # there is no other worker to try it meanwhile
         "block_cooldown_seconds": 5.0,
     }

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
+from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.failover import FailoverPolicy
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings
@@ -25,4 +26,11 @@ class Ground:
         return FailoverPolicy(
             max_failures_before_block=self.settings.max_failures_before_block,
             cooldown=timedelta(seconds=self.settings.block_cooldown_seconds),
+        )
+
+    @property
+    def graph_policy(self) -> GraphPolicy:
+        settings = self.settings
+        return GraphPolicy(
+            mode=settings.graph_policy, denied=settings.graph_denied_nodes, allowed=settings.graph_allowed_nodes
         )

@@ -218,7 +218,7 @@ class Work:
         """From inputs to an output on this machine's disk."""
         lease, tools = self.lease, self._tools
         graph = check_graph(lease.graph)
-        await self._refuse_foreign_files()
+        await self._check_graph()
         attachments = await tools.inputs.fetch(lease, refresh=self._heartbeats.refresh)
         self._move(Phase.WAITING)
         try:
@@ -256,7 +256,8 @@ class Work:
         self._clean_server()
         return collected
 
-    async def _refuse_foreign_files(self) -> None:
+    async def _check_graph(self) -> None:
+        """It names files of its job only; one of a tenant's own, which no effect stands for, has only allowed nodes."""
         lease = self.lease
         servers = self._tools.servers
         info = await servers.definitions(lease.provider)
@@ -266,6 +267,8 @@ class Work:
             raise ComfyError("No ComfyUI of this worker can say what its nodes are.", fault=fault)
         own = [each.placeholder for each in lease.payload.assets]
         graph = {name: node for name, node in lease.graph.items() if node["class_type"] not in self._tools.own_nodes}
+        if lease.job.effect_id is None:
+            self._tools.settings.policy.check(graph, own=own, object_info=info)
         if problems := foreign_files(graph, own=own, object_info=info):
             raise GraphError("The graph names files that are not its own. " + " ".join(problems))
 

@@ -10,10 +10,12 @@ import httpx
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.settings import (
     ArgumentsOnly,
     Count,
     CountOrZero,
+    GraphPolicyMode,
     Seconds,
     SecondsOrZero,
     Stage,
@@ -93,6 +95,13 @@ class WorkerSettings(ArgumentsOnly):
     )
     capabilities: dict[str, Any] = Field({}, description="JSON object: more to tell about this worker")
 
+    graph_policy: GraphPolicyMode = Field(
+        "deny",
+        description="which nodes graphs of tenants may have here: `deny`: none known as dangerous; `allow`: only those "
+        "of `graph_allowed_nodes`; `off`: all",
+    )
+    graph_denied_nodes: Words = Field([], description="comma-separated: node classes that they may not have either")
+    graph_allowed_nodes: Words = Field([], description="comma-separated: node classes that they may have")
     is_only_worker: bool = Field(
         False, description="whether there is no other: a job that lacks a node or model here fails, and is not retried"
     )
@@ -180,6 +189,11 @@ class WorkerSettings(ArgumentsOnly):
             return self.comfy_providers
         own_comfy = "comfyui_base_url" in self.model_fields_set or not self.comfy_cloud_api_key
         return [*(["self_hosted"] if own_comfy else []), *(["cloud"] if self.comfy_cloud_api_key else [])]  # type: ignore[list-item]
+
+    @property
+    def policy(self) -> GraphPolicy:
+        """What graphs of tenants may do here."""
+        return GraphPolicy(mode=self.graph_policy, denied=self.graph_denied_nodes, allowed=self.graph_allowed_nodes)
 
     @property
     def has_metadata(self) -> bool:

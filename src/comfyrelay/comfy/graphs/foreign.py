@@ -7,6 +7,7 @@ A graph may name models, and what was uploaded for its job. ComfyUI itself follo
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph, is_link
@@ -32,7 +33,9 @@ _WEB = re.compile(r"https?://\S+$", re.IGNORECASE)
 # not by its letters alone: to Windows and macOS large and small ones are the same
 _OUR_FOLDER = re.compile(rf"(?:^|[/\\]){UPLOAD_FOLDER}(?:[/\\]|$)", re.IGNORECASE)
 # Linux takes no longer one; an image as base64 may begin with a slash
-_LONGEST_PATH = 4096
+LONGEST_PATH = 4096
+# More than these nobody reads, and a graph can have a hundred thousand.
+MOST_PROBLEMS = 10
 # how the most used pack of video nodes marks a text that is a path
 PATH_MARK = "vhs_path_extensions"
 
@@ -42,7 +45,6 @@ class _Input:
     """An input of a node, as far as its definition is known."""
 
     where: str
-    name: str
     is_file: bool = False
     has_choices: bool = False
 
@@ -52,23 +54,38 @@ def foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[st
 
     `own` are the placeholders of the job's files. Nodes that `object_info` does not know are judged by their texts.
     """
-    names = sorted(filter(None, own), key=len, reverse=True)
+    return list(islice(_foreign_files(graph, own=own, object_info=object_info), MOST_PROBLEMS))
+
+
+def _foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[str, Any]) -> Iterator[str]:
+    files = frozenset(filter(None, own))
+    names = sorted(files, key=len, reverse=True)
     pattern = re.compile("|".join(map(re.escape, names))) if names else None
-    problems = []
     for node_id, node in graph.items():
         for field, value in _inputs(node_id, node, object_info):
             if field.is_file and is_link(value):
-                problems.append(
-                    f"{field.where}: input '{field.name}' is linked, so it may name any file. Make it a property, "
-                    "so that the file is uploaded for the job."
+                yield (
+                    f"{field.where} is linked, so it may name any file. Make it a property, so that the file is "
+                    "uploaded for the job."
                 )
-            for text in _texts(value):
-                if text not in own and (why := _why_foreign(field, text, pattern)) is not None:
-                    problems.append(
-                        f"{field.where}: input '{field.name}' names {_shown(text)}, {why}. Make it a property, "
-                        "so that the file is uploaded for the job."
+            for text in texts_in(value):
+                if text not in files and (why := _why_foreign(field, text, pattern)) is not None:
+                    yield (
+                        f"{field.where} names {shown(text)}, {why}. Make it a property, so that the file is uploaded "
+                        "for the job."
                     )
-    return problems
+
+
+def node_place(class_type: str, node_id: str) -> str:
+    return f"{_short(class_type)} ({_short(node_id)})"
+
+
+def input_place(class_type: str, node_id: str, name: str) -> str:
+    return f"{node_place(class_type, node_id)}: input '{_short(name)}'"
+
+
+def shown(text: str) -> str:
+    return f"'{_short(text)}'"
 
 
 def _inputs(node_id: str, node: dict[str, Any], object_info: Mapping[str, Any]) -> Iterator[tuple[_Input, Any]]:
@@ -80,9 +97,8 @@ def _inputs(node_id: str, node: dict[str, Any], object_info: Mapping[str, Any]) 
         spec = specs.get(name)
         yield (
             _Input(
-                where=f"{node['class_type']} ({node_id})",
-                name=name,
-                is_file=spec is not None and (is_upload(spec) or _is_path(spec)),
+                where=input_place(node["class_type"], node_id, name),
+                is_file=spec is not None and (is_upload(spec) or is_path(spec)),
                 has_choices=spec is not None and choices_of(spec) is not None,
             ),
             value,
@@ -103,11 +119,14 @@ def _why_path(line: str) -> str | None:
     text = line.strip(_QUOTES)
     if text.endswith(_MARKS):
         return "a file in a folder of the server"
-    is_absolute = len(text) <= _LONGEST_PATH and _ABSOLUTE.match(text)
+    is_absolute = len(text) <= LONGEST_PATH and _ABSOLUTE.match(text)
     if is_absolute or _PARENT.search(text) or _FILE_URL.search(text) or _HOME_DRIVE_OR_SHARE.match(text):
         return "a path on the server"
     has_space = any(map(str.isspace, text))
     has_slash = "/" in text or "\\" in text
+    # dynamic prompts have patterns of their own: __animals/*__
+    if "*" in text and has_slash and not has_space and not text.startswith("__") and len(text) <= LONGEST_PATH:
+        return "a pattern that stands for files of the server"
     if _OUR_FOLDER.search(text) and not has_space:
         return "a folder in which files of other jobs are"
     if _is_media(text) and (has_slash or not has_space) and not _WEB.match(text):
@@ -120,7 +139,8 @@ def _is_media(text: str) -> bool:
     return text.lower().endswith(MEDIA_SUFFIXES) and text.lower() not in MEDIA_SUFFIXES
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in an input's value, however deep; a link has none."""
     pending = [] if is_link(value) else [value]
     while pending:
         each = pending.pop()
@@ -132,9 +152,9 @@ def _texts(value: Any) -> Iterator[str]:
             pending.extend(each)
 
 
-def _is_path(spec: list[Any]) -> bool:
+def is_path(spec: list[Any]) -> bool:
     return len(spec) > 1 and isinstance(spec[1], dict) and PATH_MARK in spec[1]
 
 
-def _shown(text: str) -> str:
-    return f"'{text}'" if len(text) <= 80 else f"'{text[:77]}…'"
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}…"

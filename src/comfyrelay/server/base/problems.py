@@ -15,6 +15,7 @@ from comfyrelay.errors import (
     Conflict,
     Forbidden,
     GraphError,
+    GraphNotAllowed,
     InsufficientTokens,
     InvalidInput,
     NotFound,
@@ -35,6 +36,7 @@ log = structlog.get_logger(__name__)
 # The most general last: the first class that fits decides.
 STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (InvalidInput, 422, "The input is not valid"),
+    (GraphNotAllowed, 422, "This graph may not run here"),
     (GraphError, 422, "This is not a graph that can be run"),
     (InsufficientTokens, 422, "Not enough tokens"),
     (Unauthorized, 401, "Not signed in"),

@@ -22,5 +22,5 @@ class Catalogue:
         self.workflows = Workflows(databases, self.graphs, self.assets, default_fleet=default_fleet)
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases)
-        self.own_workflows = OwnWorkflows(databases, self.workflows)
+        self.own_workflows = OwnWorkflows(databases, self.workflows, policy=ground.graph_policy)
         self.presets = Presets(databases)

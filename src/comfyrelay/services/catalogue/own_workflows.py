@@ -3,12 +3,13 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph, check_graph, input_texts, placeholders_in
 from comfyrelay.comfy.graphs.nodes import FOLDER_MARKS, files_in
+from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.properties import ASSET_TYPES
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.errors import GraphError, InvalidInput, NotFound
@@ -36,15 +37,18 @@ class NewWorkflow:
 
 
 class OwnWorkflows:
-    def __init__(self, databases: Databases, workflows: Workflows) -> None:
+    def __init__(self, databases: Databases, workflows: Workflows, *, policy: GraphPolicy) -> None:
         self._databases = databases
         self._workflows = workflows
+        self._policy = policy
 
     async def create(self, tenant_id: str, new: NewWorkflow) -> Workflow:
         self._workflows.check_size(new.graph)
         check_graph(new.graph)
         _check_properties(new)
-        await asyncio.to_thread(_check_files, new)
+        assets = {str(each["placeholder"]) for each in new.properties if each["type"] in ASSET_TYPES}
+        await asyncio.to_thread(_check_files, new, assets)
+        await asyncio.to_thread(self._policy.check, new.graph, own=assets)
         return await self._workflows.create(
             slug=_slug(new.name),
             name=new.name,
@@ -95,9 +99,8 @@ def _check_properties(new: NewWorkflow) -> None:
         raise InvalidInput(errors=errors)
 
 
-def _check_files(new: NewWorkflow) -> None:
+def _check_files(new: NewWorkflow, assets: Set[str]) -> None:
     """A file that a graph names must come with the job: the worker's folders hold what others have uploaded."""
-    assets = {str(each["placeholder"]) for each in new.properties if each["type"] in ASSET_TYPES}
     for node_id, node in new.graph.items():
         for text in input_texts({node_id: node}):
             if text not in assets and (_ELSEWHERE.match(text) or text.endswith(FOLDER_MARKS)):

@@ -41,7 +41,9 @@ class Jobs:
             priority_max=settings.user_priority_max,
             catalogue_disk=DISK,
         )
-        self.resolve = Resolver(databases, catalogue.graphs, defaults=defaults, checks=checks)
+        self.resolve = Resolver(
+            databases, catalogue.graphs, defaults=defaults, checks=checks, policy=ground.graph_policy
+        )
         self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user)
         self.submit = Submit(databases, self.resolve, self.accept)
         self.removal = Removals(databases, objects)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from comfyrelay.comfy.graphs.graph import Graph, placeholders_in, replace_placeholders
+from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, text_values
 from comfyrelay.domain.properties import Property, Value, resolve
@@ -11,7 +13,7 @@ from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.domain.records.jobs import NewJob, Video
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
-from comfyrelay.services.catalogue.graphs import Graphs, WorkflowHasher
+from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.requests import Item, JobRequest
 from comfyrelay.store.central import catalogue
@@ -39,6 +41,8 @@ class Target:
     effect: Effect | None
     properties: Sequence[Property]
     hasher: WorkflowHasher
+    # the nodes of a tenant's own graph that hold values of a job: what they name is known only with those
+    own_nodes: Graph
 
     @property
     def cost(self) -> int:
@@ -67,13 +71,22 @@ Check = Callable[[Mapping[str, Any]], None]
 
 class Resolver:
     def __init__(
-        self, databases: Databases, graphs: Graphs, *, defaults: JobDefaults, checks: Mapping[WorkflowKind, Check]
+        self,
+        databases: Databases,
+        graphs: Graphs,
+        *,
+        defaults: JobDefaults,
+        checks: Mapping[WorkflowKind, Check],
+        policy: GraphPolicy,
     ) -> None:
-        """`checks` know what this machine alone can tell of a kind of workflow."""
+        """`checks` know what this machine alone can tell of a kind of workflow; `policy` is for graphs of tenants."""
         self._databases = databases
         self._graphs = graphs
         self._defaults = defaults
         self._checks = checks
+        self._policy = policy
+        # graphs by path, which never change, and the placeholders of their files, that the policy has passed
+        self._passed: dict[tuple[str, frozenset[str]], None] = {}
 
     async def target(self, tenant_id: str, *, effect_id: int | None, workflow_slug: str | None) -> Target:
         """The effect's workflow, or a workflow of the tenant's own."""
@@ -97,7 +110,21 @@ class Resolver:
             effect=effect,
             properties=properties,
             hasher=WorkflowHasher(graph, [each.placeholder for each in properties]),
+            own_nodes=self._own_nodes(workflow, graph, properties) if effect is None else {},
         )
+
+    def _own_nodes(self, workflow: Workflow, graph: Graph, properties: Sequence[Property]) -> Graph:
+        """Check a tenant's own graph, for the policy may be another one than when it was brought."""
+        if self._policy.mode == "off" or workflow.kind != WorkflowKind.GRAPH:
+            return {}
+        files = frozenset(_files(properties))
+        if (workflow.graph_path, files) not in self._passed:
+            self._policy.check(graph, own=files)
+            if len(self._passed) >= GRAPHS_IN_MEMORY:
+                del self._passed[next(iter(self._passed))]
+            self._passed[workflow.graph_path, files] = None
+        texts = [each.placeholder for each in properties if not each.is_asset]
+        return {id_: node for id_, node in graph.items() if placeholders_in({id_: node}, texts)}
 
     async def media(self, pool: Database, tenant_id: str, items: Sequence[Item], target: Target) -> Media:
         """Look up, in the tenant's own rows, every file and video that the items name."""
@@ -152,6 +179,9 @@ class Resolver:
             seeds={each.placeholder: each.seed_limit for each in target.properties if each.is_seed},
             output_folder=item.output_folder,
         )
+        if target.own_nodes:
+            filled = replace_placeholders(target.own_nodes, snapshot.values)
+            self._policy.check(filled, own=_files(target.properties))
         return NewJob(
             id=new_id(),
             tenant_id=request.tenant_id,
@@ -177,6 +207,10 @@ class Resolver:
         )
 
 
+def _files(properties: Sequence[Property]) -> list[str]:
+    return [each.placeholder for each in properties if each.is_asset]
+
+
 def _primary(item: Item, found: Media) -> StoredFile | None:
     if item.video_id is not None:
         video = found.videos.get(item.video_id)
@@ -193,7 +227,7 @@ def _primary(item: Item, found: Media) -> StoredFile | None:
 
 def _refuse_placeholders(properties: Sequence[Property], values: Sequence[Value]) -> None:
     """Workers put file names where the placeholders of assets are; a text must not smuggle one in."""
-    assets = [each.placeholder for each in properties if each.is_asset]
+    assets = _files(properties)
     errors = {
         value.property.key: "This text contains a placeholder of the workflow."
         for value in values
