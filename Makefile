@@ -11,10 +11,11 @@ export PYTHONDONTWRITEBYTECODE :=
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 LOCK_DESK := requirements/desk.txt
+LOCK_SERVER := requirements/server.txt
 LOCK_DEV := requirements/dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test soak durations check twins bench lock clean
+.PHONY: help install up test soak durations check twins bench lock audit clean
 
 # Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Four at a
 # time on two cores, for much of what they do is to wait for processes.
@@ -55,6 +56,11 @@ COMPILE := uv pip compile pyproject.toml --quiet --universal --python-version 3.
 lock: $(READY_DEV) ## choose the newest versions of what is installed, and write them down
 	$(BIN)/$(COMPILE) --all-extras --group build --group dev --group bench --output-file $(LOCK_DEV)
 	$(BIN)/$(COMPILE) --extra desk --group build --constraint $(LOCK_DEV) --output-file $(LOCK_DESK)
+	$(BIN)/$(COMPILE) --extra server --extra media --extra s3 --extra aws --group build --constraint $(LOCK_DEV) \
+		--output-file $(LOCK_SERVER)
+
+audit: $(READY_DEV) ## hold what is pinned against public advisories (exit code 3 where they cannot be reached)
+	$(BIN)/python requirements/audit.py $(ARGS)
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -83,7 +83,14 @@ class TestClasses:
         "class_type",
         [
             *("LoadImage", "LoadVideo", "LoadAudio", "SaveImage", "SaveVideo", "KSampler", "CLIPTextEncode"),
-            *("CheckpointLoaderSimple", "LoraLoader", "PreviewImage", "PreviewAny", "VHS_VideoCombine", "VHS_LoadVideo"),
+            *(
+                "CheckpointLoaderSimple",
+                "LoraLoader",
+                "PreviewImage",
+                "PreviewAny",
+                "VHS_VideoCombine",
+                "VHS_LoadVideo",
+            ),
             *("SaveImageWebsocket", "StringConcatenate", "ImageScale", "ShowText|pysssss", "ControlNetApplyAdvanced"),
             *("DownloadAndLoadFlorence2Model", "LoadTextEncoderModel", "ImpactExecutionOrderController", "Softplus"),
             *("LTXDirector", "CreateShapeImageOnPath", "FaceDetailer", "UltimateSDUpscale", "easy fullLoader"),
@@ -244,7 +251,9 @@ class TestHostileGraphs:
         assert sentence is None or len(sentence) < 10_000
         json.dumps(sentence)
 
-    @pytest.mark.parametrize("letter", ["a", "A", "*", "/", ".", "..", "[", "~", " ", "\n", "__IMG__", "aA", "/*", "\\"])
+    @pytest.mark.parametrize(
+        "letter", ["a", "A", "*", "/", ".", "..", "[", "~", " ", "\n", "__IMG__", "aA", "/*", "\\"]
+    )
     def test_a_long_name_or_text_takes_time_by_its_length_alone(self, letter: str) -> None:
         # backtracking would need days for these, whatever the machine
         text = letter * 200_000

@@ -31,6 +31,7 @@ from comfyrelay.extras import require
 
 if TYPE_CHECKING:
     from comfyrelay.services.engine import Engine
+    from comfyrelay.services.fleet.nodes import AllowList
     from comfyrelay.services.operations.reconcile import Report
 
 T = TypeVar("T")
@@ -174,6 +175,28 @@ def admin_create(
         return (await engine.accounts.sign_in.issue(user, name="made with the account")).secret
 
     out.print(_run(work), highlight=False, soft_wrap=True)
+
+
+@admin_app.command("nodes")
+def admin_nodes(
+    fleet: Annotated[str | None, typer.Option(help="Only the workers of this fleet.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of settings.")] = False,
+) -> None:
+    """Print an allow list for graphs of tenants, of what the workers have; exit code 1 if none of them says it."""
+
+    async def work(engine: Engine) -> AllowList:
+        await engine.databases.require_current()
+        return await engine.fleet.nodes.allow_list(fleet)
+
+    found = _run(work)
+    if as_json:
+        out.print_json(json.dumps(asdict(found)))
+    else:
+        for line in _as_settings(found):
+            out.print(line, highlight=False, markup=False, soft_wrap=True)
+    if not found.workers:
+        err.print("No worker has said yet which nodes it has: start one, and ask again.", highlight=False)
+        raise typer.Exit(FOUND)
 
 
 @app.command(rich_help_panel=SERVERS)
@@ -335,6 +358,18 @@ def _json_object(text: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InvalidInput(f"Write a JSON object, not {text!r}.")
     return value
+
+
+def _as_settings(found: AllowList) -> Iterator[str]:
+    """As lines of comfyrelay.toml."""
+    yield f"# {len(found.allowed)} classes of nodes, of {found.workers} workers. Remove what tenants do not need."
+    for name, why in found.left_out.items():
+        yield f"# left out: {name}: {why}"
+    yield 'graph_policy = "allow"'
+    yield "graph_allowed_nodes = ["
+    # a text of JSON is one of TOML, too
+    yield from (f"    {json.dumps(name)}," for name in found.allowed)
+    yield "]"
 
 
 def _as_json(report: Report) -> dict[str, object]:

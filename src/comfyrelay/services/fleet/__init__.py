@@ -1,7 +1,9 @@
 """Who runs it: workers and their fleets."""
 
+from comfyrelay.domain.states import Stage
 from comfyrelay.services.fleet.fleets import Fleets
 from comfyrelay.services.fleet.instances import Instances
+from comfyrelay.services.fleet.nodes import Nodes
 from comfyrelay.services.fleet.views import FleetViews
 from comfyrelay.services.fleet.workers import Workers
 from comfyrelay.services.ground import Ground
@@ -22,4 +24,5 @@ class Fleet:
             desk_worker=desk_worker,
         )
         self.views = FleetViews(databases, worker_stale_seconds=settings.worker_stale_seconds)
+        self.nodes = Nodes(databases, stage=Stage(settings.stage), policy=ground.graph_policy)
         self.instances = Instances(is_on=settings.validate_asg_instance)

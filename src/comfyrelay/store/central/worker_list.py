@@ -108,6 +108,19 @@ async def capabilities_of(
     return [Equipped(**row._mapping) for row in rows], after
 
 
+async def node_types(tx: Tx, *, stage: str, fleet_slug: str | None = None) -> list[list[str]]:
+    """The classes of nodes of each approved worker that says which it has."""
+    query = (
+        select(workers.c.capabilities)
+        .join(fleets, fleets.c.id == workers.c.fleet_id)
+        .where(workers.c.stage == stage, workers.c.is_approved)
+    )
+    if fleet_slug is not None:
+        query = query.where(fleets.c.slug == fleet_slug)
+    reported = [each.get("node_types") for each in await tx.scalars(query)]
+    return [[name for name in each if isinstance(name, str)] for each in reported if isinstance(each, list)]
+
+
 async def assigned_to(tx: Tx, workflow_id: int) -> int:
     """How many workers have a workflow."""
     query = select(func.count()).where(worker_workflows.c.workflow_id == workflow_id)

@@ -1,0 +1,54 @@
+"""Graphs that tenants bring, through the whole system: what is refused, by whom, and that nothing of it runs."""
+
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfy.graphs.graph import Graph
+from tests.api.studio import png
+from tests.comfy.graphs import invert, invert_file
+from tests.worker.system import INPUT, System
+
+FLEET = {"DEFAULT_FLEET": "home"}
+
+
+async def bring(system: System, graph: Graph, **more: Any) -> str:
+    body = {"graph": graph, "output_node_id": "3", "output_extension": "png", **more}
+    slug: str = (await system.user("POST", "/workflows", body))["slug"]
+    return slug
+
+
+async def submit(system: System, slug: str, **more: Any) -> str:
+    body = {"workflow_slug": slug, "idempotency_key": slug, **more}
+    job_id: str = (await system.user("POST", "/ai-jobs", body))["id"]
+    return job_id
+
+
+@pytest.mark.parametrize("settings", [FLEET])
+async def test_a_graph_of_a_tenant_runs_with_the_file_of_its_job(system: System) -> None:
+    slug = await bring(system, invert_file("{{INPUT}}"), properties=[INPUT])
+    await system.started()
+    file_id = await system.upload(png("#123456"), name="cat.png", mime_type="image/png")
+    assert await system.completed(await submit(system, slug, input_file_id=file_id))
+
+
+@pytest.mark.parametrize("settings", [{**FLEET, "GRAPH_POLICY": "off"}])
+async def test_a_worker_runs_no_graph_of_a_tenant_that_its_own_policy_does_not_allow(system: System) -> None:
+    linked_file, linked_prefix = invert_file(), invert()
+    linked_file["1"]["inputs"]["image"] = ["4", 0]
+    linked_prefix["3"]["inputs"]["filename_prefix"] = ["4", 0]
+    words = {"4": {"class_type": "PreviewAny", "inputs": {"source": "x"}}}
+    expected = {
+        await bring(system, linked_file | words): "LoadImage (1): input 'image' is linked",
+        await bring(system, linked_prefix | words): "SaveImage (3): input 'filename_prefix' must be a text itself",
+        await bring(system, invert()): "ImageInvert (2) may not be in a graph of yours",
+    }
+    # what an administrator has made an effect of may have it
+    effect = await system.plain_effect()
+    await system.started(graph_denied_nodes="Image*")
+    for slug, sentence in expected.items():
+        job = await system.until(await submit(system, slug), "failed")
+        assert sentence in job["error"]
+        assert job["attempts"] == 1
+    assert system.sim.log.prompts_queued == 0
+    await system.completed(await system.plain(effect))
