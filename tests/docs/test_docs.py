@@ -158,6 +158,20 @@ def test_every_test_that_is_named_exists() -> None:
     assert missing == []
 
 
+def threats() -> list[str]:
+    rows = [line for line in read(ROOT / "docs" / "threat-model.md").splitlines() if line.startswith("|")]
+    return [row for row in rows if not row.endswith("| held by |") and set(row) - set("|-")]
+
+
+@pytest.mark.parametrize("row", [pytest.param(each, id=each[2:50]) for each in threats()])
+def test_every_threat_names_the_tests_that_hold_it(row: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)`((?: \(`\w+`(?:, `\w+`)*\))?)", row.rpartition(" | ")[2])
+    assert named
+    for path, names in named:
+        text = read(ROOT / path)
+        assert [each for each in re.findall(r"\w+", names) if f"def {each}(" not in text] == []
+
+
 @pytest.mark.parametrize(("page", "link"), [pytest.param(*each, id=f"{each[0].name}-{each[1]}") for each in links()])
 def test_every_link_leads_somewhere(page: Path, link: str) -> None:
     path, _, anchor = link.partition("#")
