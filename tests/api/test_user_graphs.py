@@ -8,7 +8,7 @@ from comfyrelay.errors import GraphNotAllowed
 from comfyrelay.services.engine import Engine
 from tests.api.harness import SECRETS, Api, Caller, open_api, problem_of
 from tests.api.studio import submit
-from tests.harness import GRAPH, SqliteBackend
+from tests.harness import SqliteBackend
 
 LINK = ["9", 0]
 JOINED = {"9": {"class_type": "StringConcatenate", "inputs": {"string_a": "se", "string_b": "cret"}}}
@@ -56,9 +56,9 @@ async def test_a_value_may_not_bring_what_the_graph_may_not_have(api: Api) -> No
 
 async def test_one_that_was_brought_before_it_was_denied_runs_no_more_jobs(api: Api) -> None:
     user = await api.user()
-    slug = (await bring(user, GRAPH))["slug"]
+    slug = (await bring(user, graph("Draw", text="a cat")))["slug"]
     assert await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "before"})
-    settings = api.engine.settings.model_copy(update={"graph_denied_nodes": [GRAPH["3"]["class_type"]]})
+    settings = api.engine.settings.model_copy(update={"graph_denied_nodes": ["Dr*"]})
     assert user.user is not None
     async with Engine(settings, signing_secrets=SECRETS.signing) as engine:
         with pytest.raises(GraphNotAllowed, match="the administrator has denied it"):
@@ -68,7 +68,7 @@ async def test_one_that_was_brought_before_it_was_denied_runs_no_more_jobs(api: 
 async def test_an_administrators_graph_is_trusted(backend: SqliteBackend, tmp_path: Any) -> None:
     async with open_api(backend, tmp_path, graph_policy="allow") as api:
         user = await api.user(tokens=100)
-        problem = problem_of(await user.call("POST", "/api/workflows", {"graph": GRAPH}), 422)
+        problem = problem_of(await user.call("POST", "/api/workflows", {"graph": graph("Draw")}), 422)
         assert "is not on the administrator's list" in problem["detail"]
         assert await submit(user, await api.effect())
 

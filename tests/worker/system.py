@@ -223,8 +223,8 @@ class System:
         file_id: str = begun["file"]["id"]
         return file_id
 
-    async def submit(self, effect_id: int, content: bytes | None = None, **more: Any) -> str:
-        """A job, with a file of the user's if one is given; returns its id."""
+    async def submit(self, effect: int | str, content: bytes | None = None, **more: Any) -> str:
+        """A job of an effect, or of a workflow of the user's own, with a file if one is given; returns its id."""
         if content is not None:
             is_video = content is MP4
             more["input_file_id"] = await self.upload(
@@ -232,7 +232,8 @@ class System:
                 name="clip.mp4" if is_video else "cat.png",
                 mime_type="video/mp4" if is_video else "image/png",
             )
-        body = {"effect_id": effect_id, "idempotency_key": f"key-{next(self._numbers)}", **more}
+        target = {"workflow_slug": effect} if isinstance(effect, str) else {"effect_id": effect}
+        body = {**target, "idempotency_key": f"key-{next(self._numbers)}", **more}
         job_id: str = (await self.user("POST", "/ai-jobs", body))["id"]
         self._submitted.append(job_id)
         return job_id

@@ -18,22 +18,17 @@ async def bring(system: System, graph: Graph, **more: Any) -> str:
     return slug
 
 
-async def submit(system: System, slug: str, **more: Any) -> str:
-    body = {"workflow_slug": slug, "idempotency_key": slug, **more}
-    job_id: str = (await system.user("POST", "/ai-jobs", body))["id"]
-    return job_id
-
-
 @pytest.mark.parametrize("settings", [FLEET])
 async def test_a_graph_of_a_tenant_runs_with_the_file_of_its_job(system: System) -> None:
     slug = await bring(system, invert_file("{{INPUT}}"), properties=[INPUT])
     await system.started()
-    file_id = await system.upload(png("#123456"), name="cat.png", mime_type="image/png")
-    assert await system.completed(await submit(system, slug, input_file_id=file_id))
+    assert await system.completed(await system.submit(slug, png("#123456")))
 
 
 @pytest.mark.parametrize("settings", [{**FLEET, "GRAPH_POLICY": "off"}])
 async def test_a_worker_runs_no_graph_of_a_tenant_that_its_own_policy_does_not_allow(system: System) -> None:
+    # what an administrator has made an effect of may have it
+    effect = await system.plain_effect()
     linked_file, linked_prefix = invert_file(), invert()
     linked_file["1"]["inputs"]["image"] = ["4", 0]
     linked_prefix["3"]["inputs"]["filename_prefix"] = ["4", 0]
@@ -43,11 +38,9 @@ async def test_a_worker_runs_no_graph_of_a_tenant_that_its_own_policy_does_not_a
         await bring(system, linked_prefix | words): "SaveImage (3): input 'filename_prefix' must be a text itself",
         await bring(system, invert()): "ImageInvert (2) may not be in a graph of yours",
     }
-    # what an administrator has made an effect of may have it
-    effect = await system.plain_effect()
     await system.started(graph_denied_nodes="Image*")
     for slug, sentence in expected.items():
-        job = await system.until(await submit(system, slug), "failed")
+        job = await system.until(await system.submit(slug), "failed")
         assert sentence in job["error"]
         assert job["attempts"] == 1
     assert system.sim.log.prompts_queued == 0

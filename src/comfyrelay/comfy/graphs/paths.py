@@ -67,9 +67,7 @@ def path_problems(graph: Graph, *, own: Set[str], object_info: Mapping[str, Any]
 
 def _why_not(class_type: str, name: str, value: Any, spec: list[Any] | None, *, is_known: bool) -> str | None:
     if name == PREFIX:
-        return (
-            None if isinstance(value, str) else "must be a text and no link: each run saves into a folder of its own."
-        )
+        return None if isinstance(value, str) else "must be a text itself: each run saves into a folder of its own."
     if is_link(value):
         return _why_not_linked(class_type, name, spec, is_known=is_known)
     text = next(texts_in(value), None)
