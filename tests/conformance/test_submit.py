@@ -499,7 +499,8 @@ async def test_a_submission_names_an_effect_or_a_workflow_and_not_both(world: Wo
 
 async def test_a_tenants_own_workflow_runs_for_its_owner_without_a_price(world: World) -> None:
     user = await world.user(tokens=0)
-    workflow = await world.workflow("own", tenant_id=user.tenant_id)
+    graph = {"2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}"}}}
+    workflow = await world.workflow("own", tenant_id=user.tenant_id, graph=graph)
     worker = await world.worker(await world.fleet(workflow))
     item = Item(input_payload={"prompt": "a dog"})
     job = await world.engine.jobs.submit.submit(request_for(user, workflow_slug="own", item=item))
