@@ -70,6 +70,14 @@ def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Desks note where they run in a folder of the tests' own, where clients and commands find them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def routes_made_once() -> Iterator[None]:
     """Applications of this process share their routes."""
     with pytest.MonkeyPatch.context() as patch:

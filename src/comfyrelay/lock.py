@@ -1,6 +1,7 @@
 """A folder that one process uses at a time."""
 
 import os
+import time
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +19,11 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+# Who only looks whether somebody has it has it, too, for a moment.
+TRIES = 5
+PAUSE_SECONDS = 0.05
+
+
 class FolderLock:
     """Held until it is given up or the process ends, however it ends."""
 
@@ -29,15 +35,13 @@ class FolderLock:
         """`ConfigurationError` with this advice when another process has it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # not emptied: who has the lock has written there who it is
-        file = self._path.open("a+")
-        try:
-            _take(file)
-        except OSError:
+        file = open(self._path, "a+", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
+        if not _is_taken(file):
             file.seek(0)
             holder = file.read().strip()
             file.close()
             who = f" (process {holder})" if holder else ""
-            raise ConfigurationError(f"Another process{who} uses the folder {self._path.parent}. {advice}") from None
+            raise ConfigurationError(f"Another process{who} uses the folder {self._path.parent}. {advice}")
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -59,3 +63,15 @@ class FolderLock:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _is_taken(file: IO[str]) -> bool:
+    for tries_left in reversed(range(TRIES)):
+        try:
+            _take(file)
+        except OSError:
+            if tries_left:
+                time.sleep(PAUSE_SECONDS)
+        else:
+            return True
+    return False

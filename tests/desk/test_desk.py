@@ -23,6 +23,7 @@ from comfyrelay.sim import Fail, Sim, Slow
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk, opened
+from tests.desk.owner import owner_http
 from tests.web.looking import PROMPT_GRAPH
 
 
@@ -110,7 +111,7 @@ async def test_one_process_uses_a_data_folder(untouched: OpenDesk) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_foreign_hosts_and_origins_are_refused_everywhere(untouched: OpenDesk, headers: dict[str, str]) -> None:
     paths = ("/", "/api/desk", "/api/ai-jobs", "/docs", "/files/a", "/api/worker/poll", "/metrics", "/nothing")
-    async with httpx.AsyncClient(base_url=untouched.ready.url) as http:
+    async with owner_http(untouched.ready.url) as http:
         for path, method in itertools.product(paths, ("GET", "POST", "OPTIONS")):
             answer = await http.request(method, path, headers=headers)
             assert answer.status_code == 403, f"{method} {path} {answer.text}"
@@ -119,7 +120,7 @@ async def test_foreign_hosts_and_origins_are_refused_everywhere(untouched: OpenD
 @pytest.mark.asyncio(loop_scope="module")
 async def test_its_own_names_and_pages_are_let_in(untouched: OpenDesk) -> None:
     port = httpx.URL(untouched.ready.url).port
-    async with httpx.AsyncClient(base_url=untouched.ready.url) as http:
+    async with owner_http(untouched.ready.url) as http:
         for name in ("127.0.0.1", "localhost", "[::1]"):
             headers = {"Host": f"{name}:{port}", "Origin": f"http://{name}:{port}"}
             assert (await http.get("/api/desk", headers=headers)).is_success, name
@@ -206,7 +207,7 @@ async def test_a_desk_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) 
     async with first.open() as (_, ready), Client(ready.url) as client:
         # the place of the script's own workflow is taken
         graph = {"1": {"class_type": "SaveImage", "inputs": {}}}
-        async with httpx.AsyncClient(base_url=ready.url) as http:
+        async with owner_http(ready.url) as http:
             made = await http.post("/api/admin/workflows", json={"slug": "script", "graph": graph})
             made.raise_for_status()
         assert (await client.desk()).version

@@ -4,7 +4,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from comfyrelay.client import Client, Job
@@ -13,6 +12,7 @@ from comfyrelay.errors import ComfyRelayError, Conflict
 from comfyrelay.sim import Sim, Stuck
 from tests.api.studio import png
 from tests.desk.conftest import OpenDesk, make_desk
+from tests.desk.owner import owner_http
 from tests.web.looking import PROMPT_GRAPH
 
 SEEDED: Graph = {
@@ -89,7 +89,7 @@ async def test_a_file_that_somebody_removed_is_told_as_gone(desk: OpenDesk) -> N
     pictures(desk, "a.png")
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine"})
     [job] = await finished(desk, batch.id)
-    async with httpx.AsyncClient(base_url=desk.ready.url) as http:
+    async with owner_http(desk.ready.url) as http:
         url = f"/api/desk/jobs/{job.id}/files/1"
         answer = await http.get(url, headers={"Range": "bytes=0-3"})
         assert (answer.status_code, answer.content) == (206, b"\x89PNG")
@@ -158,7 +158,7 @@ async def test_a_batch_of_which_nothing_is_left_is_not_run_again(desk: OpenDesk)
     pictures(desk, "a.png")
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine"})
     await finished(desk, batch.id)
-    async with httpx.AsyncClient(base_url=desk.ready.url) as http:
+    async with owner_http(desk.ready.url) as http:
         gone = {"filter": {"batch_id": batch.id}, "action": "delete"}
         (await http.post("/api/ai-jobs/bulk", json=gone)).raise_for_status()
         for verb, body in {"again": {}, "move": {"to": "top"}}.items():

@@ -21,6 +21,7 @@ from comfyrelay.sim import Sim, Slow
 from tests.api.studio import png
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk
+from tests.desk.owner import owner_http
 from tests.desk.scripts import is_alive, until
 from tests.desk.test_script_batch_i2v import NOISE
 
@@ -343,8 +344,8 @@ async def test_a_failed_script_is_retried_with_one_call(tmp_path: Path) -> None:
 
 
 async def test_the_configuration_and_the_command_can_be_seen_before_anything_runs(tmp_path: Path) -> None:
-    async with open_desk(tmp_path, SAVES, environment={"KEY": "secret"}) as desk, httpx.AsyncClient() as http:
-        url = f"{desk.ready.url}/api/desk/script"
+    async with open_desk(tmp_path, SAVES, environment={"KEY": "secret"}) as desk, owner_http(desk.ready.url) as http:
+        url = "/api/desk/script"
         answer = await http.get(url)
         shown = answer.json()["data"]
         assert (shown["script"], shown["templates"]) == (str(tmp_path / "mine.py"), ["wan.json"])
@@ -367,10 +368,10 @@ async def test_a_script_that_is_no_longer_configured_is_switched_off_and_comes_b
         assert [each.slug for each in await desk.client.workflows()] == ["script"]
         assert (await desk.ended(await submit(desk))).status == "completed"
     plain = make_desk(tmp_path / "desk")
-    async with plain.open() as (_worker, ready), Client(ready.url) as client, httpx.AsyncClient() as http:
+    async with plain.open() as (_worker, ready), Client(ready.url) as client, owner_http(ready.url) as http:
         with pytest.raises(ComfyRelayError, match="switched off"):
             await client.submit(workflow_slug="script", input_payload={"positive": "a cat"})
-        assert (await http.get(f"{ready.url}/api/desk/script")).status_code == 404
+        assert (await http.get("/api/desk/script")).status_code == 404
         desk = OpenDesk(client=client, ready=ready, desk=plain)
         made = await client.add_graph(invert(), name="mine")
         await desk.ended((await client.submit(workflow_slug=made.workflow.slug)).id)

@@ -17,6 +17,7 @@ from comfyrelay.sim import Sim, Slow, Stuck
 from tests.api.studio import png
 from tests.comfy.graphs import invert
 from tests.desk.conftest import OpenDesk, make_desk
+from tests.desk.owner import owner_http
 
 SCRIPT = Path(__file__).with_name("batch_script.py")
 PATIENCE_SECONDS = 60
@@ -175,7 +176,7 @@ async def house_at(folder: Path, sim: Sim, *others: Sim, **desk: Any) -> AsyncIt
     async with (
         made.open() as (_worker, ready),
         Client(ready.url) as client,
-        httpx.AsyncClient(base_url=ready.url, timeout=PATIENCE_SECONDS) as http,
+        owner_http(ready.url, timeout=PATIENCE_SECONDS) as http,
     ):
         yield House(client=client, ready=ready, desk=made, sim=sim, comfyui=comfyui, http=http)
 

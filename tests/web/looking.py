@@ -14,6 +14,7 @@ import pytest
 from playwright.async_api import Browser, ConsoleMessage, Locator, Page, async_playwright, expect
 
 from comfyrelay.desk.examples import sample_picture
+from tests.desk.owner import owner_http
 
 __all__ = ["PROMPT_GRAPH", "Looking", "open_chromium", "open_page"]
 
@@ -69,7 +70,7 @@ class Looking:
     @classmethod
     @asynccontextmanager
     async def at(cls, page: Page, url: str) -> AsyncIterator["Looking"]:
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+        async with owner_http(url) as http:
             found = (await http.get("/api/desk")).json()["data"]
             yield cls(page=page, http=http, comfyui=found["comfyui"][0])
 
@@ -161,7 +162,9 @@ async def open_page(chromium: Browser, url: str) -> AsyncIterator[Looking]:
     page.on("console", heard)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     async with Looking.at(page, url) as looking:
-        await page.goto("/")
+        # as people do: by a link, which leads to the page
+        await page.goto((await looking.call("POST", "/api/desk/links"))["url"])
+        await page.wait_for_url("/")
         yield looking
     assert complaints == []
     await page.close()

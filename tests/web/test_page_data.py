@@ -11,6 +11,7 @@ import pytest_asyncio
 from comfyrelay.desk.examples import sample_picture
 from tests.comfy.editor.files import empty, node, workflow
 from tests.desk.conftest import make_desk
+from tests.desk.owner import owner_http
 from tests.web.looking import PROMPT_GRAPH
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -23,14 +24,14 @@ async def untouched(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A desk for all who only ask, or are refused."""
     async with (
         make_desk(tmp_path_factory.mktemp("untouched")).open() as (_worker, ready),
-        httpx.AsyncClient(base_url=ready.url, timeout=30) as client,
+        owner_http(ready.url) as client,
     ):
         yield client
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(desk_url: str) -> Any:
-    async with httpx.AsyncClient(base_url=desk_url, timeout=30) as client:
+    async with owner_http(desk_url) as client:
         yield client
 
 

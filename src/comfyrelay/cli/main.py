@@ -23,7 +23,8 @@ from rich.table import Table
 from comfyrelay import __version__
 from comfyrelay.cli.backup import backup_app
 from comfyrelay.cli.batch_i2v import batch_i2v
-from comfyrelay.cli.jobs import jobs_app
+from comfyrelay.cli.browser import open_page
+from comfyrelay.cli.jobs import Url, connected, jobs_app
 from comfyrelay.cli.run import DESK, run_app
 from comfyrelay.cli.worker import worker_app
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
@@ -83,6 +84,7 @@ def up(
             "~/.local/share/comfyrelay."
         ),
     ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Run ComfyRelay here for yourself: the queue, its page, and a worker for this machine's ComfyUI, until Ctrl-C."""
     require("desk")
@@ -111,6 +113,10 @@ def up(
             out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
         for each in silent:
             out.print(f"           {each} does not answer yet: jobs wait for it", highlight=False, soft_wrap=True)
+        out.print(f"  page     {found.link}", highlight=False, soft_wrap=True)
+        out.print("           the link works once, for ten minutes; `comfyrelay open` makes another", highlight=False)
+        if open_ and not open_page(found.link):
+            out.print("           no browser could be opened here: follow the link", highlight=False)
         out.print("Press Ctrl-C to stop.", highlight=False)
 
     with WorkerConsole(level="warning") as console:
@@ -124,6 +130,22 @@ def up(
 
         _run_loop(work())
     out.print("Stopped.", highlight=False)
+
+
+@app.command("open", rich_help_panel=DESK)
+def open_desk(
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link.")] = False,
+    url: Url = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; no browser is opened.")] = False,
+) -> None:
+    """Open the page of the desk that runs here: print a link that works once, and follow it in the browser."""
+    link = connected(url, lambda client: client.add_link())
+    if as_json:
+        out.print_json(data=link.model_dump(mode="json"))
+        return
+    out.print(link.url, highlight=False, soft_wrap=True)
+    if no_browser or not open_page(link.url):
+        out.print(f"Follow the link within {link.seconds // 60} minutes. It works once.", highlight=False)
 
 
 @app.command(rich_help_panel=DESK)

@@ -1,6 +1,6 @@
 """Calls of the user API: a good answer is its data, a refusal one of our errors, and silence says what to do."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
 from comfyrelay.net import is_loopback, object_in
+from comfyrelay.owner import secret_for
 from comfyrelay.protocol.base import AnswerBody, Page, Request, checked
 from comfyrelay.protocol.refusals import refusal_in
 
@@ -31,20 +32,38 @@ class Done(Generic[T]):
     message: str
 
 
+class _OwnersSecret(httpx.Auth):
+    """The secret of the owner's own desk, looked up for each call: a desk comes and goes."""
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        sent = self._sign(request)
+        response = yield request
+        # it may have come up in this very moment
+        if response.status_code == httpx.codes.UNAUTHORIZED and self._sign(request) != sent:
+            yield request
+
+    def _sign(self, request: httpx.Request) -> str | None:
+        secret = secret_for(str(request.url))
+        if secret is not None:
+            request.headers["Authorization"] = f"Bearer {secret}"
+        return secret
+
+
 class Calls:
     def __init__(self, url: str, *, token: str | None = None) -> None:
         self.url = _checked(url)
         self._has_token = bool(token)
-        self._http = httpx.AsyncClient(
+        self.http = httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
+            auth=None if token else _OwnersSecret(),
             timeout=_TIMEOUT,
             # a proxy is for other machines
             trust_env=not is_loopback(urlsplit(self.url).hostname or ""),
         )
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self.http.aclose()
 
     async def get(self, path: str, answer: type[B], **query: Any) -> B:
         params = {name: value for name, value in query.items() if value is not None}
@@ -85,7 +104,7 @@ class Calls:
         """An answer that is read as it comes."""
         timeout = httpx.Timeout(silence_seconds, connect=_TIMEOUT.connect)
         try:
-            async with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
+            async with self.http.stream("GET", path, headers=headers, timeout=timeout) as response:
                 if not response.is_success:
                     await response.aread()
                     raise self._refusal(response)
@@ -95,7 +114,7 @@ class Calls:
 
     async def _call(self, method: str, path: str, answer: type[B], **options: Any) -> Done[B]:
         try:
-            response = await self._http.request(method, path, **options)
+            response = await self.http.request(method, path, **options)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
         found = object_in(response)
@@ -126,6 +145,11 @@ class Calls:
     def _sign_in(self) -> str:
         if self._has_token:
             return f"{self.url} does not take the token in COMFYRELAY_TOKEN: it is wrong, or no longer valid."
+        if is_loopback(urlsplit(self.url).hostname or ""):
+            return (
+                f"{self.url} wants to know who you are. A desk lets in commands of the user who started it; for any "
+                "other, set COMFYRELAY_TOKEN to an API token, or to what is in the desk's file owner-secret."
+            )
         return f"{self.url} wants to know who you are. Set COMFYRELAY_TOKEN to an API token of yours."
 
     def _unreachable(self, error: httpx.HTTPError) -> ControlPlaneUnreachable:

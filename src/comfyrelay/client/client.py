@@ -17,6 +17,7 @@ from comfyrelay.protocol.desk import (
     AboutJob,
     DescribedGraph,
     Desk,
+    Link,
     NewDeskBatch,
     NewGraph,
     Now,
@@ -56,7 +57,8 @@ class Client:
     """
 
     def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
-        """Without an address, that of `COMFYRELAY_URL`, else this machine's; without a token, `COMFYRELAY_TOKEN`."""
+        """Without an address, that of `COMFYRELAY_URL`, else this machine's; without a token, `COMFYRELAY_TOKEN`, else,
+        at a desk of your own, the owner's secret."""
         url = url or os.environ.get("COMFYRELAY_URL") or DEFAULT_URL
         self._calls = Calls(url, token=token or os.environ.get("COMFYRELAY_TOKEN"))
         self._files = Files()
@@ -134,7 +136,7 @@ class Client:
         for number, each in enumerate(others, start=2):
             if each.url is not None:
                 place = folder / f"{saved[0].stem}_{number}{PurePath(each.name).suffix}"
-                saved.append(await self._files.fetch(_as_output(each, self.url), place))
+                saved.append(await self._files.fetch(_as_output(each, self.url), place, through=self._calls.http))
         return saved
 
     async def _download(self, job_id: str, output: Output, to: Path) -> Path:
@@ -356,6 +358,10 @@ class Client:
     async def desk(self) -> Desk:
         """What the desk is made of; `NotFound` where there is none."""
         return await self._calls.get("/api/desk", Desk)
+
+    async def add_link(self) -> Link:
+        """A link that opens the page in a browser, once."""
+        return (await self._calls.post("/api/desk/links", Link)).data
 
     async def add_graph(self, graph: Mapping[str, Any], *, name: str | None = None) -> DescribedGraph:
         """Make a workflow of a graph, or of what ComfyUI's editor saves, with its inputs as properties."""

@@ -5,17 +5,21 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any
 
 from fastapi import FastAPI
 
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.desk.batches.copies import Copies
+from comfyrelay.desk.batches.run_files import about_run
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import EXAMPLES, write_sample
+from comfyrelay.desk.links import Links
 from comfyrelay.desk.local_only import LocalOnly, own_names
 from comfyrelay.desk.notifications.notifier import Notifier, Occasion, without_secrets
 from comfyrelay.desk.notifications.sending import Notifications
+from comfyrelay.desk.owner_only import OwnerOnly
 from comfyrelay.desk.routes.desk import add_desk_routes
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
@@ -27,7 +31,9 @@ from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import Stage, WorkflowKind
 from comfyrelay.errors import ComfyError, Conflict
+from comfyrelay.owner import load_secret, noted
 from comfyrelay.server.app import create_app
+from comfyrelay.server.base.context import SESSION_COOKIE, Owner
 from comfyrelay.server.base.secrets import load_secrets
 from comfyrelay.server.main import listen, serving
 from comfyrelay.services.engine import Engine, Hooks
@@ -54,6 +60,8 @@ class Ready:
     # nothing was found where ComfyUI usually is, so what answers is the stand-in
     is_stand_in: bool
     is_new: bool
+    # opens the page in one browser, once
+    link: str = field(repr=False)
 
 
 @dataclass(kw_only=True)
@@ -81,7 +89,9 @@ class Desk:
             write_sample(self.input_folder)
             script = self._script_settings()
             listener = opened.enter_context(closing(listen(settings.host, settings.port)))
+            opened.enter_context(noted(settings.data_dir, port=settings.port))
             secrets = load_secrets(settings)
+            links = Links(settings.base_url)
             notifications = Notifications(Notifier(self.desk.notify_urls, self.notify_on))
             hooks = Hooks(
                 on_ended=notifications.job_ended,
@@ -101,17 +111,27 @@ class Desk:
                 comfyui=urls,
                 is_stand_in=is_stand_in,
                 is_new=is_new,
+                link=links.make(),
+            )
+            owner = Owner(
+                user=user,
+                secret=load_secret(settings.data_dir),
+                session_cookie=f"{SESSION_COOKIE}_{settings.port}",
+                worker_id=WORKER,
+                worker_secret=token_urlsafe(32),
+                about_run=self._about_run,
             )
             self._agent = agent = Agent(
-                self._worker_settings(settings, secrets.fleet[settings.stage][0], urls, folders),
+                self._worker_settings(settings, owner.worker_secret, urls, folders),
                 on_status=self.on_status,
                 on_output=Copies(engine, self.output_folder).keep,
                 wrap_server=_beside_script(script, settings.data_dir) if script is not None else None,
                 own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
                 signals=signals,
             )
-            app = create_app(engine, secrets, local_user=user)
-            self._add_desk(app, ready, notifications=notifications, agent=agent, script=script)
+            app = create_app(engine, secrets, owner=owner)
+            self._add_desk(app, ready, links, notifications=notifications, agent=agent, script=script)
+            app.add_middleware(OwnerOnly, context=app.state.context)
             # the outermost: nothing else is asked before it
             app.add_middleware(LocalOnly, names=names)
             async with serving(app, listener), notifications.sending(engine, user):
@@ -130,6 +150,12 @@ class Desk:
         agent = self._agent
         return agent.comfyui_away if agent is not None and agent.is_without_comfyui else []
 
+    def _about_run(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Files are named by the worker in this process, which is asked itself, and never over the wire."""
+        held = self._agent.held if self._agent is not None else ()
+        own = next((each.about for each in held if each.job.lease_token == lease_token), {})
+        return about_run(reported, own)
+
     @property
     def input_folder(self) -> Path:
         return (self.desk.input_folder or self.settings.data_dir / "inputs").expanduser().absolute()
@@ -143,7 +169,14 @@ class Desk:
         return [Occasion(each) for each in self.desk.notify_on]
 
     def _add_desk(
-        self, app: FastAPI, ready: Ready, *, notifications: Notifications, agent: Agent, script: ScriptSettings | None
+        self,
+        app: FastAPI,
+        ready: Ready,
+        links: Links,
+        *,
+        notifications: Notifications,
+        agent: Agent,
+        script: ScriptSettings | None,
     ) -> None:
         state = DeskState(
             comfyui=ready.comfyui,
@@ -156,6 +189,7 @@ class Desk:
             notify_on=self.notify_on,
             not_sent=notifications.not_sent,
             script=script,
+            links=links,
         )
         add_desk_routes(app, state)
 

@@ -12,8 +12,8 @@ from comfyrelay.settings import Settings
 
 
 class LocalOnly:
-    """On the desk nobody signs in, so the browser must not be made to speak for the user: a page from elsewhere has
-    another origin, and one that made its name lead here (DNS rebinding) has another host."""
+    """The browser must not be made to speak for the user: a page from elsewhere has another origin, and one that made
+    its name lead here (DNS rebinding) has another host."""
 
     def __init__(self, app: ASGIApp, *, names: Collection[str]) -> None:
         self._app = app
@@ -41,7 +41,7 @@ def own_names(settings: Settings) -> set[str]:
     """How this machine's own user can reach the desk; `ConfigurationError` when others could, too."""
     if not is_loopback(settings.host):
         raise ConfigurationError(
-            f"The desk has no passwords, so it listens on this machine only, not on {settings.host}. Unset "
+            f"The desk is for one person, so it listens on this machine only, not on {settings.host}. Unset "
             "COMFYRELAY_HOST, or run `comfyrelay server` for others."
         )
     hosts = {"127.0.0.1", "localhost", "[::1]", f"[{settings.host}]" if ":" in settings.host else settings.host}

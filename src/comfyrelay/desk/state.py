@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from comfyrelay.desk.links import Links
 from comfyrelay.desk.notifications.notifier import Occasion
 from comfyrelay.desk.notifications.sending import NotSent
 from comfyrelay.desk.scripts.command import ScriptSettings
@@ -24,3 +25,9 @@ class DeskState:
     not_sent: Collection[NotSent]
     # `[desk.script]`, where there is one
     script: ScriptSettings | None
+    links: Links
+
+    @property
+    def own_folders(self) -> list[Path]:
+        """Where what runs have made may be read from."""
+        return [self.output_folder, *(self.script.own_folders if self.script is not None else ())]

@@ -158,6 +158,13 @@ class Desk(AnswerBody):
     notifications: Notifications
 
 
+class Link(AnswerBody):
+    """A link that opens the page in one browser, once, for so many seconds from now."""
+
+    url: str
+    seconds: int
+
+
 class WorkerNow(AnswerBody):
     state: OpenEnum[WorkerState]
     leases: int

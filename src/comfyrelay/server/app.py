@@ -6,10 +6,9 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from comfyrelay import __version__
-from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol.refusals import Problem
 from comfyrelay.server import admin, user, worker
-from comfyrelay.server.base.context import Context
+from comfyrelay.server.base.context import Context, Owner
 from comfyrelay.server.base.measuring import Latencies
 from comfyrelay.server.base.middleware import RequestLog, SecurityHeaders
 from comfyrelay.server.base.problems import add_problem_handlers
@@ -22,10 +21,9 @@ from comfyrelay.storage.objects import LocalObjects
 ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, health.router, metrics.router, docs.router)
 
 
-def create_app(engine: Engine, secrets: Secrets, *, local_user: User | None = None) -> FastAPI:
-    """Make the application. Its engine is started and stopped with it. `local_user` is who calls when nobody says who
-    calls; only where no other machine can call."""
-    context = Context(engine=engine, secrets=secrets, local_user=local_user)
+def create_app(engine: Engine, secrets: Secrets, *, owner: Owner | None = None) -> FastAPI:
+    """Make the application. Its engine is started and stopped with it. `owner` is whom a desk serves."""
+    context = Context(engine=engine, secrets=secrets, owner=owner)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fastapi import APIRouter
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
 FILES = Path(__file__).parent / "static"
@@ -14,6 +14,15 @@ HEADERS = {
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     # asked again each time, so that a newer version is never mixed with files of the old one
     "Cache-Control": "no-cache",
+}
+# For pages that nobody had to sign in for: nothing is loaded, and nothing is kept.
+BARE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
 }
 router = APIRouter(include_in_schema=False)
 
@@ -26,6 +35,16 @@ async def page() -> Response:
 @router.get("/static/{name}")
 async def static(name: str) -> Response:
     return _file(name)
+
+
+def closed_page() -> Response:
+    """What somebody without a session is shown: how to get one."""
+    return HTMLResponse((FILES / "closed.html").read_text("utf-8"), status_code=401, headers=BARE_HEADERS)
+
+
+def opened_page() -> Response:
+    """On to the page itself."""
+    return HTMLResponse((FILES / "opened.html").read_text("utf-8"), headers=BARE_HEADERS)
 
 
 def _file(name: str) -> Response:

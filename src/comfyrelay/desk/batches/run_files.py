@@ -1,10 +1,12 @@
 """Every file that the run of a job made, where it is on this machine.
 
 The queue keeps one output of a job. The desk knows of all: copies in its output folder, or, of a script, what that
-saved in folders of its own. The list was written by the desk itself; a request only says which of them is meant.
+saved in folders of its own. The list was written by the desk itself, for no worker names a file here; a request only
+says which of them is meant; and what does not lie in the desk's own folders when it is read is not there.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,17 @@ from comfyrelay.storage.headers import guess_content_type
 # Under this name an attempt keeps where its files were copied to.
 COPIES = "files"
 SAVED = "outputs"
+# What is kept of a run and names files: none of it counts when it comes over the wire.
+NAMES_FILES = (COPIES, SAVED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFile:
-    """`size` is `None` when the file is no longer there. `is_output` is the one that the queue keeps, too."""
+    """`place` is where it is once every link is followed, `size` how large it is; both are `None` when it is no longer
+    there. `is_output` is the one that the queue keeps, too."""
 
     path: Path
+    place: Path | None
     size: int | None
     is_output: bool
 
@@ -30,8 +36,17 @@ class RunFile:
         return guess_content_type(self.path.name) or "application/octet-stream"
 
 
-def files_of(attempts: Iterable[Attempt], output: Mapping[str, Any] | None) -> list[RunFile]:
-    """The files of the newest attempt that made any; `output` is what was told of the job's output, if it has one."""
+def about_run(reported: Mapping[str, Any] | None, own: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What is kept of a run: what its worker reports of it, and which files there are as the desk itself knows it."""
+    kept = {name: value for name, value in (reported or {}).items() if name not in NAMES_FILES}
+    return {**kept, **{name: own[name] for name in NAMES_FILES if name in own}} or None
+
+
+def files_of(
+    attempts: Iterable[Attempt], output: Mapping[str, Any] | None, *, folders: Sequence[Path]
+) -> list[RunFile]:
+    """The files of the newest attempt that made any, as far as they are in these folders; `output` is what was told of
+    the job's output, if it has one."""
     for attempt in reversed(list(attempts)):
         about = attempt.about or {}
         if found := about.get(SAVED) or about.get(COPIES):
@@ -39,12 +54,15 @@ def files_of(attempts: Iterable[Attempt], output: Mapping[str, Any] | None) -> l
             # copies begin with it
             named = (path for path in paths if SAVED in about and output and path.name == output.get("filename"))
             kept = next(named, paths[0]) if output is not None else None
-            return [RunFile(path=path, size=_size(path), is_output=path == kept) for path in paths]
+            return [_run_file(path, folders, is_output=path == kept) for path in paths]
     return []
 
 
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size if path.is_file() else None
-    except (OSError, ValueError):
-        return None
+def _run_file(path: Path, folders: Sequence[Path], *, is_output: bool) -> RunFile:
+    place, size = None, None
+    # a link in a circle is a RuntimeError
+    with suppress(OSError, RuntimeError, ValueError):
+        found = path.resolve(strict=True)
+        if found.is_file() and any(found.is_relative_to(each.resolve()) for each in folders):
+            place, size = found, found.stat().st_size
+    return RunFile(path=path, place=place, size=size, is_output=is_output)

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, FastAPI, Request
 
 from comfyrelay import __version__
-from comfyrelay.desk.routes import batches, graphs, page, scripts
+from comfyrelay.desk.routes import batches, graphs, opening, page, scripts
 from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.desk.state import DeskState
 from comfyrelay.protocol.base import Answer
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 
 def add_desk_routes(app: FastAPI, state: DeskState) -> None:
     app.state.desk = state
-    for each in (graphs, batches, page, scripts, page_files):
+    for each in (graphs, batches, page, scripts, opening, page_files):
         app.include_router(each.router)
     app.include_router(router)
 

@@ -56,15 +56,15 @@ async def sample(_user: CurrentUser) -> Response:
 
 
 @router.get("/jobs/{job_id}", responses=may_answer(401, 404, 422, 503))
-async def about_job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.AboutJob]:
+async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.AboutJob]:
     """What a job was made of, what was said when it failed, and each attempt."""
     about = await _overview(context).about(user.tenant_id, job_id)
-    files = await asyncio.to_thread(_files, about)
+    files = await asyncio.to_thread(_files, about, request)
     shown = [
         wire.RunFile.of(
             each,
             name=each.path.name,
-            url=f"/api/desk/jobs/{job_id}/files/{number}" if each.size is not None else None,
+            url=f"/api/desk/jobs/{job_id}/files/{number}" if each.place is not None else None,
         )
         for number, each in enumerate(files, start=1)
     ]
@@ -82,19 +82,24 @@ async def about_job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> 
     },
 )
 async def run_file(
-    job_id: IdInPath, number: Annotated[int, Path(ge=1, le=LARGEST_ID)], context: ContextOf, user: CurrentUser
+    job_id: IdInPath,
+    number: Annotated[int, Path(ge=1, le=LARGEST_ID)],
+    request: Request,
+    context: ContextOf,
+    user: CurrentUser,
 ) -> Response:
     """One of the files that the run of a job made, by its place among them."""
-    files = await asyncio.to_thread(_files, await _overview(context).about(user.tenant_id, job_id))
-    if number > len(files) or files[number - 1].size is None:
+    files = await asyncio.to_thread(_files, await _overview(context).about(user.tenant_id, job_id), request)
+    file = files[number - 1] if number <= len(files) else None
+    if file is None or file.place is None:
         raise NotFound("This job has no such file, or it was moved or deleted.")
-    file = files[number - 1]
     headers = {**CAREFUL, "Content-Disposition": content_disposition(file.path.name)}
-    return FileResponse(file.path, media_type=file.mime_type, headers=headers)
+    return FileResponse(file.place, media_type=file.mime_type, headers=headers)
 
 
-def _files(about: AboutJob) -> list[RunFile]:
-    return files_of(about.attempts, about.output_metadata)
+def _files(about: AboutJob, request: Request) -> list[RunFile]:
+    state: DeskState = request.app.state.desk
+    return files_of(about.attempts, about.output_metadata, folders=state.own_folders)
 
 
 def _overview(context: Context) -> Overview:

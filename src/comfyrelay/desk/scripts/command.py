@@ -93,6 +93,11 @@ class ScriptSettings(BaseModel):
         return self
 
     @property
+    def own_folders(self) -> list[Path]:
+        """Where the script saves: a file elsewhere is not its output, whatever it prints."""
+        return [each for each in (self.output_folder, self.working_folder) if each is not None]
+
+    @property
     def profile(self) -> str:
         return self.default_profile or self.profiles[0]
 

@@ -13,7 +13,6 @@ from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.base.cache import REMEMBER_SECONDS
 from comfyrelay.server.base.context import Context, ContextOf
 
-SESSION_COOKIE = "comfyrelay_session"
 POLL_REMEMBER_SECONDS = 3600.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, description="An API token")
@@ -21,11 +20,9 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 async def current_user(request: Request, context: ContextOf, bearer: Bearer) -> User:
-    secret = bearer.credentials if bearer else request.cookies.get(SESSION_COOKIE)
+    secret = bearer.credentials if bearer else request.cookies.get(context.session_cookie)
     if not secret:
-        if context.local_user is None:
-            raise Unauthorized
-        return context.local_user
+        raise Unauthorized
     if bearer is None and request.method not in SAFE_METHODS:
         _refuse_other_sites(request, context)
     user = await context.user_of(secret)

@@ -1,8 +1,10 @@
 """What every request has at hand: the engine and what belongs to the server itself."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated
+from hmac import compare_digest
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
@@ -16,13 +18,35 @@ from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 
+SESSION_COOKIE = "comfyrelay_session"
+About = dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Owner:
+    """Whom a desk serves, and how it knows them and the worker in its own process."""
+
+    user: User
+    secret: str = field(repr=False)
+    # browsers do not tell ports apart, and two desks must not sign each other's pages out
+    session_cookie: str
+    worker_id: str
+    # for this process's life alone: nobody else can take the worker's name
+    worker_secret: str = field(repr=False)
+    # what is kept of a run, by its lease: what a worker reports, but for what only the desk itself can know
+    about_run: Callable[[str, About], About]
+
+    def is_worker(self, worker_id: str, secret: str) -> bool:
+        """Whether this is the desk's own worker."""
+        return worker_id == self.worker_id and compare_digest(secret.encode(), self.worker_secret.encode())
+
 
 @dataclass(kw_only=True)
 class Context:
     engine: Engine
     secrets: Secrets
-    # who calls when nobody says who calls; only where no other machine can call
-    local_user: User | None = None
+    # on a desk
+    owner: Owner | None = None
     registrations: RateLimit = field(init=False)
     sign_ins: RateLimit = field(init=False)
     # set when the server is told to stop: whoever waits is answered at once
@@ -32,12 +56,16 @@ class Context:
         self.registrations = RateLimit(self.settings.requests_per_minute)
         self.sign_ins = RateLimit(self.settings.requests_per_minute)
         self.metrics = Metrics(self.engine)
-        self.user_of: Cached[User] = Cached(self.engine.accounts.sign_in.owner)
+        self.user_of: Cached[User] = Cached(self._user)
         self.worker_of: Cached[Worker] = Cached(self._worker)
 
     @property
     def settings(self) -> Settings:
         return self.engine.settings
+
+    @property
+    def session_cookie(self) -> str:
+        return self.owner.session_cookie if self.owner is not None else SESSION_COOKIE
 
     async def stop_waiting(self) -> None:
         """Answer everybody who waits, so that the server can stop."""
@@ -53,6 +81,11 @@ class Context:
     def forget_user(self, user: User) -> None:
         """One of the user's tokens works no longer."""
         self.user_of.forget(lambda other: other.id == user.id)
+
+    async def _user(self, secret: str) -> User | None:
+        if self.owner is not None and compare_digest(secret.encode(), self.owner.secret.encode()):
+            return self.owner.user
+        return await self.engine.accounts.sign_in.owner(secret)
 
     async def _worker(self, secret: str) -> Worker | None:
         return await self.engine.fleet.workers.by_token(hash_of(secret))

@@ -1,12 +1,14 @@
 """Accounts: signing up, in and out, tokens, and the wallet."""
 
+from typing import Literal
+
 from fastapi import APIRouter, Request, Response, status
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Forbidden
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.server.base.auth import SESSION_COOKIE, Bearer, CurrentUser
+from comfyrelay.server.base.auth import Bearer, CurrentUser
 from comfyrelay.server.base.bodies import BodyRoute
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.limits import address_of
@@ -46,10 +48,10 @@ async def logout(
     request: Request, response: Response, context: ContextOf, user: CurrentUser, bearer: Bearer
 ) -> Answer[None]:
     """Sign out: the token, or the session, that this request was made with works no longer."""
-    secret = bearer.credentials if bearer else request.cookies[SESSION_COOKIE]
+    secret = bearer.credentials if bearer else request.cookies[context.session_cookie]
     await context.engine.accounts.sign_in.sign_out(user, secret)
     context.forget_user(user)
-    response.delete_cookie(SESSION_COOKIE, httponly=True, samesite="lax", secure=_is_secure(context))
+    response.delete_cookie(context.session_cookie, httponly=True, samesite="lax", secure=_is_secure(context))
     return Answer(data=None, message="Signed out.")
 
 
@@ -96,17 +98,23 @@ async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser
 
 
 async def _signed_in(context: Context, user: User, response: Response) -> wire.SignedIn:
+    secret = await begin_session(context, user, response, samesite="lax")
+    return wire.SignedIn(token=secret, user=wire.User.of(user))
+
+
+async def begin_session(context: Context, user: User, response: Response, *, samesite: Literal["lax", "strict"]) -> str:
+    """A session in the browser that gets this response; only its hash is kept here, so it outlives the process."""
     seconds = context.settings.session_days * SECONDS_A_DAY
     issued = await context.engine.accounts.sign_in.issue(user, name="session", lifetime_seconds=seconds)
     response.set_cookie(
-        SESSION_COOKIE,
+        context.session_cookie,
         issued.secret,
         max_age=int(seconds),
         httponly=True,
-        samesite="lax",
+        samesite=samesite,
         secure=_is_secure(context),
     )
-    return wire.SignedIn(token=issued.secret, user=wire.User.of(user))
+    return issued.secret
 
 
 def _is_secure(context: Context) -> bool:

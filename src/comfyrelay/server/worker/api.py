@@ -4,13 +4,14 @@ import asyncio
 import random
 import secrets
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, HTTPException, Request, Response, status
 
 from comfyrelay.domain.records.fleet import Worker
-from comfyrelay.errors import Forbidden, InvalidInput, Unauthorized
+from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.auth import CurrentWorker, PollingWorker, known_worker
@@ -55,7 +56,8 @@ async def register(
     """Join a fleet, with its secret. The token is shown this once; whoever missed it registers again with the same
     `registration_key`. A dry run only says what would happen."""
     context.registrations.check(address_of(request))
-    if not context.secrets.opens(body.stage, x_fleet_secret):
+    is_own = _is_own_worker(context, body.worker_id, x_fleet_secret)
+    if not is_own and not context.secrets.opens(body.stage, x_fleet_secret):
         raise Unauthorized("The fleet secret is wrong for this stage.")
     if body.protocol < wire.OLDEST_PROTOCOL:
         raise InvalidInput(errors={"protocol": wire.too_old(body.protocol)})
@@ -63,6 +65,11 @@ async def register(
     if body.dry_run:
         response.status_code = status.HTTP_200_OK
         return Answer(data=await _try_to_register(context, body), message="Nothing was registered.")
+    if is_own:
+        # it finds back whatever became of its token; a lease that it held under the old one is nobody's
+        with suppress(NotFound):
+            await context.engine.fleet.workers.deregister(body.worker_id, reason="registered anew")
+        context.forget_worker(body.worker_id)
     token = secrets.token_hex(32)
     registered = await context.engine.fleet.workers.register(
         worker_id=body.worker_id,
@@ -149,7 +156,7 @@ async def complete(body: wire.Complete, context: ContextOf, worker: CurrentWorke
     """The job is done and its output uploaded. 422 when the output is not there or not readable: the lease is kept."""
     # how its name ends is not up to the worker
     output = Output(**dict(body.output), extension="", sent=body.output.sent) if body.output else None
-    report = _report(worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
+    report = _report(context, worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
     return _settled(await context.engine.queue.outputs.complete(report))
 
 
@@ -181,6 +188,16 @@ async def deregister(body: wire.Deregister, context: ContextOf, worker: CurrentW
     released = await context.engine.fleet.workers.deregister(worker.worker_id, reason=body.reason)
     context.forget_worker(worker.worker_id)
     return Answer(data=wire.Released(released=released), message="Deregistered.")
+
+
+def _is_own_worker(context: Context, worker_id: str, secret: str) -> bool:
+    """Whether it is the worker in this process; its name is nobody else's."""
+    owner = context.owner
+    if owner is None or worker_id != owner.worker_id:
+        return False
+    if not owner.is_worker(worker_id, secret):
+        raise Conflict(f"The worker {worker_id!r} is the desk's own.")
+    return True
 
 
 async def _try_to_register(context: Context, body: wire.Register) -> wire.WouldRegister:
@@ -215,12 +232,12 @@ def _spread(wait_seconds: float) -> float:
 async def _settle(
     context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any
 ) -> Answer[wire.Settled]:
-    report = _report(worker, body, verb, **more)
+    report = _report(context, worker, body, verb, **more)
     # the decision stands once the queue has it; the tenant pool is updated behind the answer
     return _settled(await context.engine.queue.settle.report(report, wait_for_tenant=False))
 
 
-def _report(worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any) -> Report:
+def _report(context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any) -> Report:
     return Report(
         verb=verb,
         dispatch_id=body.dispatch_id,
@@ -228,7 +245,7 @@ def _report(worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any) -> R
         worker_id=worker.worker_id,
         seed=body.seed,
         began_after_seconds=body.began_after_seconds,
-        about=body.about,
+        about=context.owner.about_run(body.lease_token, body.about) if context.owner is not None else body.about,
         **more,
     )
 

@@ -44,6 +44,8 @@ export async function call(method, path, body) {
     // shown below, by its status
   }
   if (answer.ok) return found;
+  // the session is over: the page itself says how to get another
+  if (answer.status === 401) location.reload();
   throw new Problem(sentenceOf(found, answer.status), answer.status, found.errors);
 }
 

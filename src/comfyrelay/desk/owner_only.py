@@ -1,0 +1,46 @@
+"""Nobody but the owner of the desk, also of those who reach it from this very machine."""
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from comfyrelay.desk.links import PATH as LINK_PATH
+from comfyrelay.errors import Unauthorized
+from comfyrelay.server.base.context import Context
+from comfyrelay.server.base.problems import problem_response
+from comfyrelay.web.desk import closed_page
+
+ADVICE = "This desk is its owner's alone: run `comfyrelay open` for the page, or send the owner's secret as a token."
+# Whether it is alive, and how a page gets its session.
+OPEN = frozenset({"/healthz", "/readyz", LINK_PATH})
+# Here every call has a permission of its own: the token of a worker, or the signature of a URL.
+OWN_PERMISSION = ("/api/worker/", "/files/")
+
+
+class OwnerOnly:
+    """Every call needs the owner's secret, or a session that was begun with it."""
+
+    def __init__(self, app: ASGIApp, *, context: Context) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket") or _is_open(scope["path"]) or await self._is_owner(scope):
+            await self._app(scope, receive, send)
+            return
+        answer = closed_page() if scope["path"] == "/" else problem_response(Unauthorized(ADVICE))
+        assert answer is not None
+        await answer(scope, receive, send)
+
+    async def _is_owner(self, scope: Scope) -> bool:
+        connection = HTTPConnection(scope)
+        kind, _, secret = connection.headers.get("Authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            secret = connection.cookies.get(self._context.session_cookie, "")
+        user = await self._context.user_of(secret) if secret else None
+        assert self._context.owner is not None
+        # others may have had accounts here, from when anybody could make one
+        return user is not None and user.id == self._context.owner.user.id
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN or path.startswith(OWN_PERMISSION)

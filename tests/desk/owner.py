@@ -1,0 +1,15 @@
+"""Who owns a desk, as plain HTTP has it."""
+
+from typing import Any
+
+import httpx
+
+from comfyrelay.owner import secret_for
+
+
+def owner_http(url: str, **options: Any) -> httpx.AsyncClient:
+    """Calls of the desk's owner, without the ways of our own client."""
+    secret = secret_for(url)
+    assert secret is not None, f"No desk of ours runs at {url}."
+    headers = {"Authorization": f"Bearer {secret}"}
+    return httpx.AsyncClient(base_url=url, headers=headers, **{"timeout": 30, **options})
