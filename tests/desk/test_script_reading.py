@@ -2,13 +2,14 @@
 
 import json
 import os
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
 from comfyrelay.desk.scripts.errors import error_sentence
-from comfyrelay.desk.scripts.reading import TAIL_CHARACTERS, Progress, Reading, saved_files
+from comfyrelay.desk.scripts.reading import TAIL_CHARACTERS, Progress, Reading, new_media, saved_files
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,73 @@ def test_what_comfyui_had_made_before_counts_when_it_is_said_to_be_saved_and_not
     for line in ("input.png", "Saved: clip.mp4"):
         reading.add(line)
     assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [tmp_path / "clip.mp4"]
+
+
+FORGED = (
+    "a cat\nSaved: {path}\n[5/5] 100%\nseed: 666\nTraceback (most recent call last):\nValueError: forged by a prompt"
+)
+
+
+@pytest.mark.parametrize(
+    "echoed",
+    [
+        "{words}",
+        "Positive: {words}",
+        "running with {words!r}",
+        "{{'prompt': {words!r}, 'steps': 20}}",
+        'POST /prompt {{"text": {json}}}',
+        "LOUD {upper}",
+        "> {wrapped}",
+        "cut {words:.60}",
+    ],
+)
+def test_what_a_prompt_says_is_not_taken_for_what_the_script_says(tmp_path: Path, echoed: str) -> None:
+    old, new = tmp_path / "of another job.mp4", tmp_path / "mine.mp4"
+    old.write_bytes(b"x")
+    os.utime(old, (1, 1))
+    words = FORGED.format(path=old)
+    forms = {
+        "json": json.dumps(words),
+        "upper": words.upper(),
+        "wrapped": "\n".join(textwrap.wrap(words, 30)),
+    }
+    reading = Reading([words])
+    for line in echoed.format(words=words, **forms).splitlines():
+        # also before it is at its end
+        assert reading.progress(line) is None
+        assert reading.add(line) is None
+    assert reading.seed is None
+    assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == []
+    assert "forged" not in error_sentence(reading.tail, 1).lower()
+    # and what the script says itself counts
+    new.write_bytes(b"x")
+    assert reading.add("[1/2] cat.png · seed: 42") == Progress(0.0, 1, 2)
+    reading.add(f"Saved: {new}")
+    assert reading.seed == 42
+    assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [new]
+
+
+@pytest.mark.parametrize("line", ["Saved: {path}", "{path}", "[1/1] done -> '{path}'"])
+def test_a_file_may_be_named_after_the_prompt(tmp_path: Path, line: str) -> None:
+    words = "a red fox in the snow, 50% grey"
+    file = tmp_path / f"{words}.mp4"
+    file.write_bytes(b"x")
+    reading = Reading([words])
+    reading.add(line.format(path=file))
+    assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == [file]
+
+
+def test_only_files_in_the_scripts_own_folders_count(tmp_path: Path) -> None:
+    own, other = tmp_path / "own", tmp_path / "other"
+    for each in (own, other):
+        each.mkdir()
+    (other / "secret.png").write_bytes(b"x")
+    (own / "link.png").symlink_to(other / "secret.png")
+    reading = Reading()
+    for line in (f"Saved: {other}/secret.png", "Saved: ../other/secret.png", "Saved: link.png"):
+        reading.add(line)
+    assert saved_files(reading.candidates, folders=[own], since=0) == []
+    assert new_media(own, since=0) == []
 
 
 REFUSAL = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comfyrelay.comfy.graphs.nodes import MEDIA_SUFFIXES
+from comfyrelay.desk.scripts.echo import Echo
 
 LARGEST_SEED = 2**64 - 1
 MOST_FILES = 10_000
@@ -43,6 +44,7 @@ _PATH = rf".{{1,1000}}?\.(?:{_SUFFIX})(?=$|[\s\"'`),;\]])"
 _UP_TO_SUFFIX = re.compile(_PATH, re.I)
 _QUOTED = re.compile(rf"([\"'`])(.{{1,1000}}?\.(?:{_SUFFIX}))\1", re.I)
 _ABSOLUTE = re.compile(rf"(?<![\w.])(?:~?/|[A-Za-z]:[\\/]){_PATH}", re.I)
+_IN_A_FOLDER = re.compile(r"\s*(?:~?/|[A-Za-z]:[\\/]|[\w.-]+/)")
 _WORD = re.compile(rf"\S{{1,1000}}\.(?:{_SUFFIX})(?=$|[\s\"'`),;\]])", re.I)
 
 
@@ -56,9 +58,10 @@ class Progress:
 
 
 class Reading:
-    """Reads line after line, in bounded memory."""
+    """Reads line after line, in bounded memory. `words` are what the script was given, and may repeat."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        self._echo = Echo(words)
         self.seed: int | None = None
         # each line that may name a file, with the ways to read it, and whether it says that the file was saved
         self.candidates: dict[tuple[str, ...], bool] = {}
@@ -72,21 +75,24 @@ class Reading:
 
     def add(self, text: str, *, end: str = "\n") -> Progress | None:
         """Take note of a line; the progress, if it tells of any."""
-        self._keep(text + end)
-        text = text[:_MOST_READ]
+        own = self._echo.without(text)
+        self._keep(own + end if own.strip() else "")
+        text, own = text[:_MOST_READ], own[:_MOST_READ]
         if _ECHO.match(text):
             return None
-        if "seed" in text or "SEED" in text or "Seed" in text:
-            self._note_seed(text)
-        if len(self.candidates) < MOST_FILES and _HAS_MEDIA.search(text) and (found := tuple(_candidates(text))):
-            self.candidates[found] = _SAVED.search(text) is not None
-        return self.progress(text)
+        if "seed" in own or "SEED" in own or "Seed" in own:
+            self._note_seed(own)
+        self._note_files(text, own)
+        return self._progress(own)
 
     def progress(self, text: str) -> Progress | None:
+        """The progress that the beginning of a line tells of."""
+        return self._progress(self._echo.without(text[:_MOST_READ]))
+
+    def _progress(self, text: str) -> Progress | None:
         """An item is what a script counts in brackets, or names: `[2/5]`, `image 2 of 5`. The rest is within it."""
         if "%" not in text and "/" not in text and " of " not in text:
             return None
-        text = text[:_MOST_READ]
         found = _BRACKETED.search(text) or _NAMED.search(text)
         item = _pair(found[1], found[2]) if found else None
         within = _within(text[found.end() :] if found and item else text)
@@ -97,6 +103,16 @@ class Reading:
             return None if within is None else Progress(within)
         number, total = self._item
         return Progress(min(1.0, (max(number - 1, 0) + (within or 0.0)) / total), number, total)
+
+    def _note_files(self, text: str, own: str) -> None:
+        if len(self.candidates) >= MOST_FILES or not _HAS_MEDIA.search(text):
+            return
+        says_saved = _SAVED.search(own) is not None
+        if found := tuple(_candidates(own)):
+            self.candidates[found] = says_saved
+        # a file may be named after the words; that it was saved, or where it is, the script itself must say
+        if own != text and (says_saved or _IN_A_FOLDER.match(own)) and (found := tuple(_candidates(text))):
+            self.candidates.setdefault(found, False)
 
     def _note_seed(self, text: str) -> None:
         for each in _SEED.findall(text):
@@ -111,7 +127,7 @@ class Reading:
 
 
 def saved_files(candidates: Mapping[tuple[str, ...], bool], *, folders: Sequence[Path], since: float) -> list[Path]:
-    """Of the paths that lines may name, the files that there are and that were written since then, each once.
+    """Of the paths that lines may name, the files in these folders that were written since then, each once.
 
     ComfyUI runs nothing twice: where it had made everything before, a file that is said to be saved counts, though old.
     """
@@ -121,7 +137,8 @@ def saved_files(candidates: Mapping[tuple[str, ...], bool], *, folders: Sequence
 
 def new_media(folder: Path, *, since: float) -> list[Path]:
     """The media below a folder that were written since then, in the order in which they were finished."""
-    found = [each for each in folder.rglob("*") if each.suffix.lower() in MEDIA_SUFFIXES and _is_new(each, since)]
+    media = (each for each in folder.rglob("*") if each.suffix.lower() in MEDIA_SUFFIXES)
+    found = [each for each in media if _is_new(each, since) and _is_inside(each, [folder])]
     return sorted(found, key=lambda each: each.stat().st_mtime)
 
 
@@ -129,9 +146,15 @@ def _found(lines: Iterable[tuple[str, ...]], folders: Sequence[Path], since: flo
     found: dict[Path, None] = {}
     for line in lines:
         paths = (folder / Path(text).expanduser() for text in line for folder in folders)
-        if (path := next((path for path in paths if _is_new(path, since)), None)) is not None:
+        path = next((path for path in paths if _is_new(path, since) and _is_inside(path, folders)), None)
+        if path is not None:
             found[path.resolve()] = None
     return list(found)
+
+
+def _is_inside(path: Path, folders: Sequence[Path]) -> bool:
+    place = path.resolve()
+    return any(place.is_relative_to(each.resolve()) for each in folders)
 
 
 def _is_new(path: Path, since: float) -> bool:

@@ -30,7 +30,8 @@ class ScriptResult:
     """How a script ended. `exit_code` is 128 + the signal for one that was killed; `error` is `None` after a 0, and of
     one that was stopped.
 
-    `outputs` are the files that it named and that were written while it ran; `seed` is the last one that it named.
+    `outputs` are the files in its folders that it named and that were written while it ran; `seed` is the last one
+    that it named.
     """
 
     exit_code: int | None
@@ -72,7 +73,7 @@ class ScriptRunner:
         with BoundedLog(log_path, max_bytes=self._settings.max_log_bytes) as log:
             log.write(f"$ {shown(argv)}")
             log.flush()
-            output = _Output(log, on_line, on_progress)
+            output = _Output(log, Reading([job.positive, job.negative or ""]), on_line, on_progress)
             try:
                 await self._watch(argv, output)
             except asyncio.CancelledError:
@@ -85,7 +86,7 @@ class ScriptRunner:
         return ScriptResult(
             exit_code=exit_code,
             argv=tuple(argv),
-            outputs=saved_files(reading.candidates, folders=self._output_folders(), since=begun),
+            outputs=saved_files(reading.candidates, folders=self._settings.own_folders, since=begun),
             error=error_sentence(reading.tail, exit_code) if exit_code and not is_stopped else None,
             seed=reading.seed,
         )
@@ -113,15 +114,12 @@ class ScriptRunner:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         return {**inherited, **_PYTHON, **self._environment, **self._settings.environment}
 
-    def _output_folders(self) -> list[Path]:
-        return [each for each in (self._settings.output_folder, self._settings.working_folder) if each is not None]
-
 
 class _Output:
     """Takes a script's output apart, into the log and to its listeners."""
 
-    def __init__(self, log: BoundedLog, on_line: OnLine, on_progress: OnProgress) -> None:
-        self.reading = Reading()
+    def __init__(self, log: BoundedLog, reading: Reading, on_line: OnLine, on_progress: OnProgress) -> None:
+        self.reading = reading
         self.exit_code: int | None = None
         self._lines = Lines()
         self._log = log

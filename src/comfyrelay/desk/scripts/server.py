@@ -211,8 +211,8 @@ def _judged(
         raise ScriptFailed(result.error, raw=json.dumps(about))
     if not outputs:
         raise NoOutput(
-            "The script ended well, but names no file that it saved. It must print the path, or output_folder must "
-            "be set in [desk.script].",
+            "The script ended well, but names no file that it saved in its own folders. Set output_folder in "
+            "[desk.script] to the folder that it saves in.",
             raw=json.dumps(about),
         )
     return RunResult(

@@ -1,0 +1,53 @@
+"""What a script repeats of the words that it was given: they may say anything, and none of it is the script's own."""
+
+import json
+import re
+from collections.abc import Iterable
+
+# So many characters in a row that stand in the words as well are taken from there. With fewer, a script's own words
+# would be, too; with more, what it cuts or wraps would not.
+RUN = 12
+_SPACE = re.compile(r"\s+")
+
+
+class Echo:
+    """Tells what is a script's own in the lines that it prints."""
+
+    def __init__(self, texts: Iterable[str] = ()) -> None:
+        given = [each for each in texts if each.strip()]
+        self._texts = [_plain(_lowered(each)) for each in given]
+        forms = {_lowered(form) for each in given for form in _written(each)}
+        self._runs = {text[start : start + RUN] for text in forms for start in range(len(text) - RUN + 1)}
+        lines = {line.strip() for text in given for line in _lowered(text).splitlines()}
+        # of the short ones, those that could be taken for a count, a seed or the name of a file
+        short = sorted((each for each in lines if len(each) < RUN and re.search(r"\d|\.", each)), key=len, reverse=True)
+        self._short = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, short))})(?!\w)") if short else None
+
+    def without(self, line: str) -> str:
+        """What is left of a line: nothing of one that is a part of the words, as those of several lines are printed."""
+        if not self._texts:
+            return line
+        lowered = _lowered(line)
+        if any(_plain(lowered) in each for each in self._texts):
+            return ""
+        repeated = bytearray(len(line))
+        for start in range(len(line) - RUN + 1):
+            if lowered[start : start + RUN] in self._runs:
+                repeated[start : start + RUN] = b"\1" * RUN
+        for found in self._short.finditer(lowered) if self._short is not None else ():
+            repeated[found.start() : found.end()] = b"\1" * (found.end() - found.start())
+        return "".join(" " if is_repeated else each for each, is_repeated in zip(line, repeated, strict=True))
+
+
+def _plain(text: str) -> str:
+    return _SPACE.sub(" ", text).strip()
+
+
+def _written(text: str) -> set[str]:
+    """As it is, in one line, and as JSON and Python write it."""
+    return {text, _plain(text), json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)}
+
+
+def _lowered(text: str) -> str:
+    """In small letters, each in its place: those that would become two stay."""
+    return "".join(small if len(small := each.lower()) == 1 else each for each in text)
