@@ -108,7 +108,9 @@ class ArgumentsOnly(BaseSettings):
 class Settings(ArgumentsOnly):
     """What one process of the control plane needs to know."""
 
-    data_dir: Path = Field(Path("~/.local/share/comfyrelay"), description="folder for everything local")
+    data_dir: Path = Field(
+        Path("~/.local/share/comfyrelay"), description="folder for everything local; its user alone can read it"
+    )
     database_url: DatabaseUrl | None = Field(
         None, repr=False, description="central database; a file in the data folder when not set"
     )

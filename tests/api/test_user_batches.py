@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.errors import InvalidInput
+from comfyrelay.services.jobs.batches import BatchRequest
+from comfyrelay.services.jobs.requests import Item
 from tests.api.harness import Api, Caller, data_of, problem_of
 from tests.api.studio import complete, fail, lease, submit
 
@@ -37,6 +40,25 @@ class TestSubmitting:
         assert (await user.get("/api/wallet"))["balance"] == 79
         jobs = (await user.get(f"/api/ai-jobs?batch_id={batch['id']}"))["items"]
         assert sorted(each["item_no"] for each in jobs) == [0, 1, 2]
+
+    async def test_nobody_is_notified_but_by_webhook(self, api: Api, user: Caller, effect: int) -> None:
+        urls = ["json://169.254.169.254/latest"]
+        body = batch_of(effect, notify_urls=urls)
+        assert "notify_urls" in problem_of(await user.call("POST", "/api/batches", body), 422)["errors"]
+        problem_of(await user.call("POST", "/api/desk/batches", {"effect_slug": "x", "notify_urls": urls}), 404)
+        assert user.user is not None
+        request = BatchRequest(
+            tenant_id=user.user.tenant_id,
+            user_id=user.user.id,
+            idempotency_key="k",
+            items=[Item()],
+            effect_id=effect,
+            notify_urls=urls,
+        )
+        # nor by a program that has the engine itself
+        with pytest.raises(InvalidInput) as refused:
+            await api.context.engine.jobs.batches.submit(request)
+        assert "webhook_url" in refused.value.errors["notify_urls"]
 
     async def test_once_per_key(self, user: Caller, effect: int) -> None:
         body = batch_of(effect, idempotency_key="k")

@@ -35,8 +35,10 @@ def job(**changes: Any) -> ScriptJob:
 class ScriptRun:
     """Runs a script and keeps what is heard of it."""
 
-    def __init__(self, settings: ScriptSettings, log_path: Path, **environment: str) -> None:
-        self.runner = ScriptRunner(settings, environment=environment)
+    def __init__(
+        self, settings: ScriptSettings, log_path: Path, *, umask: int | None = None, **environment: str
+    ) -> None:
+        self.runner = ScriptRunner(settings, environment=environment, umask=umask)
         self.log_path = log_path
         self.lines: list[str] = []
         self.progress: list[Progress] = []

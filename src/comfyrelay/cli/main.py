@@ -92,6 +92,7 @@ def up(
         from comfyrelay.desk.desk import Desk, Ready, answers
         from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.desk.settings import DeskSettings, load_desk_settings
+        from comfyrelay.private import keep_private
         from comfyrelay.settings import load_settings
         from comfyrelay.worker.console import WorkerConsole
 
@@ -101,6 +102,7 @@ def up(
     if comfyui_url:
         desk = DeskSettings(**{**desk.model_dump(exclude_unset=True), "comfyui_url": comfyui_url})
     _check_addresses(desk.comfyui_url)
+    umask = keep_private(settings.data_dir)
     silent: list[str] = []
 
     def ready(found: Ready) -> None:
@@ -120,7 +122,14 @@ def up(
         out.print("Press Ctrl-C to stop.", highlight=False)
 
     with WorkerConsole(level="warning") as console:
-        made = Desk(settings=settings, desk=desk, script=load_script_table(), on_ready=ready, on_status=console.status)
+        made = Desk(
+            settings=settings,
+            desk=desk,
+            script=load_script_table(),
+            umask=umask,
+            on_ready=ready,
+            on_status=console.status,
+        )
 
         async def work() -> None:
             if "comfyui_url" in desk.model_fields_set:
@@ -169,11 +178,13 @@ def server(
     """Serve the user, worker and admin API until Ctrl-C. Run as many as you like over one PostgreSQL."""
     require("server")
     with _many_imports():
+        from comfyrelay.private import keep_private
         from comfyrelay.server.base.secrets import load_secrets
         from comfyrelay.server.main import serve
         from comfyrelay.settings import load_settings
 
     settings = load_settings()
+    keep_private(settings.data_dir)
     secrets = load_secrets(settings)
     err.print(f"ComfyRelay {__version__} serves at {settings.base_url}", highlight=False)
     if secrets.made_at is not None:

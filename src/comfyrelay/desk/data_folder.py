@@ -5,6 +5,7 @@ from pathlib import Path
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
+from comfyrelay.private import close_folder
 
 # Other machines, or the other side of a virtual machine, do not see SQLite's shared memory.
 SHARED = frozenset(
@@ -17,9 +18,7 @@ def open_data_folder(folder: Path) -> FolderLock:
     """Make and lock the folder; `ConfigurationError` says what is wrong with it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # a folder that somebody uses for other things, too, stays as open as it is
-        if not any(folder.iterdir()):
-            folder.chmod(0o700)
+        close_folder(folder)
     except OSError as error:
         raise ConfigurationError(f"The folder {folder} cannot be used: {error.strerror}. {ADVICE}") from None
     check_filesystem(folder)

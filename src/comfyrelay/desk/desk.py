@@ -70,6 +70,8 @@ class Desk:
     desk: DeskSettings = field(default_factory=DeskSettings)
     # `[desk.script]`, as the file has it
     script: Mapping[str, Any] | None = None
+    # the user's own, where this process has another: for scripts, and for what is copied out of the data folder
+    umask: int | None = None
     on_ready: Callable[[Ready], None] = lambda _ready: None
     on_status: Callable[[list[Lease]], None] | None = None
     _agent: Agent | None = field(default=None, init=False)
@@ -97,6 +99,7 @@ class Desk:
                 on_ended=notifications.job_ended,
                 checks={WorkflowKind.SCRIPT: ScriptCheck(script)} if script is not None else {},
                 desk_worker=WORKER,
+                sends_notifications=True,
                 comfyui_away=self._all_away,
             )
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
@@ -124,8 +127,8 @@ class Desk:
             self._agent = agent = Agent(
                 self._worker_settings(settings, owner.worker_secret, urls, folders),
                 on_status=self.on_status,
-                on_output=Copies(engine, self.output_folder).keep,
-                wrap_server=_beside_script(script, settings.data_dir) if script is not None else None,
+                on_output=Copies(engine, self.output_folder, umask=self._umask_of(self.output_folder)).keep,
+                wrap_server=self._beside_script(script) if script is not None else None,
                 own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
                 signals=signals,
             )
@@ -193,6 +196,15 @@ class Desk:
         )
         add_desk_routes(app, state)
 
+    def _beside_script(self, script: ScriptSettings) -> WrapServer:
+        logs = self.settings.data_dir / "script" / "logs"
+        umask = self._umask_of(script.output_folder or script.working_folder)
+        return lambda comfy: ScriptServer(comfy, script, log_folder=logs, umask=umask)
+
+    def _umask_of(self, folder: Path) -> int | None:
+        """With what a folder is written to: what lies in the data folder is as private as that is."""
+        return None if folder.is_relative_to(self.settings.data_dir) else self.umask
+
     def _script_settings(self) -> ScriptSettings | None:
         if self.script is None:
             return None
@@ -219,10 +231,6 @@ class Desk:
             data_dir=settings.data_dir / "worker",
             metadata_url="off",
         )
-
-
-def _beside_script(script: ScriptSettings, data_dir: Path) -> WrapServer:
-    return lambda comfy: ScriptServer(comfy, script, log_folder=data_dir / "script" / "logs")
 
 
 def _for_one_person(settings: Settings) -> Settings:

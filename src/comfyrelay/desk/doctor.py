@@ -18,7 +18,7 @@ from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.scripts.config import load_script_table, script_settings
 from comfyrelay.desk.settings import ENV_PREFIX as DESK_PREFIX
 from comfyrelay.desk.settings import DeskSettings, load_desk_settings
-from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound
+from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
 from comfyrelay.lock import FolderLock
 from comfyrelay.server.main import listen
 from comfyrelay.services.databases import Databases
@@ -133,6 +133,8 @@ async def _about_port(settings: Settings, holder: str | None) -> tuple[Finding, 
             found = await client.desk()
     except NotFound:
         return _lacking(about, "A ComfyRelay server is there, and no desk: for `up` set another COMFYRELAY_PORT."), []
+    except Unauthorized:
+        return _lacking(about, "Another user's desk is there, or a server: for `up` set another COMFYRELAY_PORT."), []
     except ControlPlaneUnreachable:
         return _about_silence(about, settings, holder), []
     except (ComfyRelayError, TimeoutError):

@@ -51,6 +51,8 @@ class Hooks:
     checks: Mapping[WorkflowKind, Check] = field(default_factory=dict)
     # the worker that runs in this process, which alone may run scripts
     desk_worker: str | None = None
+    # whether those whom a batch names are notified of its end: only where all of them are the owner's
+    sends_notifications: bool = False
     # where the only worker is in this process: why none of its ComfyUI servers can be used, if none can
     comfyui_away: Callable[[], Sequence[str]] = tuple
 
@@ -78,7 +80,15 @@ class Engine:
         self.catalogue = Catalogue(ground)
         self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
         self.fleet = Fleet(ground, self.queue, desk_worker=self._hooks.desk_worker)
-        self.jobs = Jobs(ground, self.outbox, self.catalogue, self.queue, events=events, checks=self._hooks.checks)
+        self.jobs = Jobs(
+            ground,
+            self.outbox,
+            self.catalogue,
+            self.queue,
+            events=events,
+            checks=self._hooks.checks,
+            sends_notifications=self._hooks.sends_notifications,
+        )
         self.webhooks = Webhooks(ground)
         self.operations = Operations(ground, self.outbox, self.queue, self.jobs)
         self._loops: list[asyncio.Task[None]] = []

@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError, Conflict, NotWritable, PoolUnavailable
+from comfyrelay.private import FOLDER_MODE, make_file
 from comfyrelay.store.transaction import Tx
 from comfyrelay.store.types import time_text
 
@@ -81,7 +82,10 @@ class Database:
         self.crash: Crash | None = None
         self._refusal: tuple[float, NotWritable] | None = None
         if self.dialect == "sqlite":
-            Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+            path = Path(self.url.database or "")
+            path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+            # SQLite gives those that it makes beside it the same permissions
+            make_file(path)
             self._writer = _sqlite_engine(self.url, clock, begin="BEGIN IMMEDIATE")
             self._reader = _sqlite_engine(self.url, clock, begin="BEGIN")
         else:

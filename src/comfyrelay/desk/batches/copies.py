@@ -22,11 +22,13 @@ _FOLDER = re.compile(r"[^\w .()+-]+")
 
 
 class Copies:
-    """One folder for each batch below `root`; jobs of no batch are in `root` itself."""
+    """One folder for each batch below `root`; jobs of no batch are in `root` itself. `umask` says who may read them, if
+    not that of this process."""
 
-    def __init__(self, engine: Engine, root: Path) -> None:
+    def __init__(self, engine: Engine, root: Path, *, umask: int | None = None) -> None:
         self._engine = engine
         self._root = root
+        self._umask = umask
 
     async def keep(self, lease: Lease, collected: Collected) -> str | None:
         """Copy all that a run made, and note where it is. When that fails, the job is done all the same: its output
@@ -35,7 +37,7 @@ class Copies:
             place = await self._place(lease)
             names = [place.name, *(f"{place.stem}_{n}{each.suffix}" for n, each in enumerate(collected.more, start=2))]
             copied = [
-                await asyncio.to_thread(_copy, each, place.with_name(name), lease.job_id[-8:])
+                await asyncio.to_thread(_copy, each, place.with_name(name), lease.job_id[-8:], self._umask)
                 for name, each in zip(names, (collected.path, *collected.more), strict=True)
             ]
         except (OSError, ComfyRelayError) as error:
@@ -73,13 +75,23 @@ def _plain(name: str) -> str:
     return _FOLDER.sub("-", name).strip(" .-")[:80].rstrip(" .-")
 
 
-def _copy(source: Path, place: Path, of_whom: str) -> Path:
+def _copy(source: Path, place: Path, of_whom: str, umask: int | None) -> Path:
     """Returns where it is; what another job or a person has put there stays."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(place.parent, umask)
     # the same content is the same copy, from before this desk was killed
     if place.exists() and not filecmp.cmp(source, place, shallow=False):
         place = place.with_name(f"{place.stem} {of_whom}{place.suffix}")
     # in a person's folder a desk that is killed leaves no more than one part for each file
     with part_of(place, part=place.with_name(f".{place.name}.part")) as part:
         shutil.copyfile(source, part)
+        if umask is not None:
+            part.chmod(0o666 & ~umask)
     return place
+
+
+def _make_folder(folder: Path, umask: int | None) -> None:
+    if not folder.exists():
+        _make_folder(folder.parent, umask)
+        folder.mkdir(exist_ok=True)
+        if umask is not None:
+            folder.chmod(0o777 & ~umask)

@@ -1,10 +1,11 @@
 """Runs one command and ends everything that it has started: when it is over, or when our standard input is closed.
 
-    python launcher.py GRACE_SECONDS COMMAND [ARGUMENT…]
+    python launcher.py GRACE_SECONDS UMASK COMMAND [ARGUMENT…]
 
 Whoever starts it holds the other end of the standard input, which the kernel closes however its holder dies. Ending
 is gentle (SIGTERM), then firm (SIGKILL). On Linux also processes are found that made a session of their own or whose
-parent is gone; elsewhere the process group must do. The exit code is that of the command, or 128 + its signal.
+parent is gone; elsewhere the process group must do. The exit code is that of the command, or 128 + its signal. The
+umask is octal, or `-` for the one that there is.
 
 It is run as a file, by itself: it may import nothing of ours.
 """
@@ -153,4 +154,6 @@ def _plain_pipe() -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))
+    if sys.argv[2] != "-":
+        os.umask(int(sys.argv[2], 8))
+    sys.exit(main(float(sys.argv[1]), sys.argv[3:]))

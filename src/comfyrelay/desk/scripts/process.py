@@ -29,9 +29,16 @@ class Child:
 
     @classmethod
     async def start(
-        cls, argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], grace_seconds: float
+        cls,
+        argv: Sequence[str],
+        *,
+        folder: Path,
+        environment: Mapping[str, str],
+        grace_seconds: float,
+        umask: int | None = None,
     ) -> Self:
         """Start a command. Its standard input is empty, and its errors go to its output."""
+        mask = "-" if umask is None else f"{umask:o}"
         if sys.platform == "win32":
             raise ConfigurationError(
                 "Scripts are run on Linux, in WSL and on macOS. On Windows, start the desk in WSL."
@@ -39,7 +46,7 @@ class Child:
         try:
             launcher = await asyncio.create_subprocess_exec(
                 # isolated, so that what is meant for the script (PYTHONPATH, …) does not change the launcher
-                *(sys.executable, "-I", str(_LAUNCHER), str(grace_seconds), *argv),
+                *(sys.executable, "-I", str(_LAUNCHER), str(grace_seconds), mask, *argv),
                 cwd=folder,
                 env=dict(environment),
                 stdin=PIPE,

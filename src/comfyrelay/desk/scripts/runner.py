@@ -42,10 +42,14 @@ class ScriptResult:
 
 
 class ScriptRunner:
-    """Runs scripts as the configuration says. `environment` is for what only the desk knows, as ComfyUI's address."""
+    """Runs scripts as the configuration says. `environment` is for what only the desk knows, as ComfyUI's address;
+    `umask` is the script's, if not ours."""
 
-    def __init__(self, settings: ScriptSettings, *, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, settings: ScriptSettings, *, environment: Mapping[str, str] | None = None, umask: int | None = None
+    ) -> None:
         self._settings = settings
+        self._umask = umask
         self._environment = dict(environment or {})
 
     def command(self, job: ScriptJob) -> list[str]:
@@ -97,6 +101,7 @@ class ScriptRunner:
             folder=self._settings.working_folder,
             environment=self._variables(),
             grace_seconds=self._settings.grace_seconds,
+            umask=self._umask,
         )
         try:
             while piece := await child.read():

@@ -43,11 +43,13 @@ FEWEST_CHARACTERS = 8
 class ScriptServer:
     """Runs the document of a script as the configuration says, and every other graph on the ComfyUI behind it."""
 
-    def __init__(self, comfy: JobServer, settings: ScriptSettings, *, log_folder: Path) -> None:
+    def __init__(
+        self, comfy: JobServer, settings: ScriptSettings, *, log_folder: Path, umask: int | None = None
+    ) -> None:
         self._comfy = comfy
         self._settings = settings
         self._log_folder = log_folder
-        self._runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": comfy.url})
+        self._runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": comfy.url}, umask=umask)
         self._runs = RunsUnderWay()
         self.check = comfy.check
         self.disconnected = comfy.disconnected

@@ -11,6 +11,7 @@ from typing import Any
 from comfyrelay.atomic import write_new
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.net import is_loopback
+from comfyrelay.private import FOLDER_MODE
 from comfyrelay.settings import Settings
 
 STAGES = ("production", "staging")
@@ -76,7 +77,7 @@ def _by_stage(settings: Settings) -> dict[str, list[str]]:
 
 
 def _make(path: Path) -> bool:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
     made = {
         "fleet_secrets": {stage: [secrets.token_urlsafe(32)] for stage in STAGES},
         "signing_secrets": [secrets.token_urlsafe(32)],

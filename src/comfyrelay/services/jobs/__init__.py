@@ -31,6 +31,7 @@ class Jobs:
         *,
         events: Events,
         checks: Mapping[WorkflowKind, Check],
+        sends_notifications: bool = False,
     ) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         ttl_seconds = settings.presigned_ttl_seconds
@@ -55,7 +56,7 @@ class Jobs:
             max_bytes=settings.max_upload_bytes,
             ttl_seconds=ttl_seconds,
         )
-        self.batches = Batches(databases, self.resolve, self.accept)
+        self.batches = Batches(databases, self.resolve, self.accept, sends_notifications=sends_notifications)
         self.bulk = Bulk(databases, queue.control, self.submit, self.removal)
         self.views = Views(databases, objects, queue.waiting, ttl_seconds=ttl_seconds)
         self.events = events

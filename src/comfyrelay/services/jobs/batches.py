@@ -62,10 +62,13 @@ class BatchState:
 
 
 class Batches:
-    def __init__(self, databases: Databases, resolve: Resolver, accept: Acceptance) -> None:
+    def __init__(
+        self, databases: Databases, resolve: Resolver, accept: Acceptance, *, sends_notifications: bool = False
+    ) -> None:
         self._databases = databases
         self._resolve = resolve
         self._accept = accept
+        self._sends_notifications = sends_notifications
 
     async def submit(self, request: BatchRequest) -> BatchState:
         """Accept all items or none, with a constant number of statements in each database."""
@@ -76,6 +79,9 @@ class Batches:
         if not 1 <= len(request.items) <= MOST_ITEMS:
             raise InvalidInput(errors={"items": f"A batch has between 1 and {MOST_ITEMS} items."})
         check_texts(idempotency_key=request.idempotency_key, label=request.label, webhook_url=request.webhook_url)
+        if request.notify_urls and not self._sends_notifications:
+            # they may lead anywhere, into our own network as well; where a webhook leads is looked at
+            raise InvalidInput(errors={"notify_urls": "Only a desk sends notifications. Name a webhook_url instead."})
         pool = await self._databases.pool_of(request.tenant_id)
         request_digest = request.request_digest or _digest(request)
         known = await self.known(

@@ -1,0 +1,45 @@
+"""What a process keeps on its disk is for its user alone."""
+
+import os
+from contextlib import suppress
+from fnmatch import fnmatch
+from pathlib import Path
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+_NOT_FOR_OTHERS = 0o077
+# What we make in a data folder.
+_OURS = (
+    *("lock", "secrets.json", "owner-secret", ".furnished", ".put-*", "*.db", "*.db-*"),
+    *("objects", "inputs", "outputs", "script", "stand-in", "worker", ".inputs.part"),
+)
+
+
+def keep_private(data_dir: Path) -> int:
+    """From now on, what this process writes is its user's alone; so is what is in the data folder.
+
+    Returns the umask of before, for what is written for the user and not for us.
+    """
+    before = os.umask(_NOT_FOR_OTHERS)
+    if data_dir.is_dir():
+        close_folder(data_dir)
+        for each in ("*.db", "*.db-*", "secrets.json", "lock"):
+            for path in data_dir.glob(each):
+                # another user's, from when one was used with the rights of another: that one says who reads it
+                with suppress(OSError):
+                    path.chmod(FILE_MODE)
+    return before
+
+
+def close_folder(folder: Path) -> None:
+    """A folder that somebody uses for other things, too, stays as open as it is."""
+    if all(any(fnmatch(each.name, pattern) for pattern in _OURS) for each in folder.iterdir()):
+        with suppress(PermissionError):
+            folder.chmod(FOLDER_MODE)
+
+
+def make_file(path: Path) -> None:
+    """An empty file for its user alone, unless there is one."""
+    # whoever opens it says what is wrong with its place
+    with suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
