@@ -39,4 +39,4 @@ async def test_a_page_whose_session_ends_says_so(desk_url: str, chromium: Browse
         await expect(looking.page.locator("#machine-text")).to_contain_text("Ready")
         [session] = (await http.get("/api/tokens")).json()["data"]["items"]
         (await http.delete(f"/api/tokens/{session['id']}")).raise_for_status()
-        await expect(looking.page.locator("code")).to_have_text("comfyrelay open")
+        await expect(looking.page.get_by_text("comfyrelay open", exact=True)).to_be_visible()
