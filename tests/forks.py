@@ -17,14 +17,17 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from types import FrameType, MappingProxyType, ModuleType
 
 import certifi
 
+from comfyrelay import clock
 from tests.routes import make_all
 
 ROOT = Path(__file__).parent.parent
@@ -46,7 +49,9 @@ LATE = (
 )
 _NUMBER = struct.Struct("i")
 # By module and name.
-Constants = Mapping[tuple[ModuleType, str], float]
+Constants = Mapping[tuple[ModuleType, str], float | Sequence[float]]
+# By how many seconds the clock of a child that has it in its environment is wrong.
+SKEW_VARIABLE = "TESTS_CLOCK_SKEW_SECONDS"
 
 
 class Child:
@@ -198,10 +203,25 @@ def _nurse(asked: bytes, out: int, err: int, nanny_file: int) -> list[str]:
     for module, name, value in constants:
         assert hasattr(sys.modules[module], name), f"{module} has no {name} any more."
         setattr(sys.modules[module], name, value)
+    if skew_seconds := float(os.environ.pop(SKEW_VARIABLE, 0)):
+        _skew(skew_seconds)
     # or all children would roll the same dice
     random.seed()
     _be_new()
     return ["comfyrelay", *command]
+
+
+def _skew(seconds: float) -> None:
+    """The clock on the wall is wrong from here on; how much time goes by is not."""
+    right, right_utc = time.time, clock.utc_now
+
+    def utc_now() -> datetime:
+        return right_utc() + timedelta(seconds=seconds)
+
+    time.time = lambda: right() + seconds
+    for module in [each for name, each in sys.modules.items() if name.startswith("comfyrelay")]:
+        if getattr(module, "utc_now", None) is right_utc:
+            module.utc_now = utc_now  # type: ignore[attr-defined]
 
 
 def _be_new() -> None:

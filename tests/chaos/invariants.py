@@ -22,6 +22,7 @@ from comfyrelay.domain.states import (
     TransactionType,
 )
 from comfyrelay.domain.updates import JobUpdate
+from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import tables as tenant
@@ -443,9 +444,12 @@ def _raise(found: Sequence[str]) -> None:
 
 
 async def look(world: World) -> Facts:
+    return await look_at(world.engine.databases)
+
+
+async def look_at(databases: Databases) -> Facts:
     """All databases, read one after the other: nothing may be running meanwhile."""
     facts = Facts()
-    databases = world.engine.databases
     await _look_at_central(databases.central, facts)
     jobs: list[JobFact] = []
     attempts: list[AttemptFact] = []

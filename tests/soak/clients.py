@@ -1,0 +1,120 @@
+"""The clients of a rig: one for each tenant, who do not give up, and remember what they were promised."""
+
+import asyncio
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from PIL import Image
+
+from tests.soak.plan import Act, Verb
+from tests.soak.world import Tenant, World
+
+PAUSE_SECONDS = 0.05
+CREDIT = 11
+
+
+@dataclass
+class Client:
+    world: World
+    tenant: Tenant
+    seed: int
+    # what was accepted, in the order in which it was
+    jobs: list[str] = field(default_factory=list)
+    paused: set[str] = field(default_factory=set)
+    # answers that say that the server broke
+    broken: list[str] = field(default_factory=list)
+
+    async def run(self, acts: Sequence[Act], began_at: float) -> None:
+        """Do everything at its time; what takes long does not hold up the rest."""
+        loop = asyncio.get_running_loop()
+
+        async def one(act: Act, number: int) -> None:
+            await asyncio.sleep(began_at + act.at - loop.time())
+            await self._do(act, number)
+
+        await asyncio.gather(*(one(act, number) for number, act in enumerate(acts)))
+
+    async def call(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> tuple[int, Any]:
+        """Ask until a server answers that it can: what was done twice must count once."""
+        headers = {"Authorization": f"Bearer {token}"} if token else self.tenant.headers
+        while True:
+            try:
+                async with self.world.http.request(method, self.world.url + path, json=body, headers=headers) as answer:
+                    if answer.status < 500 and answer.status != 429:
+                        return answer.status, await answer.json()
+                    if answer.status == 500:
+                        self.broken.append(f"{method} {path}: {await answer.text()}")
+            except (aiohttp.ClientError, OSError, TimeoutError):
+                pass
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def wanted(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> Any:
+        """What is answered to a call that nothing should be wrong with."""
+        status, answer = await self.call(method, path, body, token=token)
+        assert status < 300, f"{self.tenant.name}: {method} {path}: {status} {answer}"
+        return answer["data"]
+
+    async def resume(self) -> None:
+        """Let go on what was paused, unless it has ended."""
+        for job_id in self.paused:
+            await self.call("POST", f"/api/ai-jobs/{job_id}/resume")
+
+    async def _do(self, act: Act, number: int) -> None:
+        key = f"{self.seed}-{number}"
+        # another colour for each, also in other seeds: no two jobs are alike
+        colour = (self.seed * 1_000 + number * 10) % 2**24
+        match act.verb:
+            case Verb.PLAIN:
+                await self._submit("plain", key, {"input_payload": {"color": colour}})
+            case Verb.IMAGE:
+                await self._submit("image", key, {"input_file_id": await self._upload(_png(colour))})
+            case Verb.BATCH:
+                await self._submit_batch(key, [{"input_payload": {"color": colour + n}} for n in range(act.number)])
+            case Verb.CREDIT:
+                path = f"/api/admin/tenants/{self.tenant.id}/credits"
+                await self.wanted("POST", path, {"amount": CREDIT, "reference": key}, token=self.world.admin_token)
+                self.world.credits[self.tenant.name] += CREDIT
+            case Verb.CANCEL if self.jobs:
+                # 409: it has ended meanwhile
+                await self.call("POST", f"/api/ai-jobs/{self._picked(act)}/cancel")
+            case Verb.PAUSE if self.jobs:
+                self.paused.add(job_id := self._picked(act))
+                await self.call("POST", f"/api/ai-jobs/{job_id}/pause", {"mode": "now"})
+
+    def _picked(self, act: Act) -> str:
+        return self.jobs[act.number % len(self.jobs)]
+
+    async def _submit(self, effect: str, key: str, item: dict[str, Any]) -> None:
+        body = {"effect_id": self.world.effects[effect], "idempotency_key": key, **item}
+        self.jobs.append((await self.wanted("POST", "/api/ai-jobs", body))["id"])
+
+    async def _submit_batch(self, key: str, items: list[dict[str, Any]]) -> None:
+        body = {"effect_id": self.world.effects["plain"], "idempotency_key": key, "items": items}
+        batch = await self.wanted("POST", "/api/batches", body)
+        found = (await self.wanted("GET", f"/api/ai-jobs?batch_id={batch['id']}"))["items"]
+        assert len(found) == len(items), f"{self.tenant.name}: a batch of {len(items)} has {len(found)} jobs"
+        self.jobs += [each["id"] for each in found]
+
+    async def _upload(self, content: bytes) -> str:
+        asked = {"mime_type": "image/png", "size": len(content), "original_filename": "cat.png"}
+        while True:
+            begun = await self.wanted("POST", "/api/videos/uploads", asked)
+            try:
+                async with self.world.http.put(
+                    begun["upload_url"], data=content, headers=begun["upload_headers"]
+                ) as answer:
+                    if answer.status < 300:
+                        file_id: str = begun["file"]["id"]
+                        return file_id
+            except (aiohttp.ClientError, OSError, TimeoutError):
+                pass
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def _png(number: int) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), (number >> 16 & 255, number >> 8 & 255, number & 255)).save(file, "PNG")
+    return file.getvalue()

@@ -1,0 +1,242 @@
+"""What must hold once everything is healed and drained: what users, workers and operators were promised, asked over the
+API, read in the databases, and looked up on the disks."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import select
+
+from comfyrelay.domain.states import TERMINAL_JOB, Outcome
+from comfyrelay.store.tenant import tables as tenant
+from tests.chaos.invariants import ALWAYS, QUIET, Facts, broken, every_job_has_ended, look_at
+from tests.soak.clients import Client
+from tests.soak.plan import COMFYUIS, WORKERS
+from tests.soak.world import World
+
+# Everything is healed: only what will never come takes this long.
+PATIENCE_SECONDS = 60.0
+LOOK_SECONDS = 0.1
+# Beyond every grace that retention knows of.
+LONG_SECONDS = 2 * 3600.0
+SETTLEMENT = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
+# What may follow on an answer of 200 to a report: the verdict that was asked for, or a cancel that came before.
+ENDS = {
+    "complete": {Outcome.COMPLETED},
+    "fail": {Outcome.FAILED, Outcome.CANCELED, Outcome.REQUEUED, Outcome.DEFERRED},
+    "requeue": {Outcome.REQUEUED, Outcome.DEFERRED, Outcome.CANCELED, Outcome.FAILED},
+}
+
+
+class Broken(AssertionError):
+    """A promise that was not kept."""
+
+
+async def drain(world: World, clients: Sequence[Client]) -> None:
+    """Wait until every job has ended, everybody was told, and nothing is under way."""
+    for client in clients:
+        await client.resume()
+    await _until(world, clients, _unended)
+    for wire in world.wires.values():
+        await wire.settle()
+    await _until(world, clients, _under_way)
+    await _until(world, clients, _left_behind)
+
+
+async def _until(world: World, clients: Sequence[Client], look: Any) -> None:
+    left: list[str] = []
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            # other processes do it, and cannot tell
+            while left := await look(world, clients):
+                if gone := _gone(world):
+                    raise Broken("\n".join([*gone, *left]))
+                await asyncio.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        raise Broken("\n".join(left)) from None
+
+
+async def _unended(_world: World, clients: Sequence[Client]) -> list[str]:
+    found = []
+    for client in clients:
+        for job_id in client.jobs:
+            job = await client.wanted("GET", f"/api/ai-jobs/{job_id}")
+            if job["status"] not in TERMINAL_JOB:
+                found.append(f"the job {job_id} of {client.tenant.name} is still {job['status']}: {job['waiting']}")
+    return found
+
+
+async def _under_way(world: World, clients: Sequence[Client]) -> list[str]:
+    facts = await look_at(world.engine.databases)
+    found = broken(facts, QUIET[:1])
+    for pool in world.engine.databases.pools.values():
+        async with pool.read() as tx:
+            rows = await tx.execute(select(tenant.webhook_deliveries.c.job_id, tenant.webhook_deliveries.c.status))
+            found += [f"the webhook of {row.job_id} is {row.status}" for row in rows if row.status != "delivered"]
+    return found
+
+
+async def _left_behind(world: World, _clients: Sequence[Client]) -> list[str]:
+    """On the hosts of workers: processes, runs and files of jobs."""
+    found = []
+    for name in WORKERS:
+        found += [f"{name} has the process {pid}" for pid in world.processes[name].children()]
+        root = world.data_of(name)
+        for path in sorted(each for each in root.rglob("*") if each.is_file()):
+            if {"work", "held", "left"} & set(path.relative_to(root).parts) or path.suffix in (".part", ".tmp"):
+                found.append(f"{name} has the file {path}")
+    for name in COMFYUIS:
+        queue = await world.get(name, "/queue")
+        found += [f"{name} still has a run" for _ in (*queue["queue_running"], *queue["queue_pending"])]
+        root = world.folder_of(name)
+        found += [
+            f"{name} has the file {path}"
+            for kind in ("input", "output", "temp")
+            for path in (root / kind).rglob("*")
+            if path.is_file()
+        ]
+    return found
+
+
+async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
+    """Hold everything against the promises; returns how the jobs of this seed have ended."""
+    found = _gone(world)
+    found += await _after_retention(world)
+    facts = await look_at(world.engine.databases)
+    found += broken(facts, (*ALWAYS, *QUIET, every_job_has_ended))
+    found += [
+        f"reconcile: {each.kind}: {each.text}" for each in (await world.engine.operations.reconciler.run()).findings
+    ]
+    found += list(_reports_that_counted(world, facts))
+    found += list(_webhooks(world, facts))
+    ends: Counter[str] = Counter()
+    for client in clients:
+        for job_id in client.jobs:
+            job = await client.wanted("GET", f"/api/ai-jobs/{job_id}")
+            ends[job["status"]] += 1
+            found += await _broken_of_job(client, job)
+        found += await _broken_of_wallet(client)
+    known = {each.id for each in facts.jobs}
+    found += [f"the accepted job {job_id} is gone" for each in clients for job_id in each.jobs if job_id not in known]
+    if found:
+        raise Broken("\n".join(found))
+    return ends
+
+
+def _gone(world: World) -> list[str]:
+    return [f"{name} has ended by itself" for name, process in world.processes.items() if not process.is_running]
+
+
+def _reports_that_counted(world: World, facts: Facts) -> Iterable[str]:
+    """Only the current lease speaks: a report that was taken is how its own lease has ended."""
+    outcomes = {each.lease_token: each.outcome for each in facts.leases}
+    for name in WORKERS:
+        for call in world.wires[name].calls:
+            verb = call.path.removeprefix("/api/worker/")
+            if call.status != 200 or verb not in ENDS:
+                continue
+            outcome = outcomes.get(call.body["lease_token"])
+            if outcome not in ENDS[verb]:
+                yield f"{verb} of {name} was taken, and its lease {call.body['lease_token']} has ended as {outcome}"
+
+
+def _webhooks(world: World, facts: Facts) -> Iterable[str]:
+    ids: dict[str, str] = {}
+    for job_id, sent in world.receiver.ids.items():
+        if len(set(sent)) != 1:
+            yield f"of the job {job_id} was told under several ids: {sorted(set(sent))}"
+        if (other := ids.setdefault(sent[0], job_id)) != job_id:
+            yield f"of the jobs {job_id} and {other} was told under one id"
+    known = {each.id for each in facts.jobs}
+    for job_id in world.receiver.ids.keys() - known:
+        yield f"of the job {job_id} was told, which does not exist"
+
+
+async def _broken_of_job(client: Client, job: Any) -> list[str]:
+    """What a user sees of one job that has ended."""
+    name, found = f"the job {job['id']} of {client.tenant.name}", []
+    if (job["status"] == "completed") != (len(job["outputs"]) == 1):
+        found.append(f"{name} is {job['status']} and has {len(job['outputs'])} outputs")
+    for output in job["outputs"]:
+        async with client.world.http.get(output["url"]) as answer:
+            content = await answer.read()
+        if answer.status != 200:
+            found.append(f"the output of {name} cannot be read: {answer.status}")
+        elif hashlib.sha256(content).hexdigest() != output["content_hash"]:
+            found.append(f"the output of {name} is not what its hash says")
+    events = await _events(client, job["id"])
+    if [number for number, _ in events] != list(range(1, len(events) + 1)):
+        found.append(f"the events of {name} have a gap: {events}")
+    if not events or events[-1][1] != f"job:{job['status']}":
+        found.append(f"{name} is {job['status']}, its events are {events}")
+    told = (await client.wanted("GET", f"/api/ai-jobs/{job['id']}/deliveries"))["deliveries"]
+    if [each["id"] for each in told] != [*set(client.world.receiver.ids.get(job["id"], []))]:
+        found.append(f"{name} has the webhooks {told}, and {client.world.receiver.ids.get(job['id'])} came")
+    return found
+
+
+async def _events(client: Client, job_id: str) -> list[tuple[int, str]]:
+    """All events of a job that has ended: its stream ends, too."""
+    url = f"{client.world.url}/api/ai-jobs/{job_id}/events"
+    async with client.world.http.get(url, headers=client.tenant.headers) as answer:
+        text = await answer.text()
+    found = []
+    for block in text.replace("\r\n", "\n").split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and line[0] != ":")
+        if "id" in fields:
+            found.append((int(fields["id"]), fields["event"]))
+    return found
+
+
+async def _broken_of_wallet(client: Client) -> list[str]:
+    """The statement that a user sees: each job reserved once and settled once, all of it adding up."""
+    transactions: list[Any] = []
+    cursor = ""
+    while True:
+        page = await client.wanted("GET", f"/api/wallet?limit=200{cursor}")
+        transactions += page["transactions"]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    found = []
+    if page["balance"] != sum(each["amount"] for each in transactions):
+        found.append(f"the balance of {client.tenant.name} is {page['balance']}, which is not the sum")
+    booked: Counter[tuple[str, str]] = Counter((each["job_id"], each["type"]) for each in transactions)
+    for job_id in client.jobs:
+        job = await client.wanted("GET", f"/api/ai-jobs/{job_id}")
+        for kind in ("JOB_RESERVE", "JOB_CONSUME", "JOB_REFUND"):
+            wanted = int(kind in ("JOB_RESERVE", SETTLEMENT[job["status"]]))
+            if booked[job_id, kind] != wanted:
+                found.append(f"the {job['status']} job {job_id} has {booked[job_id, kind]} × {kind}")
+    credited = sum(each["amount"] for each in transactions if each["type"] == "PAYMENT_CREDIT")
+    if credited != client.world.credits[client.tenant.name]:
+        found.append(f"{client.tenant.name} was credited {credited}, not {client.world.credits[client.tenant.name]}")
+    return found
+
+
+async def _after_retention(world: World) -> list[str]:
+    """Long after: nothing lies in the storage that no row stands for, and what rows stand for is there."""
+    for _ in range(2):
+        await world.advance(LONG_SECONDS)
+        await world.engine.operations.retention.run_once()
+    there = {each.path async for each in world.engine.objects.list("tenants")}
+    rows: set[str] = set()
+    for pool in world.engine.databases.pools.values():
+        async with pool.read() as tx:
+            rows |= {row.path for row in await tx.execute(select(tenant.files.c.path))}
+    return [
+        *(f"the file {path} is in the storage, and nothing stands for it" for path in sorted(there - rows)),
+        *(f"the file {path} is not in the storage" for path in sorted(rows - there)),
+    ]
+
+
+def server_errors(world: World) -> list[str]:
+    """Answers that no caller should get, for the report: each is looked into."""
+    return [
+        f"{wire.name}: {call.method} {call.path}"
+        for wire in world.wires.values()
+        for call in wire.calls
+        if call.status == 500
+    ]

@@ -1,0 +1,184 @@
+"""What happens in one seed, worked out before anything does: the same seed is always the same plan."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+SERVERS = ("server-1", "server-2")
+WORKERS = ("gpu-1", "gpu-2", "gpu-3")
+COMFYUIS = ("comfyui-1", "comfyui-2", "comfyui-3")
+# The central database and one tenant pool are in the first, another tenant pool is in the second.
+DATABASES = ("core", "side")
+TENANTS = ("ann", "ben", "cleo", "dan")
+CLIENTS = "clients"
+STORAGE = "storage"
+RECEIVER = "receiver"
+LEASE_SECONDS = 3.0
+# Jobs are submitted, and faults begin, in so many seconds.
+WINDOW_SECONDS = 2.5
+
+
+class Kind(StrEnum):
+    KILL = "kill"
+    STOP_DATABASE = "stop at once"
+    PAUSE = "pause"
+    SKEW = "skew the clock of"
+    FULL_DISK = "fill the disk of"
+    CUT_OFF = "cut off"
+    STORAGE_ERRORS = "answer with errors at"
+    WEBHOOKS_REFUSED = "refuse webhooks at"
+    # what happens to single requests
+    LOSE_REQUEST = "lose requests of"
+    LOSE_ANSWER = "lose answers to"
+    DOUBLE = "double requests of"
+    DELAY = "delay requests of"
+    # whoever sent it hears nothing, and it comes all the same, much later
+    COME_LATE = "hold back, and bring late, requests of"
+
+
+ON_THE_WIRE = frozenset({Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.DOUBLE, Kind.DELAY, Kind.COME_LATE})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    at: float
+    kind: Kind
+    target: str
+    # how long it lasts, or a request is held back
+    seconds: float = 0.0
+    # on the wire: which requests, by the end of their method and path, and how many of them
+    route: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        on = f" {self.route} ×{self.count}" if self.kind in ON_THE_WIRE else ""
+        lasts = f" for {self.seconds:+.0f} s" if self.kind is Kind.SKEW else f" {self.seconds:.1f} s"
+        return f"{self.at:.1f} {self.kind} {self.target}{on}{lasts if self.seconds else ''}"
+
+
+class Verb(StrEnum):
+    PLAIN = "submit"
+    IMAGE = "upload and submit"
+    BATCH = "submit a batch"
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    CREDIT = "be credited"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """What a client does; `number` picks one of its jobs, or is how many items a batch has."""
+
+    at: float
+    tenant: str
+    verb: Verb
+    number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    seed: int
+    acts: Sequence[Act]
+    faults: Sequence[Fault]
+
+
+def plan_of(seed: int) -> Plan:
+    dice = random.Random(f"soak {seed}")
+    acts = sorted((act for tenant in TENANTS for act in _acts(dice, tenant)), key=lambda act: act.at)
+    faults = sorted((_fault(dice) for _ in range(dice.randint(2, 5))), key=lambda fault: fault.at)
+    return Plan(seed=seed, acts=acts, faults=faults)
+
+
+def _acts(dice: random.Random, tenant: str) -> list[Act]:
+    submissions = dice.choices([Verb.PLAIN, Verb.IMAGE, Verb.BATCH], weights=[4, 3, 1], k=dice.randint(2, 3))
+    acts = [
+        Act(at=_moment(dice), tenant=tenant, verb=verb, number=dice.randint(2, 3) if verb is Verb.BATCH else 0)
+        for verb in submissions
+    ]
+    for verb, chance in ((Verb.CANCEL, 0.3), (Verb.PAUSE, 0.2), (Verb.CREDIT, 0.5)):
+        if dice.random() < chance:
+            acts.append(Act(at=_moment(dice) + 0.3, tenant=tenant, verb=verb, number=dice.randint(0, 3)))
+    return acts
+
+
+def _fault(dice: random.Random) -> Fault:
+    [make] = dice.choices(list(_WEIGHTS), weights=list(_WEIGHTS.values()))
+    return make(dice, _moment(dice) + 0.2)
+
+
+def _kill(dice: random.Random, at: float) -> Fault:
+    target = dice.choice(dice.choices([SERVERS, WORKERS, COMFYUIS, DATABASES], weights=[4, 4, 3, 2])[0])
+    return Fault(at=at, kind=Kind.KILL, target=target, seconds=dice.uniform(0, 1))
+
+
+def _stop_database(dice: random.Random, at: float) -> Fault:
+    return Fault(at=at, kind=Kind.STOP_DATABASE, target=dice.choice(DATABASES), seconds=dice.uniform(0, 1))
+
+
+def _pause(dice: random.Random, at: float) -> Fault:
+    # mostly those who hold leases, and for longer than a lease lives
+    target = dice.choice([*WORKERS, *WORKERS, *COMFYUIS[:1], *SERVERS])
+    longest = 1.5 * LEASE_SECONDS if target in WORKERS else 0.7 * LEASE_SECONDS
+    return Fault(at=at, kind=Kind.PAUSE, target=target, seconds=dice.uniform(0.7, 1) * longest)
+
+
+def _skew(dice: random.Random, at: float) -> Fault:
+    seconds = dice.choice([-86_400.0, -3_600.0, 3_600.0, 86_400.0])
+    return Fault(at=at, kind=Kind.SKEW, target=dice.choice(WORKERS), seconds=seconds)
+
+
+def _fill_disk(dice: random.Random, at: float) -> Fault:
+    target = dice.choice([*WORKERS, *COMFYUIS])
+    return Fault(at=at, kind=Kind.FULL_DISK, target=target, seconds=dice.uniform(0.5, 2))
+
+
+def _cut_off(dice: random.Random, at: float) -> Fault:
+    target = dice.choice([*WORKERS, CLIENTS, STORAGE, STORAGE])
+    longest = 1.5 * LEASE_SECONDS if target in WORKERS else 2.0
+    return Fault(at=at, kind=Kind.CUT_OFF, target=target, seconds=dice.uniform(0.5, longest))
+
+
+def _storage_errors(dice: random.Random, at: float) -> Fault:
+    return Fault(at=at, kind=Kind.STORAGE_ERRORS, target=STORAGE, seconds=dice.uniform(0.3, 2))
+
+
+def _refuse_webhooks(dice: random.Random, at: float) -> Fault:
+    return Fault(at=at, kind=Kind.WEBHOOKS_REFUSED, target=RECEIVER, count=dice.randint(1, 3))
+
+
+def _fault_on_the_wire(dice: random.Random, at: float) -> Fault:
+    target = dice.choice([*WORKERS, *WORKERS, CLIENTS, CLIENTS, STORAGE])
+    if target in WORKERS:
+        ends = [f"POST /api/worker/{call}" for call in ("complete", "complete", "complete", "heartbeat", "poll")]
+        route = dice.choice([*ends, "POST /api/worker/"])
+    elif target == CLIENTS:
+        route = dice.choice(["POST /api/ai-jobs", "POST /api/ai-jobs", "POST /api/admin/", "POST /api/", "GET /api/"])
+    else:
+        route = dice.choice(["PUT /", "PUT /", "GET /", "HEAD /"])
+    kinds = [Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.LOSE_ANSWER, Kind.DOUBLE, Kind.DOUBLE, Kind.DELAY]
+    kind = dice.choice([*kinds, Kind.COME_LATE, Kind.COME_LATE])
+    # beyond the lease it was sent under, mostly
+    seconds = {
+        Kind.DELAY: dice.uniform(0.2, 1.2 * LEASE_SECONDS),
+        Kind.COME_LATE: dice.uniform(0.8, 1.8) * LEASE_SECONDS,
+    }.get(kind, 0.0)
+    return Fault(at=at, kind=kind, target=target, route=route, count=dice.randint(1, 3), seconds=seconds)
+
+
+# How often each is chosen.
+_WEIGHTS = {
+    _kill: 13,
+    _stop_database: 2,
+    _pause: 5,
+    _skew: 2,
+    _fill_disk: 2,
+    _cut_off: 2,
+    _storage_errors: 2,
+    _refuse_webhooks: 1,
+    _fault_on_the_wire: 9,
+}
+
+
+def _moment(dice: random.Random) -> float:
+    return dice.uniform(0, WINDOW_SECONDS)

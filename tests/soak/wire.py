@@ -1,0 +1,228 @@
+"""The network between the processes of a rig: a proxy for whole requests, which can lose, double and hold back each.
+
+Behind it are one server or several: a request goes to the next that takes it, as a load balancer would send it.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from comfyrelay.server.main import listen
+from tests.soak.plan import Fault, Kind
+
+# They are about one connection, not about what goes over it.
+HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "expect", "te", "trailer"})
+LARGEST_BYTES = 64 * 1024**2
+
+
+class Lost(Exception):
+    """The request, or its answer, is gone: whoever asked hears nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A request as it was answered, whether or not its sender heard that."""
+
+    method: str
+    path: str
+    status: int
+    body: Any
+
+
+@dataclass
+class _Active:
+    fault: Fault
+    left: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    method: str
+    raw_path: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+    @property
+    def route(self) -> str:
+        return f"{self.method} {self.raw_path}"
+
+
+class Wire:
+    def __init__(self, name: str, targets: Sequence[str]) -> None:
+        self.name = name
+        self._turns = itertools.cycle(range(len(targets)))
+        self._targets = list(targets)
+        self._active: list[_Active] = []
+        self._late: set[asyncio.Task[None]] = set()
+        self._open: set[asyncio.Transport] = set()
+        self._stack = contextlib.AsyncExitStack()
+        self._port = 0
+        self.is_cut = False
+        self.answers_errors = False
+        # what was answered, and how many requests each kind of fault has hit
+        self.calls: list[Call] = []
+        self.hit: list[Fault] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def __aenter__(self) -> Self:
+        self._session = await self._stack.enter_async_context(
+            aiohttp.ClientSession(
+                auto_decompress=False,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
+                # a connection that is kept may have been closed by a server that is gone
+                connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            )
+        )
+        listener = listen("127.0.0.1", 0)
+        self._port = listener.getsockname()[1]
+        # who hangs up must be seen to hang up behind it, too
+        runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True, access_log=None))
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        await web.SockSite(runner, listener, shutdown_timeout=0.1).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._late:
+            task.cancel()
+        await asyncio.gather(*self._late, return_exceptions=True)
+        await self._stack.aclose()
+
+    def add(self, fault: Fault) -> None:
+        self._active.append(_Active(fault, fault.count))
+
+    def cut(self) -> None:
+        """End what is under way, and answer nobody."""
+        self.is_cut = True
+        for transport in self._open:
+            transport.abort()
+
+    def heal(self) -> None:
+        self._active.clear()
+        self.is_cut = self.answers_errors = False
+
+    async def settle(self) -> None:
+        """Wait for what comes late."""
+        while self._late:
+            await asyncio.wait(self._late)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        transport = request.transport
+        if self.is_cut or transport is None:
+            return _abort(request)
+        self._open.add(transport)
+        try:
+            return await self._pass_on(request)
+        except (Lost, aiohttp.ClientError, OSError):
+            return _abort(request)
+        finally:
+            self._open.discard(transport)
+
+    async def _pass_on(self, request: web.BaseRequest) -> web.StreamResponse:
+        request._client_max_size = LARGEST_BYTES
+        asked = _Request(
+            method=request.method,
+            raw_path=request.raw_path,
+            headers=[(key, value) for key, value in request.headers.items() if key.lower() not in HOP_BY_HOP],
+            body=await request.read(),
+        )
+        if self.answers_errors:
+            return web.Response(status=503, text="The rig answers for it.")
+        fault = self._next_fault(asked)
+        match fault.kind if fault is not None else None:
+            case Kind.LOSE_REQUEST:
+                raise Lost
+            case Kind.LOSE_ANSWER:
+                await self._exchange(asked)
+                raise Lost
+            case Kind.DOUBLE:
+                # at the same time, so that two servers may have them in hand
+                self._bring_late(asked, 0.0)
+            case Kind.DELAY:
+                assert fault is not None
+                await asyncio.sleep(fault.seconds)
+            case Kind.COME_LATE:
+                assert fault is not None
+                self._bring_late(asked, fault.seconds)
+                raise Lost
+        return await self._answer(request, asked)
+
+    def _next_fault(self, asked: _Request) -> Fault | None:
+        for active in self._active:
+            if active.left and asked.route.startswith(active.fault.route):
+                active.left -= 1
+                self.hit.append(active.fault)
+                return active.fault
+        return None
+
+    def _bring_late(self, asked: _Request, seconds: float) -> None:
+        async def bring() -> None:
+            await asyncio.sleep(seconds)
+            with contextlib.suppress(Lost, aiohttp.ClientError, OSError):
+                await self._exchange(asked)
+
+        task = asyncio.create_task(bring())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def _exchange(self, asked: _Request) -> None:
+        """Ask, and hear the answer out, for nobody."""
+        answer = await self._ask(asked)
+        async with answer:
+            await answer.read()
+            self._record(asked, answer.status)
+
+    async def _answer(self, request: web.BaseRequest, asked: _Request) -> web.StreamResponse:
+        answer = await self._ask(asked)
+        async with answer:
+            self._record(asked, answer.status)
+            response = web.StreamResponse(status=answer.status, reason=answer.reason)
+            for key, value in answer.headers.items():
+                if key.lower() not in HOP_BY_HOP:
+                    response.headers.add(key, value)
+            await response.prepare(request)
+            async for piece in answer.content.iter_any():
+                await response.write(piece)
+            await response.write_eof()
+        return response
+
+    async def _ask(self, asked: _Request) -> aiohttp.ClientResponse:
+        for _ in self._targets:
+            target = self._targets[next(self._turns)]
+            try:
+                return await self._session.request(
+                    asked.method,
+                    URL(target + asked.raw_path, encoded=True),
+                    headers=asked.headers,
+                    data=asked.body or None,
+                    skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+                    allow_redirects=False,
+                )
+            except aiohttp.ClientConnectorError:
+                # nobody is there: nothing was sent
+                continue
+        raise Lost
+
+    def _record(self, asked: _Request, status: int) -> None:
+        path = asked.raw_path.partition("?")[0]
+        is_json = path.startswith("/api/") and asked.body
+        self.calls.append(
+            Call(method=asked.method, path=path, status=status, body=json.loads(asked.body) if is_json else None)
+        )
+
+
+def _abort(request: web.BaseRequest) -> web.Response:
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()

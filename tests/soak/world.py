@@ -1,0 +1,369 @@
+"""Everything that runs in a rig: two servers on two PostgreSQL servers and S3, three workers with a stand-in for
+ComfyUI each, and the network between them. It outlives many seeds."""
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import asyncpg
+import certifi
+from aiohttp import web
+
+from comfyrelay.server.main import listen
+from comfyrelay.services import databases, engine
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.queue import demand, polls
+from comfyrelay.services.webhooks import deliveries
+from comfyrelay.settings import Settings
+from comfyrelay.worker import agent, control, draining
+from comfyrelay.worker.comfyui import servers
+from comfyrelay.worker.files import transfers
+from tests import forks
+from tests.api.harness import FLEET_SECRET, SECRETS
+from tests.api.processes import free_port
+from tests.comfy.graphs import invert, invert_file
+from tests.harness import PATIENCE_SECONDS, memory_folder
+from tests.soak.plan import CLIENTS, COMFYUIS, DATABASES, LEASE_SECONDS, SERVERS, STORAGE, TENANTS, WORKERS
+from tests.soak.processes import Postgres, RigProcess
+from tests.soak.wire import Wire
+from tests.storage.harness import ACCESS_KEY, BUCKET, SECRET_KEY, serve_s3
+from tests.worker.system import COLOR, INPUT
+
+FLEET = "home"
+COST = 7
+TOKENS = 100_000
+# Which database is where.
+PLACES = {"central": "core", "a": "core", "b": "side"}
+HEARTBEAT_SECONDS = 0.5
+# What a run takes on a stand-in, in steps between which it can be interrupted.
+RUN = {"name": "Slow", "class_type": "ImageInvert", "seconds": 0.4, "steps": 4}
+
+# Pauses that a rig would only wait for.
+SERVER_CONSTANTS: forks.Constants = {
+    (databases, "DOWN_SECONDS"): 0.5,
+    (demand, "RECALL_AFTER_SECONDS"): 0.5,
+    (deliveries, "LEASE_SECONDS"): 4.0,
+    (deliveries, "WAITS_SECONDS"): [0.5] * 20,
+    (engine, "SEEN_SECONDS"): 1.0,
+    (engine, "WEBHOOK_SECONDS"): 0.5,
+    (polls, "FOLLOWER_TICKS"): 1,
+}
+WORKER_CONSTANTS: forks.Constants = {
+    (agent, "DISK_PAUSE_SECONDS"): 1.0,
+    (agent, "SIGN_OFF_SECONDS"): 1.0,
+    (control, "ANSWER_SECONDS"): 4.0,
+    (control, "LONGEST_PAUSE_SECONDS"): 0.5,
+    (draining, "GIVE_BACK_SECONDS"): 2.0,
+    (draining, "RECHECK_SECONDS"): 0.2,
+    (servers, "OFFLINE_SECONDS"): 2.0,
+    (transfers, "_LONGEST_PAUSE_SECONDS"): 0.5,
+}
+# The clock of each database, which a rig can put forward.
+CLOCK = """
+CREATE TABLE soak_clock (ahead_seconds double precision NOT NULL);
+INSERT INTO soak_clock VALUES (0);
+CREATE OR REPLACE FUNCTION relay_now(seconds double precision) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$ SELECT now() + make_interval(secs => ahead_seconds + seconds) FROM soak_clock $$;
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenant:
+    name: str
+    id: str
+    token: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+
+class Receiver:
+    """Where all tenants are told of the ends of jobs."""
+
+    def __init__(self) -> None:
+        # by job, the ids of the messages about it
+        self.ids: dict[str, list[str]] = {}
+        self.refusing = 0
+        self._runner = web.ServerRunner(web.Server(self._take, access_log=None))
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        listener = listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener, shutdown_timeout=0.1).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    async def _take(self, request: web.BaseRequest) -> web.Response:
+        job_id = json.loads(await request.read())["data"]["job_id"]
+        self.ids.setdefault(job_id, []).append(request.headers["webhook-id"])
+        if self.refusing:
+            self.refusing -= 1
+            return web.Response(status=500)
+        return web.Response(status=204)
+
+
+@dataclass
+class World:
+    folder: Path
+    postgres: Mapping[str, Postgres]
+    http: aiohttp.ClientSession
+    wires: Mapping[str, Wire]
+    receiver: Receiver
+    engine: Engine
+    processes: Mapping[str, RigProcess]
+    # of those that listen
+    addresses: Mapping[str, str]
+    tenants: Mapping[str, Tenant] = field(default_factory=dict)
+    effects: dict[str, int] = field(default_factory=dict)
+    # what each tenant was given, by name
+    credits: Counter[str] = field(default_factory=Counter)
+    admin_token: str = ""
+
+    @property
+    def url(self) -> str:
+        """Where clients find the servers."""
+        return self.wires[CLIENTS].url
+
+    async def start(self, name: str, *, skew_seconds: float = 0.0) -> None:
+        process = self.processes[name]
+        if not process.is_running:
+            await process.start(skew_seconds=skew_seconds)
+
+    def data_of(self, worker: str) -> Path:
+        return self.folder / worker
+
+    def folder_of(self, comfyui: str) -> Path:
+        return self.folder / comfyui
+
+    async def advance(self, seconds: float) -> None:
+        """Put the clocks of all databases forward."""
+        for name in PLACES:
+            await self._execute(name, f"UPDATE soak_clock SET ahead_seconds = ahead_seconds + {seconds}")
+
+    async def until_ready(self) -> None:
+        """Wait until every process answers: those that were killed have been started, nothing is paused."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for name in (*SERVERS, *COMFYUIS):
+                await self._until_answered(name, "/readyz" if name in SERVERS else "/queue")
+
+    async def get(self, name: str, path: str) -> Any:
+        """What a process answers itself, without a network in between."""
+        async with self.http.get(self.addresses[name] + path) as answer:
+            answer.raise_for_status()
+            return await answer.json()
+
+    def logs(self) -> dict[str, str]:
+        found = {name: process.text() for name, process in self.processes.items()}
+        return found | {name: each.text() for name, each in self.postgres.items()}
+
+    async def populate(self) -> None:
+        for name in set(PLACES):
+            await self._execute("postgres", f"CREATE DATABASE {name}", place=PLACES[name])
+        await self.engine.databases.upgrade()
+        for name in PLACES:
+            await self._execute(name, CLOCK)
+        accounts, catalogue = self.engine.accounts, self.engine.catalogue
+        root = await accounts.tenancy.create_user(email="root@example.com", is_admin=True)
+        self.admin_token = (await accounts.sign_in.issue(root, name="rig")).secret
+        pools = [name for name in PLACES if name != "central"]
+        tenants = {}
+        for number, name in enumerate(TENANTS):
+            user = await accounts.tenancy.create_user(email=f"{name}@example.com", pool=pools[number % len(pools)])
+            await accounts.ledger.credit(user.tenant_id, TOKENS, reference="first")
+            self.credits[name] = TOKENS
+            await self.engine.webhooks.endpoints.put(user.tenant_id, url=self.receiver.url)
+            secret = (await accounts.sign_in.issue(user, name="rig")).secret
+            tenants[name] = Tenant(name=name, id=user.tenant_id, token=secret)
+        self.tenants = tenants
+        plain = invert()
+        plain["1"]["inputs"]["color"] = "{{COLOR}}"
+        output = {"output_node_id": "3", "output_extension": "png", "output_mime_type": "image/png"}
+        for slug, graph, field_ in (("plain", plain, COLOR), ("image", invert_file("{{INPUT}}"), INPUT)):
+            await catalogue.workflows.create(slug=slug, graph=graph, properties=[field_], **output)
+            made = await catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=COST)
+            self.effects[slug] = made.id
+        await self.engine.fleet.fleets.create(slug=FLEET, workflow_slugs=["plain", "image"])
+
+    async def _until_answered(self, name: str, path: str) -> None:
+        while True:
+            try:
+                await self.get(name, path)
+            except (aiohttp.ClientError, OSError):
+                # nothing tells from outside when a port opens
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+    async def _execute(self, database: str, statement: str, *, place: str | None = None) -> None:
+        connection = await asyncpg.connect(self.postgres[place or PLACES[database]].url(database))
+        await connection.execute(statement)
+        await connection.close()
+
+
+@asynccontextmanager
+async def open_world() -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(memory_folder())
+        # PostgreSQL of root belongs to another user, who must reach it
+        home = Path(tempfile.mkdtemp(prefix="comfyrelay-soak-"))
+        home.chmod(0o755)
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        postgres = {name: Postgres(home / name) for name in DATABASES}
+        for each in postgres.values():
+            await asyncio.to_thread(each.make)
+            stack.push_async_callback(_stop_postgres, each)
+            await each.start()
+        s3 = stack.enter_context(serve_s3(folder / "s3"))
+        ports = {name: free_port() for name in (*SERVERS, *COMFYUIS)}
+        addresses = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+        behind = [addresses[name] for name in SERVERS]
+        wires = {name: await stack.enter_async_context(Wire(name, behind)) for name in (*WORKERS, CLIENTS)}
+        wires[STORAGE] = await stack.enter_async_context(Wire(STORAGE, [s3]))
+        aws = {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_ENDPOINT_URL": wires[STORAGE].url,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        stack.enter_context(_environment({**aws, "AWS_ENDPOINT_URL": s3}))
+        own = {
+            "DATA_DIR": str(folder / "server"),
+            "DATABASE_URL": postgres["core"].url("central"),
+            "TENANT_POOLS": json.dumps({p: postgres[at].url(p) for p, at in PLACES.items() if p != "central"}),
+            "STORAGE_URL": f"s3://{BUCKET}/files",
+            "PUBLIC_URL": wires[CLIENTS].url,
+            "FLEET_SECRETS": json.dumps(SECRETS.fleet),
+            "SIGNING_SECRETS": json.dumps(SECRETS.signing),
+            "LEASE_TTL_SECONDS": str(LEASE_SECONDS),
+            "REAPER_INTERVAL_SECONDS": "0.2",
+            "RECOVERY_INTERVAL_SECONDS": "0.3",
+            "RETRY_BACKOFF_SECONDS": "0.2",
+            "BLOCK_COOLDOWN_SECONDS": "0.5",
+            "WORKER_STALE_SECONDS": "2",
+            "REQUESTS_PER_MINUTE": "100000",
+            "MAX_ACTIVE_JOBS_PER_USER": "1000",
+            "WEBHOOK_ALLOW_PRIVATE": "true",
+            "UNUSED_UPLOAD_HOURS": "1",
+            "DATABASE_POOL_SIZE": "5",
+        }
+        engine_ = Engine(
+            Settings(
+                data_dir=folder / "server",
+                database_url=own["DATABASE_URL"],
+                tenant_pools=json.loads(own["TENANT_POOLS"]),
+                storage_url=own["STORAGE_URL"],
+                unused_upload_hours=1,
+                database_pool_size=2,
+            ),
+            signing_secrets=SECRETS.signing,
+        )
+        await stack.enter_async_context(engine_)
+        processes = {
+            name: RigProcess(
+                name,
+                *("server", "--log-level", "info"),
+                environment={
+                    **{f"COMFYRELAY_{key}": value for key, value in own.items()},
+                    "COMFYRELAY_PORT": str(ports[name]),
+                    **aws,
+                },
+                log=folder / f"{name}.log",
+                constants=SERVER_CONSTANTS,
+            )
+            for name in SERVERS
+        }
+        for number, name in enumerate(COMFYUIS):
+            processes[name] = RigProcess(
+                name,
+                *("sim", "--port", str(ports[name]), "--folder", str(folder / name), "--misbehave", json.dumps(RUN)),
+                environment={},
+                log=folder / f"{name}.log",
+            )
+            worker = WORKERS[number]
+            processes[worker] = RigProcess(
+                worker,
+                "worker",
+                environment=_worker_environment(worker, folder, api=wires[worker].url, comfyui=name, port=ports[name]),
+                log=folder / f"{worker}.log",
+                constants=WORKER_CONSTANTS,
+            )
+        http = await stack.enter_async_context(
+            aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=5), connector=aiohttp.TCPConnector(force_close=True)
+            )
+        )
+        receiver = await stack.enter_async_context(Receiver())
+        world = World(folder, postgres, http, wires, receiver, engine_, processes, addresses)
+        await world.populate()
+        stack.push_async_callback(_kill, world)
+        for name in processes:
+            await world.start(name)
+        await world.until_ready()
+        yield world
+
+
+def _worker_environment(worker: str, folder: Path, *, api: str, comfyui: str, port: int) -> dict[str, str]:
+    own = {
+        "api_base_url": api,
+        "comfyui_folders": str(folder / comfyui),
+        "data_dir": str(folder / worker),
+        "metadata_url": "off",
+        "poll_wait_seconds": "3",
+        "shutdown_seconds": "2",
+    }
+    return {
+        "FLEET_SECRET": FLEET_SECRET,
+        "FLEET_SLUG": FLEET,
+        "FLEET_STAGE": "production",
+        "WORKER_ID": worker,
+        "COMFYUI_BASE_URL": f"http://127.0.0.1:{port}",
+        "HEARTBEAT_INTERVAL_SECONDS": str(HEARTBEAT_SECONDS),
+        **{f"COMFYRELAY_WORKER_{key.upper()}": value for key, value in own.items()},
+    }
+
+
+async def _stop_postgres(postgres: Postgres) -> None:
+    if postgres.is_up:
+        await postgres.stop_at_once()
+
+
+async def _kill(world: World) -> None:
+    for each in world.processes.values():
+        if each.is_running:
+            await each.kill()
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def few_certificates() -> Iterator[None]:
+    """Nobody here speaks TLS, but every HTTP client reads all authorities that it knows: one will do."""
+    first, end, _others = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(first + end)
+        file.flush()
+        with _environment({"SSL_CERT_FILE": file.name}):
+            yield
