@@ -1,6 +1,7 @@
 """What ComfyUI writes after a job has ended, or alone knows of, is removed as well."""
 
 import asyncio
+import json
 import signal
 from collections.abc import Awaitable, Callable
 
@@ -105,3 +106,22 @@ async def test_the_previews_of_a_run_that_fails_do_not_stay(system: System) -> N
     await until_clean(system)
     async with httpx.AsyncClient(base_url=system.sim.url) as http:
         assert (await http.get("/history")).json() == {}
+
+
+async def test_what_a_run_made_that_nobody_had_written_down_goes_also_when_it_has_ended_meanwhile(
+    system: System,
+) -> None:
+    effect = await system.plain_effect()
+    stuck = system.sim.misbehave(Stuck(class_type="ImageInvert", times=1))
+    worker = await system.started()
+    job = await system.plain(effect)
+    await system.until_running()
+    await worker.kill()
+    [held] = system.folder.glob("**/held/*.json")
+    held.write_text(json.dumps(json.loads(held.read_text()) | {"runs": []}))
+    stuck.end()
+    await until_idle(system)
+    assert system.left_on_comfyui(system.sim)
+    await worker.start()
+    await system.completed(job)
+    await until_clean(system)

@@ -150,6 +150,11 @@ class ComfyClient:
         entry = (await self._http.object(f"/history/{prompt_id}")).get(prompt_id)
         return entry if isinstance(entry, dict) else None
 
+    async def newest_history(self, count: int) -> dict[str, dict[str, Any]]:
+        """What the server keeps of the runs that were over last, of whoever they are, by prompt id."""
+        found = await self._http.object(f"/history?max_items={count}")
+        return {prompt_id: entry for prompt_id, entry in found.items() if isinstance(entry, dict)}
+
     async def forget_run(self, prompt_id: str) -> None:
         """Delete a run that is over from the server's history."""
         await self._http.post("/history", {"delete": [prompt_id]})

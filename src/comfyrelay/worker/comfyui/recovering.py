@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 # Goes to ComfyUI beside each graph and names its lease: a run can be found again even if we were killed before we could
 # write down that it has begun.
 MARK = "comfyrelay_lease"
+# Runs of ours are deleted from the history one by one: only somebody else's could be more.
+NEWEST_RUNS = 100
 
 
 class RecoveringClient(ComfyClient):
@@ -53,8 +55,11 @@ class RecoveringClient(ComfyClient):
         self._sick_on = None
 
     async def unfinished_prompts(self, held: Held) -> list[str]:
-        """The prompt ids of what still runs or waits here for a lease of an earlier process."""
+        """The prompt ids of what still runs or waits here for a lease of an earlier process, or has ended meanwhile."""
         found = await self.prompts()
+        # in this order: what ends in between is seen at least once
+        for prompt_id, entry in (await self.newest_history(NEWEST_RUNS)).items():
+            found[prompt_id] = prompt_of(entry)
         return [each for each, prompt in found.items() if prompt.extra_data.get(MARK) == held.lease.name]
 
     async def forget(self, prompt_id: str) -> tuple[OutputFile, ...]:

@@ -51,7 +51,7 @@ class JobServer(ComfyServer, Protocol):
         """What runs or waits there, of whoever it is, by prompt id."""
 
     async def unfinished_prompts(self, held: Held) -> list[str]:
-        """The prompt ids of what still runs or waits there for a lease of an earlier process."""
+        """The prompt ids of what still runs or waits there for a lease of an earlier process, or has ended unseen."""
 
 
 # What stands before a ComfyUI, for jobs that ComfyUI itself cannot run.
@@ -225,7 +225,7 @@ class Servers:
             ran.client_id, ran.server = job.client_id, job.server
 
     async def unfinished_runs(self, held: Held) -> list[tuple[str, str]]:
-        """What still runs or waits for a lease of an earlier process, by server and prompt id."""
+        """What runs, waits or has ended unseen for a lease of an earlier process, by server and prompt id."""
         found: list[tuple[str, str]] = []
         for name, server in self._job_servers.items():
             with suppress(ComfyError):
