@@ -17,6 +17,7 @@ from tests.engines import cheap_engines
 from tests.forks import forking
 from tests.soak.plan import Plan, plan_of
 from tests.soak.seeds import Result, run_seed
+from tests.soak.twins import run_twins
 from tests.soak.world import World, few_certificates, open_world
 
 FOLDER = Path(".soak")
@@ -27,6 +28,8 @@ SEEDS_OF_A_WORLD = 25
 def main(words: Sequence[str]) -> int:
     options = _options(words)
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
+    if options.twins is not None:
+        return run_twins(options.twins)
     if options.plan:
         for seed in seeds:
             sys.stdout.write(_described(plan_of(seed)))
@@ -53,6 +56,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="leave out those that the results say have held")
     parser.add_argument("--until-broken", action="store_true", help="stop at the first that does not hold")
     parser.add_argument("--plan", action="store_true", help="only print what would happen")
+    parser.add_argument(
+        "--twins", nargs="*", metavar="WORD", help="break rules (those with this word in their name): seeds must notice"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where results, and logs of failures, are kept")
     return parser.parse_args(words)
 

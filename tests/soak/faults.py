@@ -1,10 +1,12 @@
 """Letting the faults of a plan happen, and healing them."""
 
 import asyncio
-import signal
 
-from tests.soak.plan import DATABASES, ON_THE_WIRE, Fault, Kind
+from tests.soak.plan import DATABASES, LEASE_SECONDS, ON_THE_WIRE, WORKERS, Fault, Kind
 from tests.soak.world import World
+
+# How long a fault waits for the request that it is about.
+MEET_SECONDS = 3.0
 
 
 async def happen(world: World, fault: Fault, began_at: float) -> None:
@@ -13,31 +15,33 @@ async def happen(world: World, fault: Fault, began_at: float) -> None:
     wire = world.wires.get(fault.target)
     process = world.processes.get(fault.target)
     match fault.kind:
+        case Kind.KILL_SENDER:
+            assert wire is not None
+            await _without_sender(world, fault, wire.add(fault).met)
         case kind if kind in ON_THE_WIRE:
             assert wire is not None
             wire.add(fault)
         case Kind.KILL | Kind.STOP_DATABASE if fault.target in DATABASES:
             await _without_database(world, fault)
-        case Kind.KILL | Kind.SKEW:
+        case Kind.SKEW:
             assert process is not None
             await process.kill()
-            if fault.kind is Kind.SKEW:
-                await world.start(fault.target, skew_seconds=fault.seconds)
-            else:
-                await asyncio.sleep(fault.seconds)
-                await world.start(fault.target)
+            await world.start(fault.target, skew_seconds=fault.seconds)
+        case Kind.KILL:
+            assert process is not None
+            await process.kill()
+            await asyncio.sleep(fault.seconds)
+            await world.start(fault.target)
         case Kind.PAUSE:
             assert process is not None
-            if process.is_running:
-                process.send(signal.SIGSTOP)
-                await asyncio.sleep(fault.seconds)
-                process.go_on()
+            process.pause()
+            await asyncio.sleep(fault.seconds)
+            process.go_on()
         case Kind.FULL_DISK:
             assert process is not None
-            if process.is_running:
-                process.fill_disk()
-                await asyncio.sleep(fault.seconds)
-                process.free_disk()
+            process.fill_disk()
+            await asyncio.sleep(fault.seconds)
+            process.free_disk()
         case Kind.CUT_OFF:
             assert wire is not None
             wire.cut()
@@ -50,6 +54,22 @@ async def happen(world: World, fault: Fault, began_at: float) -> None:
             wire.answers_errors = False
         case Kind.WEBHOOKS_REFUSED:
             world.receiver.refusing += fault.count
+
+
+async def _without_sender(world: World, fault: Fault, met: asyncio.Future[str]) -> None:
+    """Who has sent the request is killed, and comes back when its lease is over for long."""
+    try:
+        async with asyncio.timeout(MEET_SECONDS):
+            path = await met
+    except TimeoutError:
+        return
+    sender = fault.target if fault.target in WORKERS else await world.holder_of(path)
+    if sender is None:
+        # the databases are away, or the job has just been given back
+        return
+    await world.processes[sender].kill()
+    await asyncio.sleep(1.3 * LEASE_SECONDS)
+    await world.start(sender)
 
 
 async def _without_database(world: World, fault: Fault) -> None:

@@ -34,10 +34,16 @@ class Kind(StrEnum):
     DOUBLE = "double requests of"
     DELAY = "delay requests of"
     # whoever sent it hears nothing, and it comes all the same, much later
-    COME_LATE = "hold back, and bring late, requests of"
+    COME_LATE = "bring late requests of"
+    # and whoever sent it is killed, and stays away for longer than its lease lives
+    KILL_SENDER = "kill the sender of, and bring late, requests of"
 
 
-ON_THE_WIRE = frozenset({Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.DOUBLE, Kind.DELAY, Kind.COME_LATE})
+ON_THE_WIRE = frozenset(
+    {Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.DOUBLE, Kind.DELAY, Kind.COME_LATE, Kind.KILL_SENDER}
+)
+OUTPUT = "PUT /.*/ai-jobs/"
+COMPLETE = "POST /api/worker/complete"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +53,7 @@ class Fault:
     target: str
     # how long it lasts, or a request is held back
     seconds: float = 0.0
-    # on the wire: which requests, by the end of their method and path, and how many of them
+    # on the wire: which requests, by a pattern that their method and path begin with, and how many of them
     route: str = ""
     count: int = 1
 
@@ -150,12 +156,12 @@ def _refuse_webhooks(dice: random.Random, at: float) -> Fault:
 def _fault_on_the_wire(dice: random.Random, at: float) -> Fault:
     target = dice.choice([*WORKERS, *WORKERS, CLIENTS, CLIENTS, STORAGE])
     if target in WORKERS:
-        ends = [f"POST /api/worker/{call}" for call in ("complete", "complete", "complete", "heartbeat", "poll")]
-        route = dice.choice([*ends, "POST /api/worker/"])
+        others = [f"POST /api/worker/{call}" for call in ("heartbeat", "poll", "")]
+        route = dice.choice([COMPLETE, COMPLETE, COMPLETE, *others])
     elif target == CLIENTS:
         route = dice.choice(["POST /api/ai-jobs", "POST /api/ai-jobs", "POST /api/admin/", "POST /api/", "GET /api/"])
     else:
-        route = dice.choice(["PUT /", "PUT /", "GET /", "HEAD /"])
+        route = dice.choice([OUTPUT, "PUT /", "GET /", "HEAD /"])
     kinds = [Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.LOSE_ANSWER, Kind.DOUBLE, Kind.DOUBLE, Kind.DELAY]
     kind = dice.choice([*kinds, Kind.COME_LATE, Kind.COME_LATE])
     # beyond the lease it was sent under, mostly
@@ -164,6 +170,16 @@ def _fault_on_the_wire(dice: random.Random, at: float) -> Fault:
         Kind.COME_LATE: dice.uniform(0.8, 1.8) * LEASE_SECONDS,
     }.get(kind, 0.0)
     return Fault(at=at, kind=kind, target=target, route=route, count=dice.randint(1, 3), seconds=seconds)
+
+
+def _kill_sender(dice: random.Random, at: float) -> Fault:
+    if dice.random() < 0.5:
+        # when another has the job, and has not yet ended it
+        target, route, seconds = dice.choice(WORKERS), COMPLETE, dice.uniform(1.05, 1.45) * LEASE_SECONDS
+    else:
+        # when another has ended it
+        target, route, seconds = STORAGE, OUTPUT, dice.uniform(1.6, 2.2) * LEASE_SECONDS
+    return Fault(at=at, kind=Kind.KILL_SENDER, target=target, route=route, seconds=seconds)
 
 
 # How often each is chosen.
@@ -177,6 +193,7 @@ _WEIGHTS = {
     _storage_errors: 2,
     _refuse_webhooks: 1,
     _fault_on_the_wire: 9,
+    _kill_sender: 5,
 }
 
 

@@ -38,7 +38,8 @@ class RigProcess(Service):
             os.close(writing)
 
     def pause(self) -> None:
-        self.send(signal.SIGSTOP)
+        if self.is_running:
+            self.send(signal.SIGSTOP)
 
     def go_on(self) -> None:
         if self.is_running:
@@ -51,7 +52,8 @@ class RigProcess(Service):
     def fill_disk(self) -> None:
         """Every file that it writes to is too large from now on, which is as close to a full disk as one comes without
         being allowed to mount one."""
-        self._limit_files(0)
+        if self.is_running:
+            self._limit_files(0)
 
     def free_disk(self) -> None:
         if self._full_disk and self.is_running:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -38,9 +39,12 @@ class Call:
 
 
 @dataclass
-class _Active:
+class Active:
+    """A fault that the next requests of its kind meet; `met` has the path of the first."""
+
     fault: Fault
     left: int
+    met: asyncio.Future[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +64,7 @@ class Wire:
         self.name = name
         self._turns = itertools.cycle(range(len(targets)))
         self._targets = list(targets)
-        self._active: list[_Active] = []
+        self._active: list[Active] = []
         self._late: set[asyncio.Task[None]] = set()
         self._open: set[asyncio.Transport] = set()
         self._stack = contextlib.AsyncExitStack()
@@ -99,8 +103,10 @@ class Wire:
         await asyncio.gather(*self._late, return_exceptions=True)
         await self._stack.aclose()
 
-    def add(self, fault: Fault) -> None:
-        self._active.append(_Active(fault, fault.count))
+    def add(self, fault: Fault) -> Active:
+        active = Active(fault, fault.count, asyncio.get_running_loop().create_future())
+        self._active.append(active)
+        return active
 
     def cut(self) -> None:
         """End what is under way, and answer nobody."""
@@ -151,20 +157,38 @@ class Wire:
                 self._bring_late(asked, 0.0)
             case Kind.DELAY:
                 assert fault is not None
-                await asyncio.sleep(fault.seconds)
+                await self._hold(asked, fault.seconds)
             case Kind.COME_LATE:
                 assert fault is not None
                 self._bring_late(asked, fault.seconds)
+                raise Lost
+            case Kind.KILL_SENDER:
+                assert fault is not None
+                self._bring_late(asked, fault.seconds)
+                # until it is killed
+                await asyncio.sleep(fault.seconds)
                 raise Lost
         return await self._answer(request, asked)
 
     def _next_fault(self, asked: _Request) -> Fault | None:
         for active in self._active:
-            if active.left and asked.route.startswith(active.fault.route):
+            if active.left and re.match(active.fault.route, asked.route):
                 active.left -= 1
+                if not active.met.done():
+                    active.met.set_result(asked.raw_path)
                 self.hit.append(active.fault)
                 return active.fault
         return None
+
+    async def _hold(self, asked: _Request, seconds: float) -> None:
+        """What is under way arrives, also when its sender no longer waits for the answer."""
+        loop = asyncio.get_running_loop()
+        arrives_at = loop.time() + seconds
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self._bring_late(asked, arrives_at - loop.time())
+            raise
 
     def _bring_late(self, asked: _Request, seconds: float) -> None:
         async def bring() -> None:

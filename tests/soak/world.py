@@ -17,13 +17,16 @@ import aiohttp
 import asyncpg
 import certifi
 from aiohttp import web
+from sqlalchemy import select
 
+from comfyrelay.errors import PoolUnavailable
 from comfyrelay.server.main import listen
 from comfyrelay.services import databases, engine
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue import demand, polls
 from comfyrelay.services.webhooks import deliveries
 from comfyrelay.settings import Settings
+from comfyrelay.store.central import tables as central
 from comfyrelay.worker import agent, control, draining
 from comfyrelay.worker.comfyui import servers
 from comfyrelay.worker.files import transfers
@@ -45,7 +48,7 @@ TOKENS = 100_000
 PLACES = {"central": "core", "a": "core", "b": "side"}
 HEARTBEAT_SECONDS = 0.5
 # What a run takes on a stand-in, in steps between which it can be interrupted.
-RUN = {"name": "Slow", "class_type": "ImageInvert", "seconds": 0.4, "steps": 4}
+RUN = {"name": "Slow", "class_type": "ImageInvert", "seconds": 0.6, "steps": 6}
 
 # Pauses that a rig would only wait for.
 SERVER_CONSTANTS: forks.Constants = {
@@ -142,6 +145,17 @@ class World:
         process = self.processes[name]
         if not process.is_running:
             await process.start(skew_seconds=skew_seconds)
+
+    async def holder_of(self, path: str) -> str | None:
+        """The worker that has the job of an output."""
+        job_id = path.partition("/ai-jobs/")[2].partition("/")[0]
+        d = central.ai_job_dispatches
+        try:
+            async with self.engine.databases.central.read() as tx:
+                found: str | None = await tx.scalar(select(d.c.worker_id).where(d.c.tenant_job_id == job_id))
+        except PoolUnavailable:
+            return None
+        return found
 
     def data_of(self, worker: str) -> Path:
         return self.folder / worker

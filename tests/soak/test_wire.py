@@ -1,0 +1,108 @@
+"""What the network of a rig does to requests."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from comfyrelay.server.main import listen
+from tests.soak.plan import Fault, Kind
+from tests.soak.wire import Wire
+
+ROUTE = "POST /api/worker/complete"
+
+
+class Target:
+    """A server that answers each request with how many there have been."""
+
+    def __init__(self) -> None:
+        self.bodies: list[str] = []
+
+    async def take(self, request: web.BaseRequest) -> web.Response:
+        self.bodies.append((await request.read()).decode())
+        return web.json_response(len(self.bodies))
+
+
+@asynccontextmanager
+async def wired(*faults: Fault) -> AsyncIterator[tuple[Target, Wire, aiohttp.ClientSession]]:
+    target = Target()
+    listener = listen("127.0.0.1", 0)
+    runner = web.ServerRunner(web.Server(target.take))
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    try:
+        # the first of the two is not there
+        gone = "http://127.0.0.1:9"
+        here = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with Wire("test", [gone, here]) as wire, aiohttp.ClientSession(wire.url) as http:
+            for fault in faults:
+                wire.add(fault)
+            yield target, wire, http
+    finally:
+        await runner.cleanup()
+
+
+def fault(kind: Kind, **more: float) -> Fault:
+    return Fault(at=0, kind=kind, target="test", route=ROUTE, **more)  # type: ignore[arg-type]
+
+
+async def send(http: aiohttp.ClientSession) -> int:
+    async with http.post("/api/worker/complete", json={"lease_token": "t"}) as answer:
+        found: int = await answer.json()
+        return found
+
+
+async def test_a_request_goes_to_a_server_that_is_there() -> None:
+    async with wired() as (target, wire, http):
+        assert await send(http) == 1
+    assert target.bodies == ['{"lease_token": "t"}']
+    [call] = wire.calls
+    assert (call.path, call.status, call.body) == ("/api/worker/complete", 200, {"lease_token": "t"})
+
+
+async def test_a_lost_request_does_not_arrive_and_a_lost_answer_is_of_one_that_did() -> None:
+    async with wired(fault(Kind.LOSE_REQUEST), fault(Kind.LOSE_ANSWER)) as (target, _wire, http):
+        for arrived in (0, 1):
+            with pytest.raises(aiohttp.ClientError):
+                await send(http)
+            assert len(target.bodies) == arrived
+        assert await send(http) == 2
+
+
+async def test_a_doubled_request_arrives_twice() -> None:
+    async with wired(fault(Kind.DOUBLE)) as (target, wire, http):
+        await send(http)
+        await wire.settle()
+        assert len(target.bodies) == 2
+
+
+async def test_a_late_request_arrives_though_its_sender_has_heard_nothing() -> None:
+    async with wired(fault(Kind.COME_LATE, seconds=0.01)) as (target, wire, http):
+        with pytest.raises(aiohttp.ClientError):
+            await send(http)
+        await wire.settle()
+        assert len(target.bodies) == 1
+
+
+async def test_a_delayed_request_arrives_though_its_sender_is_gone() -> None:
+    async with wired() as (target, wire, http):
+        active = wire.add(fault(Kind.DELAY, seconds=0.5))
+        sending = asyncio.create_task(send(http))
+        await active.met
+        sending.cancel()
+        await asyncio.wait({sending})
+        async with asyncio.timeout(60):
+            while not target.bodies:  # noqa: ASYNC110  (it is on its way, and nobody waits for it)
+                await asyncio.sleep(0.01)
+
+
+async def test_a_network_that_is_cut_answers_nobody_until_it_is_healed() -> None:
+    async with wired() as (_target, wire, http):
+        wire.cut()
+        with pytest.raises(aiohttp.ClientError):
+            await send(http)
+        wire.heal()
+        assert await send(http) == 1

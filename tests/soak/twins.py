@@ -1,0 +1,110 @@
+"""Does the rig notice? Rules are broken in a copy of the source, and a few seeds must find that."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.twins.__main__ import PACKAGE, ROOT, copy
+from tests.twins.table import TWINS
+
+SEEDS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """`old` occurs once in `file`, a path inside the package, and becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+    @property
+    def found(self) -> int:
+        return (ROOT / "src" / PACKAGE / self.file).read_text("utf-8").count(self.old)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoakTwin:
+    name: str
+    changes: Sequence[Change]
+
+
+def _known(name: str) -> Change:
+    [twin] = [each for each in TWINS if each.name == name]
+    return Change(file=twin.file, old=twin.old, new=twin.new)
+
+
+SOAK_TWINS = (
+    SoakTwin(name="no fence", changes=[_known("no fence: any token speaks for a leased dispatch")]),
+    SoakTwin(name="no outbox, of decisions", changes=[_known("a decision leaves no entry in the outbox")]),
+    SoakTwin(name="no outbox, of submissions", changes=[_known("a submission leaves nothing in the outbox")]),
+    SoakTwin(
+        name="outbox entry skipped",
+        changes=[_known("an entry leaves the outbox although it could not be applied")],
+    ),
+    SoakTwin(
+        name="refund twice",
+        changes=[
+            # two guards stand before it, and only both together let it through
+            _known("a refund is not idempotent"),
+            Change(
+                file="domain/settlement.py",
+                old="update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB",
+                new="update.version >= settled.job.dispatch_version > 0 or update.version == 1",
+            ),
+        ],
+    ),
+    SoakTwin(
+        name="output overwritten",
+        changes=[
+            Change(
+                file="domain/ids.py",
+                old="return path_of_output(output_id(lease_token), tenant_id",
+                new="return path_of_output(output_id(job_id), tenant_id",
+            )
+        ],
+    ),
+)
+
+
+def run_twins(words: Sequence[str] = ()) -> int:
+    """Try all twins, or those whose names contain one of the words; 1 if one gets away."""
+    twins = [each for each in SOAK_TWINS if not words or any(word in each.name for word in words)]
+    escaped = 0
+    for twin in twins:
+        began_at = time.monotonic()
+        caught = _caught(twin)
+        escaped += caught is None
+        verdict = f"caught by seed {caught[0]}: {caught[1]}" if caught else f"ESCAPED {SEEDS} seeds"
+        sys.stdout.write(f"{twin.name:28}{verdict} ({time.monotonic() - began_at:.0f} s)\n")
+        sys.stdout.flush()
+    return 1 if escaped else 0
+
+
+def _caught(twin: SoakTwin) -> tuple[int, str] | None:
+    """The seed that has noticed, and by what."""
+    with tempfile.TemporaryDirectory(prefix="soak-twin-") as folder:
+        home = copy(Path(folder) / "src")
+        for change in twin.changes:
+            assert change.found == 1, f"{change.file}: the text of the twin {twin.name!r} is there {change.found} times"
+            file = home / PACKAGE / change.file
+            file.write_text(file.read_text("utf-8").replace(change.old, change.new), "utf-8")
+        command = [sys.executable, "-W", "ignore", "-m", "tests.soak", "--until-broken"]
+        subprocess.run(
+            [*command, "--seeds", str(SEEDS), "--folder", folder],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(home)},
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        results = [json.loads(line) for line in (Path(folder) / "results.jsonl").read_text().splitlines()]
+    for each in results:
+        if each["broken"]:
+            return each["seed"], each["broken"].splitlines()[0][:100]
+    return None
