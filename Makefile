@@ -15,7 +15,7 @@ LOCK_SERVER := requirements/server.txt
 LOCK_DEV := requirements/dev.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test soak durations check twins bench lock audit clean
+.PHONY: help install up test long soak durations check twins bench lock audit clean
 
 # Whole files, so that what the tests of a file share is made once, and in the order of tests/durations.py. Four at a
 # time on two cores, for much of what they do is to wait for processes.
@@ -35,8 +35,11 @@ test: $(READY_DEV) ## run the tests (ARGS="-k lease" forwards options to pytest)
 durations: $(READY_DEV) ## run the tests, and write down which files take longest
 	$(PYTEST) --write-durations $(ARGS)
 
-soak: $(READY_DEV) ## run what takes long: all crashes on PostgreSQL, long random walks, thousands of jobs
-	$(PYTEST) -m soak $(ARGS)
+long: $(READY_DEV) ## run the tests that take long: all crashes on PostgreSQL, long random walks, thousands of jobs
+	$(PYTEST) -m long $(ARGS)
+
+soak: $(READY_DEV) ## crash the whole system by plan (ARGS="--seeds 1000"), and hold it to what it promises
+	$(BIN)/python -W ignore -m tests.soak $(ARGS)
 
 check: $(READY_DEV) ## lint, formatting, types, import rules
 	$(BIN)/ruff check .
@@ -63,7 +66,7 @@ audit: $(READY_DEV) ## hold what is pinned against public advisories (exit code 
 	$(BIN)/python requirements/audit.py $(ARGS)
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .soak
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Only what the lock names is installed: the project is built with its hatchling. What is imported is compiled then; most

@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent and "[postgresql" in item.name and item.path.stem not in WHOLE:
             if item.parent in seen:
-                item.add_marker(pytest.mark.soak)
+                item.add_marker(pytest.mark.long)
             seen.add(item.parent)
 
 

@@ -14,6 +14,6 @@ def on_both(groups: Iterable[Sequence[tuple[Any, ...]]]) -> list[ParameterSet]:
         for number, values in enumerate(group):
             name = "-".join(getattr(value, "__name__", str(value)) for value in values)
             cases.append(pytest.param("sqlite", *values, id=f"sqlite-{name}"))
-            later = [pytest.mark.soak] if number else []
+            later = [pytest.mark.long] if number else []
             cases.append(pytest.param("postgresql", *values, id=f"postgresql-{name}", marks=later))
     return cases

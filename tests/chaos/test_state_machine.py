@@ -418,12 +418,12 @@ def on(backend: SqliteBackend | PostgresBackend, folder: Path) -> type[Relay]:
     return RelayOnThis
 
 
-@pytest.mark.parametrize("examples", [12, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples", [12, pytest.param(200, marks=pytest.mark.long)])
 def test_any_sequence_on_sqlite(sqlite_backend: SqliteBackend, tmp_path: Path, examples: int) -> None:
     run_state_machine_as_test(on(sqlite_backend, tmp_path), settings=profile(examples))
 
 
-@pytest.mark.parametrize("examples", [6, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples", [6, pytest.param(60, marks=pytest.mark.long)])
 def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path: Path, examples: int) -> None:
     run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(examples))
 

@@ -27,7 +27,7 @@ from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import jobs
 from tests.harness import Crash, Desk, World, submit_batch
 
-MANY = pytest.mark.parametrize("items", [500, pytest.param(5_000, marks=pytest.mark.soak)])
+MANY = pytest.mark.parametrize("items", [500, pytest.param(5_000, marks=pytest.mark.long)])
 
 
 @asynccontextmanager

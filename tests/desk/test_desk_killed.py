@@ -90,7 +90,7 @@ async def submit_items(desk: DeskProcess, count: int) -> str:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is a thing of POSIX")
-@pytest.mark.parametrize(("items", "kills"), [(8, 2), pytest.param(30, 5, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("items", "kills"), [(8, 2), pytest.param(30, 5, marks=pytest.mark.long)])
 async def test_killed_at_any_moment_every_item_ends_once_and_in_order(tmp_path: Path, items: int, kills: int) -> None:
     moments = random.Random(7)
     async with Sim() as sim:

@@ -22,7 +22,7 @@ async def until_only_one_is_under_way(desk: DeskProcess, batch_id: str, *, after
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize(("items", "kills"), [(8, 2), pytest.param(30, 4, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("items", "kills"), [(8, 2), pytest.param(30, 4, marks=pytest.mark.long)])
 async def test_what_was_interrupted_is_failed_and_one_retry_finishes_the_batch(
     tmp_path: Path, items: int, kills: int
 ) -> None:

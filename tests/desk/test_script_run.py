@@ -318,7 +318,7 @@ asyncio.run(main(Path(sys.argv[1])))
 
 
 @pytest.mark.parametrize(
-    ("share", "most_kib"), [(0.2, 8_000), pytest.param(1, 40_000, marks=pytest.mark.soak)], ids=["20 MB", "100 MB"]
+    ("share", "most_kib"), [(0.2, 8_000), pytest.param(1, 40_000, marks=pytest.mark.long)], ids=["20 MB", "100 MB"]
 )
 async def test_a_hundred_megabytes_of_output_take_little_memory(tmp_path: Path, share: float, most_kib: int) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)

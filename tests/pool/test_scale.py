@@ -17,7 +17,7 @@ from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.comfy.uploads import Attachment, Uploaded
 from comfyrelay.pool import WorkflowPool
 
-MANY = pytest.mark.parametrize("many", [2_000, pytest.param(10_000, marks=pytest.mark.soak)])
+MANY = pytest.mark.parametrize("many", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
 SERVERS = 50
 WORKFLOWS = 200
 LIMIT_CALLS = 20_000
