@@ -94,9 +94,13 @@ class Postgres:
     def url(self, database: str) -> str:
         return f"postgresql://postgres@/{database}?host={self._socket}"
 
-    def make(self) -> None:
-        with PostgresServer._lock:
-            self._server.ensure_pgdata_inited()
+    def make(self, like: "Postgres | None") -> None:
+        """Make its files, or copy those of one that was not started yet, which is quicker."""
+        if like is None:
+            with PostgresServer._lock:
+                self._server.ensure_pgdata_inited()
+        else:
+            subprocess.run(["cp", "-a", f"{like._data}/.", str(self._data)], check=True)
         if self._server.system_user is not None:
             # to root it belongs to another user
             self._socket.chmod(0o777)

@@ -91,10 +91,12 @@ class Wire:
         listener = listen("127.0.0.1", 0)
         self._port = listener.getsockname()[1]
         # who hangs up must be seen to hang up behind it, too
-        runner = web.ServerRunner(web.Server(self._handle, handler_cancellation=True, access_log=None))
+        runner = web.ServerRunner(
+            web.Server(self._handle, handler_cancellation=True, access_log=None), shutdown_timeout=0.1
+        )
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
-        await web.SockSite(runner, listener, shutdown_timeout=0.1).start()
+        await web.SockSite(runner, listener).start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -222,8 +224,8 @@ class Wire:
         return response
 
     async def _ask(self, asked: _Request) -> aiohttp.ClientResponse:
-        for _ in self._targets:
-            target = self._targets[next(self._turns)]
+        first = next(self._turns)
+        for target in (*self._targets[first:], *self._targets[:first]):
             try:
                 return await self._session.request(
                     asked.method,

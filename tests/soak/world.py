@@ -97,14 +97,14 @@ class Receiver:
         # by job, the ids of the messages about it
         self.ids: dict[str, list[str]] = {}
         self.refusing = 0
-        self._runner = web.ServerRunner(web.Server(self._take, access_log=None))
+        self._runner = web.ServerRunner(web.Server(self._take, access_log=None), shutdown_timeout=0.1)
         self.url = ""
 
     async def __aenter__(self) -> Self:
         listener = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
         await self._runner.setup()
-        await web.SockSite(self._runner, listener, shutdown_timeout=0.1).start()
+        await web.SockSite(self._runner, listener).start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -205,7 +205,7 @@ class World:
         self.tenants = tenants
         plain = invert()
         plain["1"]["inputs"]["color"] = "{{COLOR}}"
-        output = {"output_node_id": "3", "output_extension": "png", "output_mime_type": "image/png"}
+        output: dict[str, Any] = {"output_node_id": "3", "output_extension": "png", "output_mime_type": "image/png"}
         for slug, graph, field_ in (("plain", plain, COLOR), ("image", invert_file("{{INPUT}}"), INPUT)):
             await catalogue.workflows.create(slug=slug, graph=graph, properties=[field_], **output)
             made = await catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=COST)
@@ -237,8 +237,10 @@ async def open_world() -> AsyncIterator[World]:
         home.chmod(0o755)
         stack.callback(shutil.rmtree, home, ignore_errors=True)
         postgres = {name: Postgres(home / name) for name in DATABASES}
+        first = postgres[DATABASES[0]]
         for each in postgres.values():
-            await asyncio.to_thread(each.make)
+            await asyncio.to_thread(each.make, None if each is first else first)
+        for each in postgres.values():
             stack.push_async_callback(_stop_postgres, each)
             await each.start()
         s3 = stack.enter_context(serve_s3(folder / "s3"))
@@ -324,8 +326,7 @@ async def open_world() -> AsyncIterator[World]:
         world = World(folder, postgres, http, wires, receiver, engine_, processes, addresses)
         await world.populate()
         stack.push_async_callback(_kill, world)
-        for name in processes:
-            await world.start(name)
+        await asyncio.gather(*(world.start(name) for name in processes))
         await world.until_ready()
         yield world
 
@@ -356,9 +357,7 @@ async def _stop_postgres(postgres: Postgres) -> None:
 
 
 async def _kill(world: World) -> None:
-    for each in world.processes.values():
-        if each.is_running:
-            await each.kill()
+    await asyncio.gather(*(each.kill() for each in world.processes.values() if each.is_running))
 
 
 @contextmanager
