@@ -43,7 +43,11 @@ def main(words: Sequence[str]) -> int:
     # before anything is forked, which reads them once
     with few_certificates(), forking(), cheap_engines():
         left = [seed for seed in seeds if seed not in done]
-        ran = asyncio.run(_run(left, results, until_broken=options.until_broken))
+        try:
+            ran = asyncio.run(_run(left, results, until_broken=options.until_broken))
+        except KeyboardInterrupt:
+            sys.stdout.write("Stopped. --resume goes on from here.\n")
+            return 130
     sys.stdout.write(_summary(ran))
     return 1 if any(each.broken for each in ran) else 0
 

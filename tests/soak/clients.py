@@ -23,7 +23,6 @@ class Client:
     seed: int
     # what was accepted, in the order in which it was
     jobs: list[str] = field(default_factory=list)
-    paused: set[str] = field(default_factory=set)
     # answers that say that the server broke
     broken: list[str] = field(default_factory=list)
 
@@ -57,11 +56,6 @@ class Client:
         assert status < 300, f"{self.tenant.name}: {method} {path}: {status} {answer}"
         return answer["data"]
 
-    async def resume(self) -> None:
-        """Let go on what was paused, unless it has ended."""
-        for job_id in self.paused:
-            await self.call("POST", f"/api/ai-jobs/{job_id}/resume")
-
     async def _do(self, act: Act, number: int) -> None:
         key = f"{self.seed}-{number}"
         # another colour for each, also in other seeds: no two jobs are alike
@@ -81,8 +75,7 @@ class Client:
                 # 409: it has ended meanwhile
                 await self.call("POST", f"/api/ai-jobs/{self._picked(act)}/cancel")
             case Verb.PAUSE if self.jobs:
-                self.paused.add(job_id := self._picked(act))
-                await self.call("POST", f"/api/ai-jobs/{job_id}/pause", {"mode": "now"})
+                await self.call("POST", f"/api/ai-jobs/{self._picked(act)}/pause", {"mode": "now"})
 
     def _picked(self, act: Act) -> str:
         return self.jobs[act.number % len(self.jobs)]

@@ -36,8 +36,6 @@ class Broken(AssertionError):
 
 async def drain(world: World, clients: Sequence[Client]) -> None:
     """Wait until every job has ended, everybody was told, and nothing is under way."""
-    for client in clients:
-        await client.resume()
     await _until(world, clients, _unended)
     for wire in world.wires.values():
         await wire.settle()
@@ -63,6 +61,9 @@ async def _unended(_world: World, clients: Sequence[Client]) -> list[str]:
     for client in clients:
         for job_id in client.jobs:
             job = await client.wanted("GET", f"/api/ai-jobs/{job_id}")
+            if job["status"] == "paused":
+                # also by a request that came late
+                await client.call("POST", f"/api/ai-jobs/{job_id}/resume")
             if job["status"] not in TERMINAL_JOB:
                 found.append(f"the job {job_id} of {client.tenant.name} is still {job['status']}: {job['waiting']}")
     return found

@@ -65,8 +65,8 @@ SOAK_TWINS = (
         changes=[
             Change(
                 file="domain/ids.py",
-                old="return path_of_output(output_id(lease_token), tenant_id",
-                new="return path_of_output(output_id(job_id), tenant_id",
+                old="/ai-jobs/{job_id}/output-{file_id}.",
+                new="/ai-jobs/{job_id}/output-{job_id}.",
             )
         ],
     ),
