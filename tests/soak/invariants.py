@@ -21,6 +21,8 @@ PATIENCE_SECONDS = 60.0
 LOOK_SECONDS = 0.1
 # Beyond every grace that retention knows of.
 LONG_SECONDS = 2 * 3600.0
+# What a server logs when it has mended by itself what reconcile would report.
+MENDED = "mending.mended"
 SETTLEMENT = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
 # What may follow on an answer of 200 to a report: the verdict that was asked for, or a cancel that came before.
 ENDS = {
@@ -103,7 +105,7 @@ async def _left_behind(world: World, _clients: Sequence[Client]) -> list[str]:
 
 async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
     """Hold everything against the promises; returns how the jobs of this seed have ended."""
-    found = _gone(world)
+    found = [*_gone(world), *_mended(world)]
     found += await _after_retention(world)
     facts = await look_at(world.engine.databases)
     found += broken(facts, (*ALWAYS, *QUIET, every_job_has_ended))
@@ -128,6 +130,13 @@ async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
 
 def _gone(world: World) -> list[str]:
     return [f"{name} has ended by itself" for name, process in world.processes.items() if not process.is_running]
+
+
+def _mended(world: World) -> Iterable[str]:
+    """What a server mends had come apart: with every step written down, nothing does."""
+    for name in SERVERS:
+        for line in world.processes[name].said(MENDED):
+            yield f"{name} had to mend: {line.get('was')}"
 
 
 def _reports_that_counted(world: World, facts: Facts) -> Iterable[str]:
