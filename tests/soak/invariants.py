@@ -13,7 +13,7 @@ from comfyrelay.domain.states import TERMINAL_JOB, Outcome
 from comfyrelay.store.tenant import tables as tenant
 from tests.chaos.invariants import ALWAYS, QUIET, Facts, broken, every_job_has_ended, look_at
 from tests.soak.clients import Client
-from tests.soak.plan import COMFYUIS, WORKERS
+from tests.soak.plan import COMFYUIS, SERVERS, WORKERS
 from tests.soak.world import World
 
 # Everything is healed: only what will never come takes this long.
