@@ -149,11 +149,11 @@ def _summary(ran: Sequence[Result]) -> str:
     ends = sum((Counter(each.ends) for each in ran), Counter[str]())
     faults = sum((Counter(each.faults) for each in ran), Counter[str]())
     broken = [each.seed for each in ran if each.broken]
-    errors = Counter(error for each in ran for error in each.server_errors)
+    unexpected = Counter(text for each in ran for text in each.unexpected)
     lines = [
         f"{len(ran)} seeds, {sum(each.seconds for each in ran):.0f} s, {sum(ends.values())} jobs: {dict(ends)}",
         f"{sum(faults.values())} faults: {dict(faults.most_common())}",
-        *([f"answers of 500: {dict(errors)}"] if errors else []),
+        *(f"unexpected, {count} times: {text}" for text, count in unexpected.most_common()),
         f"broken: {broken or 'none'}",
     ]
     return "\n".join(lines) + "\n"

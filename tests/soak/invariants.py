@@ -3,8 +3,10 @@ API, read in the databases, and looked up on the disks."""
 
 import asyncio
 import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import select
@@ -242,11 +244,16 @@ async def _after_retention(world: World) -> list[str]:
     ]
 
 
-def server_errors(world: World) -> list[str]:
-    """Answers that no caller should get, for the report: each is looked into."""
-    return [
-        f"{wire.name}: {call.method} {call.path}"
-        for wire in world.wires.values()
-        for call in wire.calls
-        if call.status == 500
+def unexpected(world: World, since: Mapping[str, int]) -> list[str]:
+    """What no promise forbids, for the report: answers of 500, and errors that processes logged in this seed."""
+    found = [
+        f"{call.method} {call.path}: 500" for wire in world.wires.values() for call in wire.calls if call.status == 500
     ]
+    for name, process in world.processes.items():
+        for line in process.text()[since[name] :].splitlines():
+            with suppress(ValueError):
+                entry = json.loads(line) if line.startswith("{") else {}
+                if entry.get("level") == "error":
+                    why = str(entry.get("exception", "")).rstrip().rpartition("\n")[2]
+                    found.append(f"{name.split('-')[0]}: {entry['event']} {why}"[:300])
+    return found

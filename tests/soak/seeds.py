@@ -21,8 +21,8 @@ class Result:
     drain_seconds: float = 0.0
     ends: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
-    # answers that say that a server broke, which no promise forbids
-    server_errors: list[str] = field(default_factory=list)
+    # answers of 500 and errors in the logs, which no promise forbids
+    unexpected: list[str] = field(default_factory=list)
     broken: str | None = None
 
 
@@ -34,6 +34,7 @@ async def run_seed(world: World, plan: Plan) -> Result:
         wire.calls.clear()
         wire.hit.clear()
     world.receiver.ids.clear()
+    logged = {name: len(process.text()) for name, process in world.processes.items()}
     try:
         await _happen(world, plan, clients)
         healed_at = time.monotonic()
@@ -44,7 +45,7 @@ async def run_seed(world: World, plan: Plan) -> Result:
     except* (Broken, AssertionError, TimeoutError) as group:
         result.broken = "\n".join(_texts(group))
     result.faults = dict(Counter(f"{each.kind} {each.target.split('-')[0]}" for each in plan.faults))
-    result.server_errors = invariants.server_errors(world)
+    result.unexpected = invariants.unexpected(world, logged)
     result.seconds = asyncio.get_running_loop().time() - began_at
     return result
 
