@@ -153,6 +153,7 @@ def _summary(ran: Sequence[Result]) -> str:
     lines = [
         f"{len(ran)} seeds, {sum(each.seconds for each in ran):.0f} s, {sum(ends.values())} jobs: {dict(ends)}",
         f"{sum(faults.values())} faults: {dict(faults.most_common())}",
+        f"{sum(each.requests for each in ran)} requests were lost, doubled, delayed or brought late",
         *(f"unexpected, {count} times: {text}" for text, count in unexpected.most_common()),
         f"broken: {broken or 'none'}",
     ]

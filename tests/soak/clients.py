@@ -23,8 +23,6 @@ class Client:
     seed: int
     # what was accepted, in the order in which it was
     jobs: list[str] = field(default_factory=list)
-    # answers that say that the server broke
-    broken: list[str] = field(default_factory=list)
 
     async def run(self, acts: Sequence[Act], began_at: float) -> None:
         """Do everything at its time; what takes long does not hold up the rest."""
@@ -44,8 +42,6 @@ class Client:
                 async with self.world.http.request(method, self.world.url + path, json=body, headers=headers) as answer:
                     if answer.status < 500 and answer.status != 429:
                         return answer.status, await answer.json()
-                    if answer.status == 500:
-                        self.broken.append(f"{method} {path}: {await answer.text()}")
             except (aiohttp.ClientError, OSError, TimeoutError):
                 pass
             await asyncio.sleep(PAUSE_SECONDS)

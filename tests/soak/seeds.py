@@ -21,6 +21,8 @@ class Result:
     drain_seconds: float = 0.0
     ends: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
+    # how many requests met a fault on the wire
+    requests: int = 0
     # answers of 500 and errors in the logs, which no promise forbids
     unexpected: list[str] = field(default_factory=list)
     broken: str | None = None
@@ -45,6 +47,7 @@ async def run_seed(world: World, plan: Plan) -> Result:
     except* (Broken, AssertionError, TimeoutError) as group:
         result.broken = "\n".join(_texts(group))
     result.faults = dict(Counter(f"{each.kind} {each.target.split('-')[0]}" for each in plan.faults))
+    result.requests = sum(len(wire.hit) for wire in world.wires.values())
     result.unexpected = invariants.unexpected(world, logged)
     result.seconds = asyncio.get_running_loop().time() - began_at
     return result

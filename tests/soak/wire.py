@@ -71,7 +71,7 @@ class Wire:
         self._port = 0
         self.is_cut = False
         self.answers_errors = False
-        # what was answered, and how many requests each kind of fault has hit
+        # what was answered, and the fault that each request which met one has met
         self.calls: list[Call] = []
         self.hit: list[Fault] = []
 
