@@ -25,6 +25,8 @@ LOOK_SECONDS = 0.1
 LONG_SECONDS = 2 * 3600.0
 # What a server logs when it has mended by itself what reconcile would report.
 MENDED = "mending.mended"
+# What is logged as an error, and should be: a database or a disk is away.
+EXPECTED = ("PoolUnavailable", "worker.disk_trouble")
 SETTLEMENT = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
 # What may follow on an answer of 200 to a report: the verdict that was asked for, or a cancel that came before.
 ENDS = {
@@ -256,4 +258,4 @@ def unexpected(world: World, since: Mapping[str, int]) -> list[str]:
                 if entry.get("level") == "error":
                     why = str(entry.get("exception", "")).rstrip().rpartition("\n")[2]
                     found.append(f"{name.split('-')[0]}: {entry['event']} {why}"[:300])
-    return found
+    return [each for each in found if not any(word in each for word in EXPECTED)]
