@@ -176,8 +176,10 @@ class _Connections:
             try:
                 yield tx
             except BaseException as error:
-                is_sound = _why_not_writable(error) is None
-                if not is_sound:
+                # the driver knows that the server has ended a connection before it sees it closed
+                is_sound = not isinstance(error, asyncpg.InternalClientError)
+                if _why_not_writable(error) is not None:
+                    is_sound = False
                     # those that were opened while the database was read-only would stay so
                     await self.close()
                 raise
@@ -360,4 +362,5 @@ def _is_unreachable(error: BaseException) -> bool:
         )
     if isinstance(error, asyncpg.PostgresError):
         return _sqlstate(error) in _UNREACHABLE or isinstance(error, asyncpg.PostgresConnectionError)
-    return isinstance(error, OSError | exc.TimeoutError | asyncpg.InterfaceError | TimeoutError)
+    lost = OSError | exc.TimeoutError | asyncpg.InterfaceError | asyncpg.InternalClientError | TimeoutError
+    return isinstance(error, lost)

@@ -1,0 +1,67 @@
+"""A PostgreSQL server that goes away is told from one that has refused something."""
+
+import asyncio
+import contextlib
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+from sqlalchemy.engine import make_url
+
+from comfyrelay.errors import PoolUnavailable
+from comfyrelay.store.database import Database
+from tests.harness import PATIENCE_SECONDS, execute
+
+
+class HalfOpen:
+    """The way to a PostgreSQL server: what it says last arrives, that it has hung up does not."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._socket_path = socket_path
+        self.hung_up = asyncio.Event()
+
+    async def accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        their_reader, their_writer = await asyncio.open_unix_connection(self._socket_path)
+        with contextlib.closing(their_writer), contextlib.closing(writer):
+            answering = asyncio.create_task(self._pass_on(their_reader, writer))
+            await self._pass_on(reader, their_writer)
+            their_writer.close()
+            await answering
+
+    async def _pass_on(self, reader: StreamReader, writer: StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while piece := await reader.read(1 << 16):
+                writer.write(piece)
+                await writer.drain()
+        self.hung_up.set()
+
+
+@asynccontextmanager
+async def half_open(postgres_url: str) -> AsyncIterator[tuple[HalfOpen, str]]:
+    folder = make_url(postgres_url.format("postgres")).query["host"]
+    way = HalfOpen(f"{folder}/.s.PGSQL.5432")
+    server = await asyncio.start_server(way.accept, "127.0.0.1", 0)
+    try:
+        yield way, f"postgresql://postgres@127.0.0.1:{server.sockets[0].getsockname()[1]}/postgres"
+    finally:
+        server.close()
+
+
+async def test_a_connection_that_the_server_has_ended_and_not_closed_yet_is_a_database_that_is_away(
+    postgres_url: str,
+) -> None:
+    async with half_open(postgres_url) as (way, url), Database("main", url) as database:
+        [(pid,)] = await execute(database, "SELECT pg_backend_pid()")
+        other = await asyncpg.connect(postgres_url.format("postgres"))
+        await other.execute("SELECT pg_terminate_backend($1)", pid)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await way.hung_up.wait()
+        # when this is answered, what came before it was read
+        await other.execute("SELECT 1")
+        await other.close()
+        with pytest.raises(PoolUnavailable):
+            await execute(database, "SELECT 1")
+        # by another connection
+        assert [tuple(row) for row in await execute(database, "SELECT 1")] == [(1,)]
