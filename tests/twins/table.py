@@ -66,8 +66,8 @@ TWINS = (
         file="domain/lifecycle.py",
         old="return now < dispatch.lease_expires_at + grace and not (is_wanted and can_begin_anew)",
         new="return False",
-        tests=f"{CONFORMANCE}/test_reaper.py",
-        only="sqlite and late_lease_completes",
+        tests="tests/unit/test_lifecycle.py",
+        only="late_lease",
     ),
     Twin(
         name="a late lease is kept from a worker that waits",
