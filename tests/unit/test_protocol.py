@@ -251,7 +251,7 @@ async def test_a_client_passes_on_what_a_newer_server_adds() -> None:
         "of_a_newer_version": {"a": 1},
     }
     answer = httpx.MockTransport(lambda _: httpx.Response(200, json={"data": answered, "message": "OK", "more": 1}))
-    calls._http = httpx.AsyncClient(base_url="http://server.test", transport=answer)
+    calls.http = httpx.AsyncClient(base_url="http://server.test", transport=answer)
     batch = await calls.get("/api/batches/b", jobs.Batch)
     assert batch.total == 1
     assert json.loads(batch.model_dump_json()) == answered
