@@ -4,7 +4,6 @@ ComfyUI each, and the network between them. It outlives many seeds."""
 import asyncio
 import json
 import os
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -232,97 +231,34 @@ class World:
 async def open_world() -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(memory_folder())
-        # PostgreSQL of root belongs to another user, who must reach it
-        home = Path(tempfile.mkdtemp(prefix="comfyrelay-soak-"))
-        home.chmod(0o755)
-        stack.callback(shutil.rmtree, home, ignore_errors=True)
-        postgres = {name: Postgres(home / name) for name in DATABASES}
-        first = postgres[DATABASES[0]]
-        for each in postgres.values():
-            await asyncio.to_thread(each.make, None if each is first else first)
-        for each in postgres.values():
-            stack.push_async_callback(_stop_postgres, each)
-            await each.start()
+        postgres = await stack.enter_async_context(_databases())
         s3 = stack.enter_context(serve_s3(folder / "s3"))
         ports = {name: free_port() for name in (*SERVERS, *COMFYUIS)}
         addresses = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
         behind = [addresses[name] for name in SERVERS]
         wires = {name: await stack.enter_async_context(Wire(name, behind)) for name in (*WORKERS, CLIENTS)}
         wires[STORAGE] = await stack.enter_async_context(Wire(STORAGE, [s3]))
+        settings = _server_settings(folder, postgres, public_url=wires[CLIENTS].url)
         aws = {
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_ENDPOINT_URL": wires[STORAGE].url,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+        # the rig's own way to the files is never broken
         stack.enter_context(_environment({**aws, "AWS_ENDPOINT_URL": s3}))
-        own = {
-            "DATA_DIR": str(folder / "server"),
-            "DATABASE_URL": postgres["core"].url("central"),
-            "TENANT_POOLS": json.dumps({p: postgres[at].url(p) for p, at in PLACES.items() if p != "central"}),
-            "STORAGE_URL": f"s3://{BUCKET}/files",
-            "PUBLIC_URL": wires[CLIENTS].url,
-            "FLEET_SECRETS": json.dumps(SECRETS.fleet),
-            "SIGNING_SECRETS": json.dumps(SECRETS.signing),
-            "LEASE_TTL_SECONDS": str(LEASE_SECONDS),
-            "REAPER_INTERVAL_SECONDS": "0.2",
-            "RECOVERY_INTERVAL_SECONDS": "0.3",
-            "RETRY_BACKOFF_SECONDS": "0.2",
-            "BLOCK_COOLDOWN_SECONDS": "0.5",
-            "WORKER_STALE_SECONDS": "2",
-            "REQUESTS_PER_MINUTE": "100000",
-            "MAX_ACTIVE_JOBS_PER_USER": "1000",
-            "WEBHOOK_ALLOW_PRIVATE": "true",
-            "UNUSED_UPLOAD_HOURS": "1",
-            "DATABASE_POOL_SIZE": "5",
-        }
-        engine_ = Engine(
-            Settings(
-                data_dir=folder / "server",
-                database_url=own["DATABASE_URL"],
-                tenant_pools=json.loads(own["TENANT_POOLS"]),
-                storage_url=own["STORAGE_URL"],
-                unused_upload_hours=1,
-                database_pool_size=2,
-            ),
-            signing_secrets=SECRETS.signing,
-        )
-        await stack.enter_async_context(engine_)
-        processes = {
-            name: RigProcess(
-                name,
-                *("server", "--log-level", "info"),
-                environment={
-                    **{f"COMFYRELAY_{key}": value for key, value in own.items()},
-                    "COMFYRELAY_PORT": str(ports[name]),
-                    **aws,
-                },
-                log=folder / f"{name}.log",
-                constants=SERVER_CONSTANTS,
-            )
-            for name in SERVERS
-        }
-        for number, name in enumerate(COMFYUIS):
-            processes[name] = RigProcess(
-                name,
-                *("sim", "--port", str(ports[name]), "--folder", str(folder / name), "--misbehave", json.dumps(RUN)),
-                environment={},
-                log=folder / f"{name}.log",
-            )
-            worker = WORKERS[number]
-            processes[worker] = RigProcess(
-                worker,
-                "worker",
-                environment=_worker_environment(worker, folder, api=wires[worker].url, comfyui=name, port=ports[name]),
-                log=folder / f"{worker}.log",
-                constants=WORKER_CONSTANTS,
-            )
+        engine_ = await stack.enter_async_context(_engine(settings))
         http = await stack.enter_async_context(
             aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=5), connector=aiohttp.TCPConnector(force_close=True)
             )
         )
         receiver = await stack.enter_async_context(Receiver())
+        processes = {
+            **_servers(folder, ports, {**{f"COMFYRELAY_{key}": value for key, value in settings.items()}, **aws}),
+            **_comfyuis(folder, ports),
+            **_workers(folder, addresses, wires),
+        }
         world = World(folder, postgres, http, wires, receiver, engine_, processes, addresses)
         await world.populate()
         stack.push_async_callback(_kill, world)
@@ -331,7 +267,104 @@ async def open_world() -> AsyncIterator[World]:
         yield world
 
 
-def _worker_environment(worker: str, folder: Path, *, api: str, comfyui: str, port: int) -> dict[str, str]:
+@asynccontextmanager
+async def _databases() -> AsyncIterator[dict[str, Postgres]]:
+    """Running PostgreSQL servers, by name."""
+    with tempfile.TemporaryDirectory(prefix="comfyrelay-soak-", ignore_cleanup_errors=True) as home:
+        # that of root belongs to another user, who must reach it
+        Path(home).chmod(0o755)
+        postgres = {name: Postgres(Path(home) / name) for name in DATABASES}
+        first = postgres[DATABASES[0]]
+        for each in postgres.values():
+            await asyncio.to_thread(each.make, None if each is first else first)
+        try:
+            for each in postgres.values():
+                await each.start()
+            yield postgres
+        finally:
+            for each in postgres.values():
+                if each.is_up:
+                    await each.stop_at_once()
+
+
+def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_url: str) -> dict[str, str]:
+    pools = {name: postgres[place].url(name) for name, place in PLACES.items() if name != "central"}
+    return {
+        "DATA_DIR": str(folder / "server"),
+        "DATABASE_URL": postgres[PLACES["central"]].url("central"),
+        "TENANT_POOLS": json.dumps(pools),
+        "STORAGE_URL": f"s3://{BUCKET}/files",
+        "PUBLIC_URL": public_url,
+        "FLEET_SECRETS": json.dumps(SECRETS.fleet),
+        "SIGNING_SECRETS": json.dumps(SECRETS.signing),
+        "LEASE_TTL_SECONDS": str(LEASE_SECONDS),
+        "REAPER_INTERVAL_SECONDS": "0.2",
+        "RECOVERY_INTERVAL_SECONDS": "0.3",
+        "RETRY_BACKOFF_SECONDS": "0.2",
+        "BLOCK_COOLDOWN_SECONDS": "0.5",
+        "WORKER_STALE_SECONDS": "2",
+        "REQUESTS_PER_MINUTE": "100000",
+        "MAX_ACTIVE_JOBS_PER_USER": "1000",
+        "WEBHOOK_ALLOW_PRIVATE": "true",
+        "UNUSED_UPLOAD_HOURS": "1",
+        "DATABASE_POOL_SIZE": "5",
+    }
+
+
+def _engine(settings: Mapping[str, str]) -> Engine:
+    """The servers' databases and files, for the rig to look at and to run retention on."""
+    own = Settings(
+        data_dir=Path(settings["DATA_DIR"]),
+        database_url=settings["DATABASE_URL"],
+        tenant_pools=json.loads(settings["TENANT_POOLS"]),
+        storage_url=settings["STORAGE_URL"],
+        unused_upload_hours=float(settings["UNUSED_UPLOAD_HOURS"]),
+        database_pool_size=2,
+    )
+    return Engine(own, signing_secrets=SECRETS.signing)
+
+
+def _servers(folder: Path, ports: Mapping[str, int], environment: Mapping[str, str]) -> dict[str, RigProcess]:
+    return {
+        name: RigProcess(
+            name,
+            *("server", "--log-level", "info"),
+            environment={**environment, "COMFYRELAY_PORT": str(ports[name])},
+            log=folder / f"{name}.log",
+            constants=SERVER_CONSTANTS,
+        )
+        for name in SERVERS
+    }
+
+
+def _comfyuis(folder: Path, ports: Mapping[str, int]) -> dict[str, RigProcess]:
+    return {
+        name: RigProcess(
+            name,
+            *("sim", "--port", str(ports[name]), "--folder", str(folder / name), "--misbehave", json.dumps(RUN)),
+            environment={},
+            log=folder / f"{name}.log",
+        )
+        for name in COMFYUIS
+    }
+
+
+def _workers(folder: Path, addresses: Mapping[str, str], wires: Mapping[str, Wire]) -> dict[str, RigProcess]:
+    return {
+        name: RigProcess(
+            name,
+            "worker",
+            environment=_worker_environment(
+                name, folder, api=wires[name].url, comfyui=comfyui, address=addresses[comfyui]
+            ),
+            log=folder / f"{name}.log",
+            constants=WORKER_CONSTANTS,
+        )
+        for name, comfyui in zip(WORKERS, COMFYUIS, strict=True)
+    }
+
+
+def _worker_environment(worker: str, folder: Path, *, api: str, comfyui: str, address: str) -> dict[str, str]:
     own = {
         "api_base_url": api,
         "comfyui_folders": str(folder / comfyui),
@@ -345,15 +378,10 @@ def _worker_environment(worker: str, folder: Path, *, api: str, comfyui: str, po
         "FLEET_SLUG": FLEET,
         "FLEET_STAGE": "production",
         "WORKER_ID": worker,
-        "COMFYUI_BASE_URL": f"http://127.0.0.1:{port}",
+        "COMFYUI_BASE_URL": address,
         "HEARTBEAT_INTERVAL_SECONDS": str(HEARTBEAT_SECONDS),
         **{f"COMFYRELAY_WORKER_{key.upper()}": value for key, value in own.items()},
     }
-
-
-async def _stop_postgres(postgres: Postgres) -> None:
-    if postgres.is_up:
-        await postgres.stop_at_once()
 
 
 async def _kill(world: World) -> None:
