@@ -63,11 +63,18 @@ SOAK_TWINS = (
     SoakTwin(
         name="output overwritten",
         changes=[
+            # what counts is what was uploaded, and all leases of a job upload to one place
+            _known("an output is not copied before it counts"),
+            Change(
+                file="services/queue/outputs.py",
+                old="        await self._remove(taken.copy if settlement.is_repeat else handed.upload_path)\n",
+                new="",
+            ),
             Change(
                 file="domain/ids.py",
-                old="/ai-jobs/{job_id}/output-{file_id}.",
-                new="/ai-jobs/{job_id}/output-{job_id}.",
-            )
+                old="/upload-{output_id(lease_token)}.",
+                new="/upload-{output_id(job_id)}.",
+            ),
         ],
     ),
 )
