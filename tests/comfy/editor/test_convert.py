@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.comfy.editor.convert import MOST_NODES, convert_workflow
-from comfyrelay.comfy.editor.workflow import is_editor_file
+from comfyrelay.comfy.editor.sources import Output, Scope, Sources
+from comfyrelay.comfy.editor.workflow import is_editor_file, read_workflow
 from comfyrelay.comfy.graphs.preflight import graph_problems
 from comfyrelay.errors import ComfyRelayError, GraphError, GraphRefused, NotInstalled
 from tests.comfy.editor.files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
@@ -321,6 +322,37 @@ class TestProblems:
         chain = [node(at, "Reroute", [("", "*", at - 1)]) for at in range(2, count)]
         links = [(at, at, 0, at + 1, 0) for at in range(1, count)]
         assert inputs(workflow([empty(), *chain, save(count, count - 1)], links))[str(count)]["images"] == ["1", 0]
+
+
+def test_many_links_through_one_long_chain_are_followed_once() -> None:
+    """Each for itself would be four million steps."""
+    count = 2000
+    chain = [node(at, "Reroute", [("", "*", at - 1)]) for at in range(2, count)]
+    links = [(at, at, 0, at + 1, 0) for at in range(1, count - 1)]
+    ends = [save(count + at, count + at) for at in range(count)]
+    links += [(count + at, count - 1, 0, count + at, 0) for at in range(count)]
+    steps = Sources(read_workflow(workflow([empty(), *chain, *ends], links)), DEFINITIONS)
+    root = Scope(read_workflow(workflow([empty(), *chain, *ends], links)).root)
+    for each in ends:
+        found = root.sheet.nodes[str(each["id"])]
+        assert steps.source(root, found, steps.inputs(found)[0]) == Output("1", 0)
+    assert len(steps._ends) == 2 * count - 2
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"nodes": 1},
+        {"nodes": [{"type": "EmptyImage"}], "config": {"0": 5}},
+        {"nodes": [{"type": "EmptyImage"}], "config": {"0": {"input": {"width": 5}}}},
+        {"nodes": [{"type": "EmptyImage"}], "links": 5, "external": [[], [1], 5, [{}, {}]]},
+        {"nodes": [{"type": "Odd"}]},
+    ],
+)
+def test_a_group_of_another_shape_breaks_nothing(group: dict[str, Any]) -> None:
+    value = workflow([empty(), node(5, "workflow>mine")], extra={"groupNodes": {"mine": group}})
+    definitions = {**DEFINITIONS, "Odd": {"input": {}, "output": 5}}
+    assert "1" in convert_workflow(value, definitions)
 
 
 anything = st.recursive(

@@ -10,7 +10,18 @@ from typing import Any
 
 from comfyrelay.comfy.editor.packs import PRIMITIVE
 from comfyrelay.comfy.editor.widgets import SEEDS, input_slots, ordered_inputs
-from comfyrelay.comfy.editor.workflow import INPUT_NODE, OUTPUT_NODE, Link, Node, Port, Sheet, Slot, read_node
+from comfyrelay.comfy.editor.workflow import (
+    INPUT_NODE,
+    OUTPUT_NODE,
+    Link,
+    Node,
+    Port,
+    Sheet,
+    Slot,
+    as_dict,
+    as_list,
+    read_node,
+)
 
 PREFIXES = ("workflow>", "workflow/")
 
@@ -34,7 +45,7 @@ class Group:
 
 
 def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> Group:
-    stored = [each if isinstance(each, dict) else {} for each in group.get("nodes") or ()]
+    stored = [each if isinstance(each, dict) else {} for each in as_list(group.get("nodes"))]
     nodes = [read_node(each, node_id=str(at)) for at, each in enumerate(stored)]
     inner, targets = _links(group)
     naming = _Naming(group)
@@ -82,14 +93,12 @@ class _Naming:
     """The names that a group gives its inputs and fields: the node's own, with its title where that is taken."""
 
     def __init__(self, group: Mapping[str, Any]) -> None:
-        config = group.get("config")
-        self._config: Mapping[str, Any] = config if isinstance(config, dict) else {}
+        self._config = as_dict(group.get("config"))
         self._seen: dict[str, int] = {}
 
     def name(self, node: Node, name: str) -> str:
-        custom = self._config.get(node.id)
-        given = custom.get("input", {}).get(name, {}).get("name") if isinstance(custom, dict) else None
-        key = result = given or name
+        custom = as_dict(as_dict(as_dict(self._config.get(node.id)).get("input")).get(name)).get("name")
+        key = result = custom if isinstance(custom, str) and custom else name
         if (node.type == PRIMITIVE and node.title) or result in self._seen:
             prefix = f"{node.title or node.type} "
             key = result = f"{prefix}{name}"
@@ -102,7 +111,7 @@ class _Naming:
 def _links(group: Mapping[str, Any]) -> tuple[dict[str, Link], dict[tuple[str, int], str]]:
     links: dict[str, Link] = {}
     targets: dict[tuple[str, int], str] = {}
-    for at, each in enumerate(group.get("links") or ()):
+    for at, each in enumerate(as_list(group.get("links"))):
         match each:
             case [int() as origin, int() as slot, int() as target, int() as target_slot, *_]:
                 links[str(at)] = Link(str(origin), slot, str(target))
@@ -134,14 +143,18 @@ def _outputs(
 ) -> list[Port]:
     """Outputs that nothing inside takes, or that something outside took when the group was made."""
     taken = {(link.origin, link.origin_slot) for link in links.values()}
-    outside = {(str(each[0]), each[1]) for each in group.get("external") or () if isinstance(each, list)}
+    outside = {(str(each[0]), each[1]) for each in as_list(group.get("external")) if _is_place(each)}
     ports: list[Port] = []
     for node in nodes:
         definition = definitions.get(node.type)
         types = definition.get("output") if isinstance(definition, dict) else node.output_types
-        for slot, kind in enumerate(types or ()):
+        for slot, kind in enumerate(types if isinstance(types, list | tuple) else ()):
             if (node.id, slot) not in taken or (node.id, slot) in outside:
                 link = f"{node.id}>{slot}"
                 links[link] = Link(node.id, slot, OUTPUT_NODE)
                 ports.append(Port(str(kind), str(kind), (link,)))
     return ports
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(each, int | str) for each in value[:2])

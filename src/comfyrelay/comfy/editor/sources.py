@@ -53,6 +53,8 @@ class _Place:
 
 
 Source = Output | Literal | None
+# subgraph, node, input, and the type that is wanted there
+_Step = tuple[tuple[str, ...], str, str, str]
 
 
 class Sources:
@@ -65,6 +67,8 @@ class Sources:
         self._fields: dict[Node, dict[str, Any]] = {}
         self._inputs: dict[Node, list[Slot]] = {}
         self._promoted: dict[Node, dict[str, Any]] = {}
+        self._ends: dict[_Step, Source] = {}
+        self._setters: dict[tuple[str, ...], dict[str, Node]] = {}
 
     def definition(self, node: Node) -> Mapping[str, Any] | None:
         found = self._definitions.get(node.type)
@@ -101,24 +105,35 @@ class Sources:
         return self._inputs[node]
 
     def source(self, scope: Scope, node: Node, slot: Slot) -> Source:
-        """What gives an input its value; nothing, where only the node's own field does."""
+        """What gives an input its value; nothing, where only the node's own field does.
+
+        Each step of the way is remembered with its end: many links may lead through one long chain.
+        """
         place: Source | _Place = _Place(scope, node, slot)
-        wanted, value, visited = slot.type, None, set[tuple[tuple[str, ...], str, str]]()
+        wanted, way = slot.type, dict[_Step, Literal | None]()
         while isinstance(place, _Place):
-            at = (place.scope.path, place.node.id, place.slot.name)
-            value = place.value or value
-            link = place.scope.sheet.links.get(place.slot.link) if place.slot.link is not None else None
-            if link is None or at in visited:
-                return value
-            visited.add(at)
             if place.node.type not in packs.VIRTUAL:
                 wanted = place.slot.type
-            if link.origin == INPUT_NODE:
+            step = (place.scope.path, place.node.id, place.slot.name, wanted)
+            if step in self._ends:
+                place = self._ends[step]
+                break
+            link = place.scope.sheet.links.get(place.slot.link) if place.slot.link is not None else None
+            is_circle = step in way
+            way[step] = place.value or way.get(step)
+            if link is None or is_circle:
+                place = None
+            elif link.origin == INPUT_NODE:
                 place = self._outside(place.scope, link.origin_slot)
             else:
                 origin = place.scope.sheet.nodes.get(link.origin)
                 place = None if origin is None else self._behind(place.scope, origin, link.origin_slot, wanted)
-        return place or value
+        end: Source = place
+        for step, value in reversed(way.items()):
+            # where the way leads to nothing, the last field on it counts
+            end = end or value
+            self._ends[step] = end
+        return end
 
     def _open(self, scope: Scope, node: Node, path: tuple[str, ...]) -> Scope | None:
         if self.definition(node) is not None:
@@ -170,9 +185,12 @@ class Sources:
     def _setter(self, scope: Scope, name: Any) -> _Place | None:
         here: Scope | None = scope
         while here is not None:
-            for node in here.sheet.nodes.values():
-                if node.type in packs.SETTERS and _first(node.values) == name and node.inputs and not node.is_off:
-                    return _Place(here, node, node.inputs[0])
+            if here.path not in self._setters:
+                nodes = reversed(list(here.sheet.nodes.values()))
+                setters = [node for node in nodes if node.type in packs.SETTERS and node.inputs and not node.is_off]
+                self._setters[here.path] = {str(_first(node.values)): node for node in setters}
+            if (node := self._setters[here.path].get(str(name))) is not None:
+                return _Place(here, node, node.inputs[0])
             here = here.outer
         return None
 

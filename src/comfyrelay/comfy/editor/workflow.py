@@ -107,8 +107,8 @@ def read_workflow(value: Mapping[str, Any]) -> Workflow:
         if str(definition.get("id")) not in subgraphs:
             subgraphs[str(definition.get("id"))] = read_sheet(definition)
             pending.extend(_definitions(definition))
-    groups = _dict(_dict(value.get("extra")).get("groupNodes"))
-    return Workflow(root=root, subgraphs=subgraphs, groups={name: _dict(group) for name, group in groups.items()})
+    groups = as_dict(as_dict(value.get("extra")).get("groupNodes"))
+    return Workflow(root=root, subgraphs=subgraphs, groups={name: as_dict(group) for name, group in groups.items()})
 
 
 def read_sheet(value: Mapping[str, Any]) -> Sheet:
@@ -134,7 +134,7 @@ def read_node(value: Mapping[str, Any], *, node_id: str | None = None) -> Node:
         inputs=tuple(_slot(each) for each in _dicts(value.get("inputs"))),
         output_types=tuple(type_name(each.get("type")) for each in _dicts(value.get("outputs"))),
         values=stored if isinstance(stored, list | dict) else [],
-        properties=_dict(value.get("properties")),
+        properties=as_dict(value.get("properties")),
     )
 
 
@@ -146,11 +146,11 @@ def type_name(value: object) -> str:
 
 
 def _definitions(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    return _dicts(_dict(value.get("definitions")).get("subgraphs"))
+    return _dicts(as_dict(value.get("definitions")).get("subgraphs"))
 
 
 def _slot(value: Mapping[str, Any]) -> Slot:
-    widget = _dict(value.get("widget")).get("name")
+    widget = as_dict(value.get("widget")).get("name")
     return Slot(
         name=str(value.get("name")),
         type=type_name(value.get("type")),
@@ -160,7 +160,7 @@ def _slot(value: Mapping[str, Any]) -> Slot:
 
 
 def _links(value: object) -> Iterator[tuple[str, Link]]:
-    for each in value if isinstance(value, list) else ():
+    for each in as_list(value):
         match each:
             case [link, origin, int() as slot, target, _, *_]:
                 yield str(link), Link(str(origin), slot, str(target))
@@ -174,7 +174,7 @@ def _ports(value: object) -> Iterator[Port]:
         yield Port(
             name=str(each.get("name")),
             type=type_name(each.get("type")),
-            links=tuple(str(link) for link in links) if isinstance(links, list) else (),
+            links=tuple(str(link) for link in as_list(links)),
         )
 
 
@@ -182,9 +182,13 @@ def _id(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _dict(value: object) -> Mapping[str, Any]:
+def as_dict(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def as_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _dicts(value: object) -> Iterator[Mapping[str, Any]]:
-    return (each for each in (value if isinstance(value, list) else ()) if isinstance(each, dict))
+    return (each for each in as_list(value) if isinstance(each, dict))

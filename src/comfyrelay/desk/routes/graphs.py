@@ -1,5 +1,7 @@
 """Bring a graph: it becomes a workflow whose inputs are typed properties."""
 
+import asyncio
+
 from fastapi import APIRouter, Request, status
 
 from comfyrelay.comfy.client import ComfyClient
@@ -40,10 +42,10 @@ async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: 
             ) from error
         object_info, message = None, f"Added. The types of its inputs were guessed from their values. {error.detail}"
     try:
-        graph = as_graph(body.graph, object_info or {})
+        graph = await asyncio.to_thread(as_graph, body.graph, object_info or {})
     except ComfyError as error:
         raise GraphError(error.detail) from error
-    described = describe(graph, object_info)
+    described = await asyncio.to_thread(describe, graph, object_info)
     new = NewWorkflow(
         graph=described.graph,
         name=body.name,
