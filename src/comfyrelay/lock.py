@@ -33,9 +33,15 @@ class FolderLock:
 
     def take(self, *, advice: str) -> None:
         """`ConfigurationError` with this advice when another process has it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # not emptied: who has the lock has written there who it is
-        file = open(self._path, "a+", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # not emptied: who has the lock has written there who it is
+            file = open(self._path, "a+", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
+        except OSError as error:
+            raise ConfigurationError(
+                f"The folder {self._path.parent} cannot be used: {error.strerror}. Choose a folder that you may write "
+                "to, with --data-dir or COMFYRELAY_DATA_DIR."
+            ) from None
         if not _is_taken(file):
             file.seek(0)
             holder = file.read().strip()

@@ -34,7 +34,8 @@ def keep_private(data_dir: Path) -> int:
 def close_folder(folder: Path) -> None:
     """A folder that somebody uses for other things, too, stays as open as it is."""
     if all(any(fnmatch(each.name, pattern) for pattern in _OURS) for each in folder.iterdir()):
-        with suppress(PermissionError):
+        # another user's, or on a disk that takes no changes: who needs to write there says so
+        with suppress(OSError):
             folder.chmod(FOLDER_MODE)
 
 

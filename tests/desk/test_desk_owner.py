@@ -88,6 +88,10 @@ async def test_a_link_opens_the_page_in_one_browser_once(untouched: OpenDesk) ->
         assert (await browser.get("/api/me")).json()["data"]["is_admin"]
         assert (await other.get(link.url)).status_code == 401
         assert (await other.get("/api/me")).status_code == 401
+        # the one that it opened may follow it again
+        again = await browser.get(link.url)
+        assert again.is_success
+        assert "set-cookie" not in again.headers
 
 
 @pytest.mark.asyncio(loop_scope="module")

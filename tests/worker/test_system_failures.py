@@ -116,7 +116,7 @@ async def test_a_gpu_in_a_bad_state_gets_nothing_until_comfyui_was_restarted(sys
     worker = await system.started()
     job = await system.plain(effect)
     await worker.until_said("worker.comfyui_sick")
-    await system.api.until_asked("POST /api/worker/fail")
+    await system.until(job, "queued")
     # long enough for whoever would poll
     await system.reconcile()
     assert (await system.job(job))["status"] == "queued"

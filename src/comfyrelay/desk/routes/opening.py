@@ -30,9 +30,11 @@ async def follow_link(
 ) -> Response:
     """Begin a session in the browser that follows a link in time."""
     state: DeskState = request.app.state.desk
-    if not state.links.redeem(link):
-        return closed_page()
     assert context.owner is not None
+    if not state.links.redeem(link):
+        user = await context.user_of(request.cookies.get(context.session_cookie, ""))
+        # a link that was followed before, in the browser that it opened
+        return opened_page() if user is not None and user.id == context.owner.user.id else closed_page()
     # no redirect: after one that came from elsewhere, as a click in a mail does, a browser withholds a strict cookie
     response = opened_page()
     await begin_session(context, context.owner.user, response, samesite="strict")

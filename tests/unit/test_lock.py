@@ -1,0 +1,23 @@
+"""A folder that one process uses at a time."""
+
+from pathlib import Path
+
+import pytest
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.lock import FolderLock
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(ConfigurationError, match=r"The folder .* cannot be used: Is a directory. Choose a folder"):
+        FolderLock(tmp_path).take(advice="")
+
+
+def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    lock.take(advice="")
+    with pytest.raises(ConfigurationError, match=r"Another process \(process \d+\) uses the folder .* Stop it."):
+        FolderLock(tmp_path).take(advice="Stop it.")
+    lock.give_up()
+    FolderLock(tmp_path).take(advice="")
