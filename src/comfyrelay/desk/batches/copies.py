@@ -43,7 +43,8 @@ class Copies:
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
             return f"The output could not be copied to the output folder: {error}. Download it from the page."
-        lease.about[COPIES] = [str(each) for each in copied]
+        # below the output folder, wherever that is when somebody asks: a backup may be restored elsewhere
+        lease.about[COPIES] = [str(each.relative_to(self._root)) for each in copied]
         return None
 
     async def _place(self, lease: Lease) -> Path:

@@ -50,7 +50,8 @@ def files_of(
     for attempt in reversed(list(attempts)):
         about = attempt.about or {}
         if found := about.get(SAVED) or about.get(COPIES):
-            paths = [Path(text) for text in found]
+            # copies are named from the output folder, which is the first
+            paths = [folders[0] / text for text in found]
             # copies begin with it
             named = (path for path in paths if SAVED in about and output and path.name == output.get("filename"))
             kept = next(named, paths[0]) if output is not None else None
