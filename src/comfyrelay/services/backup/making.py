@@ -26,7 +26,10 @@ def back_up(
     into = into.expanduser().resolve()
     for name, path in places.databases.items():
         if not path.exists():
-            raise NotFound(f"There is nothing to back up: {path}, which is {name}, does not exist.")
+            raise NotFound(
+                f"There is nothing to back up: {path} does not exist. If your data is in another folder, name that one "
+                "with --data-dir."
+            )
     for inside in (places.data_dir, places.objects):
         if into.is_relative_to(inside):
             raise InvalidInput(f"A backup in {inside} would be part of the next one. Name a folder outside it.")
