@@ -147,6 +147,18 @@ async def test_a_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) ->
             assert sim.log.count("POST", "/prompt") == 1
 
 
+async def test_a_comfyui_of_thousands_of_models_runs_jobs(tmp_path: Path) -> None:
+    """What its worker registers with is more than anybody may send who is not known."""
+    names = [f"{number:0>100}.safetensors" for number in range(3000)]
+    async with Sim(models={"checkpoints": names}) as sim:
+        made = make_desk(tmp_path, comfyui_url=[sim.url])
+        assert len("".join(names)) > made.settings.max_body_bytes
+        async with opened(made) as desk:
+            workflow = (await desk.client.add_graph(invert(), name="mine")).workflow
+            job = await desk.client.submit(workflow_slug=workflow.slug)
+            assert (await desk.ended(job.id)).status == "completed"
+
+
 async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_it_is_back(
     tmp_path: Path, soon_back: None
 ) -> None:
