@@ -90,6 +90,16 @@ async def test_a_worker_may_say_much_when_it_registers_with_the_secret(api: Api)
     assert answer.status_code == 201
 
 
+async def test_a_try_of_the_fleet_secret_counts_once_however_large_its_body_is(api: Api) -> None:
+    async def answers(**secret: str) -> list[int]:
+        body = {"worker_id": "w", "fleet_slug": "nowhere", "capabilities": {"node_types": ["x" * SMALL]}}
+        tries = [await api.anybody.call("POST", "/api/worker/register", body, headers=secret) for _ in range(6)]
+        return [each.status_code for each in tries]
+
+    assert await answers(**{"X-Fleet-Secret": FLEET_SECRET}) == [404] * 6
+    assert await answers(**{"X-Fleet-Secret": "a wrong one"}) == [401] * 4 + [429] * 2
+
+
 @pytest.mark.parametrize(
     ("graph", "name"),
     [

@@ -35,12 +35,20 @@ router = APIRouter(prefix="/api/worker", tags=["worker"], route_class=BodyRoute)
 
 async def _with_fleet_secret(request: Request, context: Context) -> None:
     """For which stage and worker it may register, the body says."""
+    _count_try(request, context)
     secret, owner = request.headers.get("X-Fleet-Secret", ""), context.owner
     # all of them, so that the time taken says nothing
     opened = [context.secrets.opens(stage, secret) for stage in context.secrets.fleet]
     is_own = owner is not None and owner.is_worker(owner.worker_id, secret)
     if True not in opened and not is_own:
         raise Unauthorized("The fleet secret is wrong.")
+
+
+def _count_try(request: Request, context: Context) -> None:
+    """Once for a request, though its secret is compared before a large body is read and again after."""
+    if not hasattr(request.state, "is_counted"):
+        context.registrations.check(address_of(request))
+        request.state.is_counted = True
 
 
 @router.post(
@@ -58,7 +66,7 @@ async def register(
 ) -> Answer[wire.WouldRegister] | Answer[wire.Registered]:
     """Join a fleet, with its secret. The token is shown this once; whoever missed it registers again with the same
     `registration_key`. A dry run only says what would happen."""
-    context.registrations.check(address_of(request))
+    _count_try(request, context)
     is_own = _is_own_worker(context, body.worker_id, x_fleet_secret)
     if not is_own and not context.secrets.opens(body.stage, x_fleet_secret):
         raise Unauthorized("The fleet secret is wrong for this stage.")
