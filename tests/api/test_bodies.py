@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, field_validator
 
-from comfyrelay.server import admin, user, worker
-from comfyrelay.server.base.bodies import BodyRoute
+from comfyrelay.desk.routes import desk
+from comfyrelay.server import app
+from comfyrelay.server.base.bodies import SMALL_BYTES, BodyRoute, large_body
 from tests.api.harness import FLEET_SECRET, Api, open_api, problem_of
 from tests.harness import SqliteBackend
 
@@ -49,11 +54,14 @@ JSON = {"Content-Type": "application/json"}
 
 
 def routes() -> Iterator[APIRoute]:
-    for router in (worker.router, *user.ROUTERS, *admin.ROUTERS):
+    for router in (*app.ROUTERS, *desk.ROUTERS):
         yield from (each for each in router.routes if isinstance(each, APIRoute))
 
 
 def test_every_route_with_a_body_limits_it() -> None:
+    assert {"/api/batches", "/api/desk/batches", "/api/worker/register"} <= {
+        each.path for each in routes() if each.body_field is not None
+    }
     assert [each.path for each in routes() if each.body_field is not None and not isinstance(each, BodyRoute)] == []
 
 
@@ -88,6 +96,39 @@ async def test_a_worker_may_say_much_when_it_registers_with_the_secret(api: Api)
     body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": {"node_types": ["x" * 50] * 900}}
     answer = await api.anybody.call("POST", "/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
     assert answer.status_code == 201
+
+
+async def test_a_large_body_is_checked_in_another_thread_than_that_of_the_loop(api: Api) -> None:
+    checked_in: list[threading.Thread] = []
+
+    class Body(BaseModel):
+        text: str
+
+        @field_validator("text")
+        @classmethod
+        def _note(cls, text: str) -> str:
+            checked_in.append(threading.current_thread())
+            return text
+
+    async def anybody(*_caller: object) -> None:
+        pass
+
+    @large_body(anybody)
+    async def take(body: Body) -> int:
+        return len(body.text)
+
+    router = APIRouter(route_class=BodyRoute)
+    router.post("/texts")(take)
+    other = FastAPI()
+    other.include_router(router)
+    other.state.context = api.context
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(other), base_url="http://other.test") as http:
+        for length in (10, 2 * SMALL_BYTES):
+            assert (await http.post("/texts", json={"text": "x" * length})).json() == length
+    # once each: FastAPI takes over what was checked
+    in_loop, in_thread = checked_in
+    assert in_loop is threading.current_thread()
+    assert in_thread is not threading.current_thread()
 
 
 async def test_a_try_of_the_fleet_secret_counts_once_however_large_its_body_is(api: Api) -> None:

@@ -14,13 +14,13 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.web import desk as page_files
 
 router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
+ROUTERS = (*(each.router for each in (graphs, batches, page, scripts, opening, page_files)), router)
 
 
 def add_desk_routes(app: FastAPI, state: DeskState) -> None:
     app.state.desk = state
-    for each in (graphs, batches, page, scripts, opening, page_files):
-        app.include_router(each.router)
-    app.include_router(router)
+    for each in ROUTERS:
+        app.include_router(each)
 
 
 @router.get("", responses=may_answer(401))
