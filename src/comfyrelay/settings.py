@@ -146,6 +146,7 @@ class Settings(ArgumentsOnly):
     max_large_body_bytes: Count = Field(8 * 1024**2, description="largest body with a graph, a batch or a report")
     max_body_values: Count = Field(250_000, description="most values in such a body")
     max_graph_nodes: Count = Field(2000, description="most nodes of a graph")
+    max_batch_nodes: Count = Field(1_000_000, description="most nodes of a batch: of its graph, times its items")
     body_seconds: Seconds = Field(60, description="longest that the body of a call may take to arrive")
     header_seconds: Seconds = Field(15, description="longest that the headers of a call may take to arrive")
     max_half_open_requests: Count = Field(500, description="connections that may be without whole headers at once")

@@ -30,6 +30,7 @@ async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Ap
         "max_large_body_bytes": LARGE,
         "max_body_values": 1000,
         "max_graph_nodes": 10,
+        "max_batch_nodes": 20,
     }
     async with open_api(sqlite_backend, tmp_path, body_seconds=0.2, **limits) as api:
         yield api
@@ -153,6 +154,25 @@ async def test_a_graph_of_too_many_nodes_or_values_is_413(api: Api, graph: Any, 
     caller = await api.user()
     answer = await caller.call("POST", "/api/workflows", {"graph": graph, "output_extension": "png"})
     assert f"COMFYRELAY_{name}" in problem_of(answer, 413)["detail"]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        {str(n): {"class_type": "A", "inputs": {}} for n in range(4)},
+        {"1": {"class_type": "A", "inputs": {str(n): "a {{TEXT}}" for n in range(4)}}},
+    ],
+)
+async def test_a_batch_of_too_many_nodes_is_413_and_says_how_many_items_may_be_sent(api: Api, graph: Any) -> None:
+    caller = await api.user()
+    text = {"key": "text", "type": "text", "placeholder": "{{TEXT}}", "user_configurable": True}
+    new = {"graph": graph, "properties": [text] if len(graph) == 1 else [], "output_extension": "png"}
+    slug = (await caller.post("/api/workflows", new))["slug"]
+    body = {"workflow_slug": slug, "idempotency_key": "k", "items": [{}] * 6}
+    detail = problem_of(await caller.call("POST", "/api/batches", body), 413)["detail"]
+    assert "(COMFYRELAY_MAX_BATCH_NODES): with this graph, 5 items. Send several batches." in detail
+    answer = await caller.call("POST", "/api/batches", {**body, "items": [{}] * 5})
+    assert answer.status_code == 201, answer.text
 
 
 async def test_commas_in_texts_are_no_values(api: Api) -> None:

@@ -1,8 +1,9 @@
 """Batches: thousands of jobs submitted, paused, resumed, canceled, moved and retried as one."""
 
 import asyncio
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +12,7 @@ from sqlalchemy import event
 
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import PauseMode
+from comfyrelay.domain.states import PauseMode, WorkflowKind
 from comfyrelay.errors import (
     IdempotencyConflict,
     InsufficientTokens,
@@ -19,13 +20,14 @@ from comfyrelay.errors import (
     NotFound,
     TooManyActiveJobs,
 )
+from comfyrelay.services.engine import Hooks
 from comfyrelay.services.jobs.batches import BatchState
 from comfyrelay.services.jobs.requests import Item
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
 from comfyrelay.store.tenant import jobs
-from tests.harness import Crash, Desk, World, submit_batch
+from tests.harness import GRAPH, PATIENCE_SECONDS, Crash, Desk, World, submit_batch
 
 MANY = pytest.mark.parametrize("items", [500, pytest.param(5_000, marks=pytest.mark.long)])
 
@@ -97,6 +99,25 @@ async def submit_and_crash(desk: Desk, items: int) -> BatchState:
 
 
 # submitting
+
+
+@pytest.mark.parametrize("nodes", [1, 500])
+async def test_others_get_their_turn_while_the_items_of_a_large_graph_are_resolved(world: World, nodes: int) -> None:
+    """Each item waits for the loop; those of a small graph have no reason to."""
+    loop, waited = asyncio.get_running_loop(), list[bool]()
+
+    def wait_for_others(_values: Mapping[str, Any]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            others = threading.Event()
+            loop.call_soon_threadsafe(others.set)
+            waited.append(others.wait(PATIENCE_SECONDS))
+
+    await world.restart(Hooks(checks={WorkflowKind.GRAPH: wait_for_others}))
+    padding = {f"node-{number}": {"class_type": "Note", "inputs": {"text": "x" * 100}} for number in range(nodes)}
+    desk = await world.desk(workflow=await world.workflow(graph={**GRAPH, **padding}))
+    batch = await submit_batch(world, desk.user, desk.effect)
+    assert batch.total == 3
+    assert waited == ([True] * 3 if nodes > 1 else [])
 
 
 @MANY

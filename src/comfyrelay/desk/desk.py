@@ -239,6 +239,8 @@ def _for_one_person(settings: Settings) -> Settings:
         "max_active_jobs_per_user": NO_LIMIT,
         "default_fleet": FLEET,
         "requests_per_minute": NO_LIMIT,
+        # nobody else waits
+        "max_batch_nodes": 1000 * NO_LIMIT,
         # whose graphs they are, theirs is the machine
         "graph_policy": "off",
         # there is no other worker to try it meanwhile

@@ -20,7 +20,7 @@ class Graphs:
     def __init__(self, objects: ObjectStore, *, max_nodes: int) -> None:
         self._objects = objects
         self._max_nodes = max_nodes
-        self._known: dict[str, Graph] = {}
+        self._known: dict[str, tuple[Graph, int]] = {}
 
     def check_size(self, graph: Graph) -> None:
         """Before anything that takes its time: `TooLarge` for a graph that would make everybody wait."""
@@ -39,12 +39,18 @@ class Graphs:
         return path
 
     async def get(self, path: str) -> Graph:
-        if path not in self._known:
-            graph = load_graph(await self._objects.get(path))
+        return (await self.sized(path))[0]
+
+    async def sized(self, path: str) -> tuple[Graph, int]:
+        """A graph, and how many bytes it has."""
+        known = self._known.get(path)
+        if known is None:
+            text = await self._objects.get(path)
+            known = await asyncio.to_thread(load_graph, text), len(text)
             if len(self._known) >= GRAPHS_IN_MEMORY:
                 self._known.pop(next(iter(self._known)))
-            self._known[path] = graph
-        return self._known[path]
+            self._known[path] = known
+        return known
 
 
 def _packed(graph: Graph) -> bytes:
@@ -76,6 +82,7 @@ class WorkflowHasher:
         self._hashes: dict[str, str] = {}
         names = list(placeholders)
         filled = [text for text in input_texts(graph) if any(name in text for name in names)]
+        self.filled = len(filled)
         inputs = {str(position): text for position, text in enumerate(filled)}
         self._texts: Graph = {"texts": {"class_type": "", "inputs": inputs}}
 

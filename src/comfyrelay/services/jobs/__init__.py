@@ -56,7 +56,13 @@ class Jobs:
             max_bytes=settings.max_upload_bytes,
             ttl_seconds=ttl_seconds,
         )
-        self.batches = Batches(databases, self.resolve, self.accept, sends_notifications=sends_notifications)
+        self.batches = Batches(
+            databases,
+            self.resolve,
+            self.accept,
+            max_nodes=settings.max_batch_nodes,
+            sends_notifications=sends_notifications,
+        )
         self.bulk = Bulk(databases, queue.control, self.submit, self.removal)
         self.views = Views(databases, objects, queue.waiting, ttl_seconds=ttl_seconds)
         self.events = events

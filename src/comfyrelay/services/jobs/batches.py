@@ -1,5 +1,6 @@
 """Batches: jobs submitted together, with one progress, one pause, one cancel and one retry of what failed."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,12 +10,12 @@ from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.records.jobs import Batch, NewJob
 from comfyrelay.domain.states import JobStatus, Stage
 from comfyrelay.domain.waiting import NEWEST_DONE, expected_seconds
-from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound
+from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooLarge
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs import rerun
 from comfyrelay.services.jobs.accept import Acceptance, Accepted
 from comfyrelay.services.jobs.requests import Item, JobRequest, check_texts
-from comfyrelay.services.jobs.resolve import Resolver
+from comfyrelay.services.jobs.resolve import Resolver, Target
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs, media
@@ -63,11 +64,19 @@ class BatchState:
 
 class Batches:
     def __init__(
-        self, databases: Databases, resolve: Resolver, accept: Acceptance, *, sends_notifications: bool = False
+        self,
+        databases: Databases,
+        resolve: Resolver,
+        accept: Acceptance,
+        *,
+        max_nodes: int,
+        sends_notifications: bool = False,
     ) -> None:
+        """`max_nodes` are those of a batch: of its graph, times its items."""
         self._databases = databases
         self._resolve = resolve
         self._accept = accept
+        self._max_nodes = max_nodes
         self._sends_notifications = sends_notifications
 
     async def submit(self, request: BatchRequest) -> BatchState:
@@ -83,7 +92,9 @@ class Batches:
             # they may lead anywhere, into our own network as well; where a webhook leads is looked at
             raise InvalidInput(errors={"notify_urls": "Only a desk sends notifications. Name a webhook_url instead."})
         pool = await self._databases.pool_of(request.tenant_id)
-        request_digest = request.request_digest or _digest(request)
+        request_digest = request.request_digest
+        if request_digest is None:
+            request_digest = await asyncio.to_thread(_digest, request)
         known = await self.known(
             request.tenant_id, idempotency_key=request.idempotency_key, request_digest=request_digest
         )
@@ -133,24 +144,24 @@ class Batches:
         target = await self._resolve.target(
             request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug
         )
+        self._check_size(len(request.items), target)
         found = await self._resolve.media(pool, request.tenant_id, request.items, target)
-        new = []
-        for number, item in enumerate(request.items):
-            try:
-                new.append(
-                    self._resolve.job(
-                        _job_request(request, item, number),
-                        target,
-                        found,
-                        request_digest=request_digest,
-                        batch_id=batch_id,
-                        item_no=number,
-                    )
-                )
-            except InvalidInput as error:
-                fields = {f"items.{number}.{key}": text for key, text in error.errors.items()}
-                raise InvalidInput(f"Item {number} is not valid.", errors=fields) from error
-        return new
+        return await self._resolve.jobs(
+            [_job_request(request, item, number) for number, item in enumerate(request.items)],
+            target,
+            found,
+            request_digest=request_digest,
+            batch_id=batch_id,
+        )
+
+    def _check_size(self, items: int, target: Target) -> None:
+        """Before anything that takes its time: a graph is gone through with every item."""
+        if items * target.size > self._max_nodes:
+            raise TooLarge(
+                f"A batch has at most {self._max_nodes} nodes, or inputs that are filled in "
+                f"(COMFYRELAY_MAX_BATCH_NODES): with this graph, {self._max_nodes // target.size} items. Send several "
+                "batches."
+            )
 
     async def state(self, tenant_id: str, batch_id: str) -> BatchState:
         async with (await self._databases.pool_of(tenant_id)).read() as tx:

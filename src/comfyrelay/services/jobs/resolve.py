@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph, placeholders_in, replace_placeholders
+from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, text_values
@@ -15,7 +15,9 @@ from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.own_inputs import OwnInputs
 from comfyrelay.services.jobs.requests import Item, JobRequest
+from comfyrelay.services.jobs.turns import Turns
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import media
@@ -41,8 +43,11 @@ class Target:
     effect: Effect | None
     properties: Sequence[Property]
     hasher: WorkflowHasher
-    # the nodes of a tenant's own graph that hold values of a job: what they name is known only with those
-    own_nodes: Graph
+    # of a tenant's own graph, where a policy holds
+    own_inputs: OwnInputs | None
+    # nodes of the graph, or texts in them that are filled in, whichever are more
+    size: int
+    graph_bytes: int
 
     @property
     def cost(self) -> int:
@@ -85,6 +90,7 @@ class Resolver:
         self._defaults = defaults
         self._checks = checks
         self._policy = policy
+        self._turns = Turns()
         # graphs by path, which never change, and the placeholders of their files, that the policy has passed
         self._passed: dict[tuple[str, frozenset[str]], None] = {}
 
@@ -104,19 +110,27 @@ class Resolver:
         if not workflow.is_active:
             raise Conflict("This effect cannot be used at the moment: its workflow is switched off.")
         properties = [Property.from_json(each) for each in workflow.properties]
-        graph = await self._graphs.get(workflow.graph_path)
-        return Target(
-            workflow=workflow,
-            effect=effect,
-            properties=properties,
-            hasher=WorkflowHasher(graph, [each.placeholder for each in properties]),
-            own_nodes=self._own_nodes(workflow, graph, properties) if effect is None else {},
-        )
+        graph, graph_bytes = await self._graphs.sized(workflow.graph_path)
 
-    def _own_nodes(self, workflow: Workflow, graph: Graph, properties: Sequence[Property]) -> Graph:
+        def prepared(_number: int) -> Target:
+            hasher = WorkflowHasher(graph, [each.placeholder for each in properties])
+            return Target(
+                workflow=workflow,
+                effect=effect,
+                properties=properties,
+                hasher=hasher,
+                own_inputs=self._own_inputs(workflow, graph, properties) if effect is None else None,
+                size=max(len(graph), hasher.filled),
+                graph_bytes=graph_bytes,
+            )
+
+        [target] = await self._turns.make(prepared, count=1, size=graph_bytes)
+        return target
+
+    def _own_inputs(self, workflow: Workflow, graph: Graph, properties: Sequence[Property]) -> OwnInputs | None:
         """Check a tenant's own graph, for the policy may be another one than when it was brought."""
         if self._policy.mode == "off" or workflow.kind != WorkflowKind.GRAPH:
-            return {}
+            return None
         files = frozenset(_files(properties))
         if (workflow.graph_path, files) not in self._passed:
             self._policy.check(graph, own=files)
@@ -124,7 +138,7 @@ class Resolver:
                 del self._passed[next(iter(self._passed))]
             self._passed[workflow.graph_path, files] = None
         texts = [each.placeholder for each in properties if not each.is_asset]
-        return {id_: node for id_, node in graph.items() if placeholders_in({id_: node}, texts)}
+        return OwnInputs(self._policy, graph, texts=texts, files=files)
 
     async def media(self, pool: Database, tenant_id: str, items: Sequence[Item], target: Target) -> Media:
         """Look up, in the tenant's own rows, every file and video that the items name."""
@@ -143,17 +157,44 @@ class Resolver:
     async def one(self, pool: Database, request: JobRequest, *, request_digest: str) -> NewJob:
         target = await self.target(request.tenant_id, effect_id=request.effect_id, workflow_slug=request.workflow_slug)
         found = await self.media(pool, request.tenant_id, [request.item], target)
-        return self.job(request, target, found, request_digest=request_digest)
+        [new] = await self.jobs([request], target, found, request_digest=request_digest)
+        return new
 
-    def job(
+    async def jobs(
+        self,
+        requests: Sequence[JobRequest],
+        target: Target,
+        found: Media,
+        *,
+        request_digest: str,
+        batch_id: str | None = None,
+    ) -> list[NewJob]:
+        """Those of a batch, or one alone."""
+
+        def resolved(number: int) -> NewJob:
+            try:
+                return self._job(
+                    requests[number], target, found, request_digest=request_digest, batch_id=batch_id, item_no=number
+                )
+            except InvalidInput as error:
+                if batch_id is None:
+                    raise
+                fields = {f"items.{number}.{key}": text for key, text in error.errors.items()}
+                raise InvalidInput(f"Item {number} is not valid.", errors=fields) from error
+
+        texts = (each for one in requests for each in one.item.input_payload.values() if isinstance(each, str))
+        size = len(requests) * target.graph_bytes + sum(map(len, texts))
+        return await self._turns.make(resolved, count=len(requests), size=size)
+
+    def _job(
         self,
         request: JobRequest,
         target: Target,
         found: Media,
         *,
         request_digest: str,
-        batch_id: str | None = None,
-        item_no: int = 0,
+        batch_id: str | None,
+        item_no: int,
     ) -> NewJob:
         """Resolve the properties and fix what the job will run, so that no later change of the catalogue matters."""
         item, defaults = request.item, self._defaults
@@ -179,9 +220,8 @@ class Resolver:
             seeds={each.placeholder: each.seed_limit for each in target.properties if each.is_seed},
             output_folder=item.output_folder,
         )
-        if target.own_nodes:
-            filled = replace_placeholders(target.own_nodes, snapshot.values)
-            self._policy.check(filled, own=_files(target.properties))
+        if target.own_inputs is not None:
+            target.own_inputs.check(snapshot.values)
         return NewJob(
             id=new_id(),
             tenant_id=request.tenant_id,

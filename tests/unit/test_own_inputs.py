@@ -1,0 +1,64 @@
+"""Of a tenant's own graph, only what an item changes is held to the policy with it, and that once."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.graphs.policy import GraphPolicy
+from comfyrelay.errors import GraphNotAllowed
+from comfyrelay.services.jobs.own_inputs import OwnInputs
+
+GRAPH = {
+    "1": {"class_type": "Load", "inputs": {"model": "x.safetensors", "size": "{{SIZE}}"}},
+    "2": {"class_type": "Draw", "inputs": {"text": "{{TEXT}}", "other": "as it is", "clip": ["1", 0]}},
+    "3": {"class_type": "Join", "inputs": {"both": ["{{TEXT}}", {"size": "of {{SIZE}}"}], "image": "{{IMAGE}}"}},
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noting(GraphPolicy):
+    """A policy that knows what it was asked."""
+
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    def check(self, graph: Graph, *, own: Collection[str], object_info: Mapping[str, Any] | None = None) -> None:
+        self.asked.extend(node["inputs"] for node in graph.values())
+        GraphPolicy.check(self, graph, own=own, object_info=object_info)
+
+
+def inputs(policy: GraphPolicy) -> OwnInputs:
+    return OwnInputs(policy, GRAPH, texts=["{{TEXT}}", "{{SIZE}}"], files=["{{IMAGE}}"])
+
+
+def test_only_inputs_that_hold_a_value_are_checked_and_each_set_of_values_once() -> None:
+    policy = Noting()
+    own = inputs(policy)
+    for number in range(100):
+        own.check({"{{TEXT}}": f"cat {number % 2}", "{{SIZE}}": 7})
+    assert policy.asked == [
+        {"size": 7},
+        {"text": "cat 0"},
+        {"both": ["cat 0", {"size": "of 7"}]},
+        {"text": "cat 1"},
+        {"both": ["cat 1", {"size": "of 7"}]},
+    ]
+
+
+def test_a_number_is_another_value_than_the_same_digits() -> None:
+    policy = Noting()
+    own = inputs(policy)
+    for size in (7, "7", True, 1, None):
+        own.check({"{{SIZE}}": size})
+    assert [each["size"] for each in policy.asked if each.keys() == {"size"}] == [7, "7", True, 1, None]
+
+
+def test_what_was_refused_is_refused_again() -> None:
+    own = inputs(GraphPolicy())
+    own.check({"{{TEXT}}": "a cat"})
+    for _ in range(2):
+        with pytest.raises(GraphNotAllowed, match=r"Draw \(2\): input 'text' names '/etc/passwd'"):
+            own.check({"{{TEXT}}": "/etc/passwd"})
+    own.check({"{{TEXT}}": "a cat"})
