@@ -83,6 +83,14 @@ class TestPoll:
         assert job is not None
         assert job["provider"] == "self_hosted"
 
+    async def test_unknown_providers_are_left_out_and_give_no_right_to_jobs(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        assert await poll(worker, providers=["of_a_newer_version"]) is None
+        assert await poll(worker, providers=["of_a_newer_version", "self_hosted"]) is not None
+        refused = await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1", "providers": [1]})
+        assert problem_of(refused, 422)["errors"].keys() == {"providers.0"}
+
     async def test_what_a_worker_says_it_runs_counts(self, api: Api) -> None:
         made = await submitted(api)
         worker = await api.worker(max_concurrency=2)
@@ -111,6 +119,14 @@ class TestEnd:
         await api.engine.outbox.delivery.idle()
         found = await api.engine.jobs.views.job(made.user.tenant_id, made.job_id)
         assert found.job.error_message == wire.NO_ERROR_GIVEN
+
+    async def test_an_unknown_fault_is_not_final(self, api: Api) -> None:
+        await submitted(api)
+        worker = await api.worker()
+        job = await poll(worker)
+        assert job is not None
+        failed = {**lease_of(job), "error_message": "too hot", "fault": "of_a_newer_version"}
+        assert await worker.post("/api/worker/fail", failed) == {"status": "queued"}
 
     async def test_a_requeue_needs_no_reason(self, api: Api) -> None:
         await submitted(api)

@@ -7,7 +7,7 @@ for what is absent or null. A change that cannot be understood so raises `PROTOC
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ModelWrapValidatorHandler, PrivateAttr, model_validator
 
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.errors import Fault
@@ -37,6 +37,19 @@ NO_REASON_GIVEN = "no reason given"
 def _or_else(default: str) -> AfterValidator:
     """Nothing but blanks says as little as nothing."""
     return AfterValidator(lambda given: given if given.strip() else default)
+
+
+def _known_providers(given: Any) -> Any:
+    """Without the words of other versions; no words at all mean the default."""
+    if not isinstance(given, list):
+        return given
+    kept = [each for each in given if not isinstance(each, str) or each in set(Provider)]
+    return kept if given else [Provider.SELF_HOSTED]
+
+
+def _known_fault(given: Any) -> Any:
+    """A word of another version does not make a failure final: the job is tried elsewhere."""
+    return Fault.WORKER if isinstance(given, str) and given not in set(Fault) else given
 
 
 def too_old(protocol: int) -> str:
@@ -94,7 +107,8 @@ class Poll(WorkerRequest):
     worker_id: Name
     current_load: Annotated[int, Field(ge=0)] = 0
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None
-    providers: Annotated[list[Provider], AfterValidator(lambda given: given or [Provider.SELF_HOSTED])] = Field(
+    # may be none: where all that were sent are unknown here, there is no job for it
+    providers: Annotated[list[Provider], BeforeValidator(_known_providers)] = Field(
         default_factory=lambda: [Provider.SELF_HOSTED]
     )
     capabilities: Json | None = None
@@ -235,7 +249,7 @@ class Fail(EndOfLease):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", error_message="CUDA out of memory", fault="worker")
 
     error_message: Annotated[Text, _or_else(NO_ERROR_GIVEN)] = NO_ERROR_GIVEN
-    fault: Fault = Fault.JOB
+    fault: Annotated[Fault, BeforeValidator(_known_fault)] = Fault.JOB
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
 
 
