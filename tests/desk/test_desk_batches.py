@@ -231,3 +231,11 @@ async def test_a_preset_gives_values_to_all_items_and_a_value_of_their_own_beats
 async def test_an_unknown_preset_is_said_to_be(desk: OpenDesk) -> None:
     with pytest.raises(ComfyRelayError, match="no preset 'none'"):
         await desk.client.add_batch({"effect_slug": "invert-image", "preset": "none"})
+
+
+async def test_ten_thousand_items_with_a_prompt_in_each_are_no_too_large_body(desk: OpenDesk) -> None:
+    values = {f"value_{number}": number for number in range(20)}
+    items = [{"input_payload": {"prompt": "a cat " * 300, **values}}] * 10_000
+    async with owner_http(desk.ready.url) as http:
+        answer = await http.post("/api/batches", json={"workflow_slug": "nowhere", "items": items})
+    assert answer.status_code == 404, answer.text

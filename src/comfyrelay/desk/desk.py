@@ -239,7 +239,9 @@ def _for_one_person(settings: Settings) -> Settings:
         "max_active_jobs_per_user": NO_LIMIT,
         "default_fleet": FLEET,
         "requests_per_minute": NO_LIMIT,
-        # nobody else waits
+        # nobody else waits, and a batch of ten thousand items has a prompt in each
+        "max_large_body_bytes": 64 * 1024**2,
+        "max_body_values": 2 * NO_LIMIT,
         "max_batch_nodes": 1000 * NO_LIMIT,
         # whose graphs they are, theirs is the machine
         "graph_policy": "off",

@@ -123,7 +123,8 @@ def _check_values(body: bytes, most: int) -> None:
 
 
 def _too_large(limit: str, name: str) -> TooLarge:
-    return TooLarge(f"The body is larger than this server takes: {limit} ({ENV_PREFIX}{name.upper()}).")
+    advice = "" if name == "max_body_bytes" else " Send a large batch as several smaller ones."
+    return TooLarge(f"The body is larger than this server takes: {limit} ({ENV_PREFIX}{name.upper()}).{advice}")
 
 
 def _is_json(request: Request) -> bool:
