@@ -4,10 +4,13 @@ import asyncio
 import json
 import signal
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from comfyrelay.desk.scripts.reading import Reading
 from comfyrelay.desk.scripts.runner import Progress
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.sim import Sim
@@ -62,6 +65,26 @@ async def test_a_script_that_succeeds(tmp_path: Path) -> None:
     command, *rest = heard.log.splitlines()
     assert command.startswith(f"$ {sys.executable} {tmp_path / 'script.py'} --wait --profile look-dev")
     assert rest == heard.lines
+
+
+class NotingExecutor(ThreadPoolExecutor):
+    """Knows what the loop has done in threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[Any] = []
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        # `to_thread` runs it in the caller's context
+        self.called += getattr(fn, "args", ())[:1]
+        return super().submit(fn, *args, **kwargs)
+
+
+async def test_long_prompts_are_taken_apart_off_the_loop(tmp_path: Path) -> None:
+    executor = NotingExecutor()
+    asyncio.get_running_loop().set_default_executor(executor)
+    await ScriptRun(settings_in(tmp_path, "print('here')"), tmp_path / "log.txt").run()
+    assert Reading in executor.called
 
 
 async def test_a_script_that_fails(tmp_path: Path) -> None:

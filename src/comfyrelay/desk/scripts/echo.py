@@ -50,4 +50,6 @@ def _written(text: str) -> set[str]:
 
 def _lowered(text: str) -> str:
     """In small letters, each in its place: those that would become two stay."""
+    if text.isascii():
+        return text.lower()
     return "".join(small if len(small := each.lower()) == 1 else each for each in text)

@@ -73,11 +73,13 @@ class ScriptRunner:
         """
         await asyncio.to_thread(check_settings, self._settings)
         argv = await asyncio.to_thread(command_of, self._settings, job)
+        # prompts may be long, and every part of them is remembered
+        reading = await asyncio.to_thread(Reading, [job.positive, job.negative or ""])
         begun = time.time()
         with BoundedLog(log_path, max_bytes=self._settings.max_log_bytes) as log:
             log.write(f"$ {shown(argv)}")
             log.flush()
-            output = _Output(log, Reading([job.positive, job.negative or ""]), on_line, on_progress)
+            output = _Output(log, reading, on_line, on_progress)
             try:
                 await self._watch(argv, output)
             except asyncio.CancelledError:
