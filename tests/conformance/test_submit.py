@@ -16,6 +16,7 @@ from comfyrelay.errors import (
     InvalidInput,
     NotFound,
     PoolUnavailable,
+    TooLarge,
     TooManyActiveJobs,
 )
 from comfyrelay.services.jobs.requests import Item, JobRequest
@@ -509,6 +510,17 @@ async def test_a_tenants_own_workflow_runs_for_its_owner_without_a_price(world: 
     assert leased.graph["2"]["inputs"]["text"] == "a dog"
     await world.complete(leased)
     assert await world.transactions(job) == {"JOB_RESERVE": 0, "JOB_CONSUME": 0}
+
+
+async def test_a_text_that_stands_in_a_graph_often_may_not_fill_the_memory(world: World) -> None:
+    user = await world.user()
+    graph = {str(at): {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}} {{PROMPT}}"}} for at in range(500)}
+    await world.workflow("own", tenant_id=user.tenant_id, graph=graph)
+    item = Item(input_payload={"prompt": "a" * 100_000})
+    with pytest.raises(TooLarge, match="shorter texts"):
+        await world.engine.jobs.submit.submit(request_for(user, workflow_slug="own", item=item))
+    item = Item(input_payload={"prompt": "a" * 1_000})
+    await world.engine.jobs.submit.submit(request_for(user, workflow_slug="own", item=item))
 
 
 async def test_another_tenants_own_workflow_is_not_found(world: World) -> None:

@@ -9,7 +9,6 @@ import webbrowser
 from html import escape
 
 from comfyrelay import atomic
-from comfyrelay.owner import state_folder
 
 
 def open_page(link: str) -> bool:
@@ -20,6 +19,8 @@ def open_page(link: str) -> bool:
     """
     if not _has_screen():
         return False
+    from comfyrelay.owner import state_folder
+
     path = state_folder() / "open.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -24,7 +24,7 @@ def back_up(
     """Make a folder in this one, named by the time, with everything in it."""
     places = Places.from_settings(settings)
     into = into.expanduser().resolve()
-    for name, path in places.databases.items():
+    for path in places.databases.values():
         if not path.exists():
             raise NotFound(
                 f"There is nothing to back up: {path} does not exist. If your data is in another folder, name that one "

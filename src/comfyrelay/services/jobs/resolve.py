@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph, input_texts
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import Snapshot, StoredFile, asset_list, text_values
@@ -12,7 +12,7 @@ from comfyrelay.domain.properties import Property, Value, resolve
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.domain.records.jobs import NewJob, Video
 from comfyrelay.domain.states import WorkflowKind
-from comfyrelay.errors import Conflict, InvalidInput, NotFound
+from comfyrelay.errors import Conflict, InvalidInput, NotFound, TooLarge
 from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.own_inputs import OwnInputs
@@ -35,6 +35,10 @@ class JobDefaults:
     catalogue_disk: str
 
 
+# As much as ComfyUI takes in one request, with room to spare. A prompt may stand in a graph thousands of times.
+MOST_FILLED_BYTES = 64 * 1024 * 1024
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """What is to be run, and what it costs."""
@@ -48,6 +52,8 @@ class Target:
     # nodes of the graph, or texts in them that are filled in, whichever are more
     size: int
     graph_bytes: int
+    # how often each text of a property stands in the graph
+    occurrences: Mapping[str, int]
 
     @property
     def cost(self) -> int:
@@ -122,6 +128,7 @@ class Resolver:
                 own_inputs=self._own_inputs(workflow, graph, properties) if effect is None else None,
                 size=max(len(graph), hasher.filled),
                 graph_bytes=graph_bytes,
+                occurrences=_occurrences(graph, properties),
             )
 
         [target] = await self._turns.make(prepared, count=1, size=graph_bytes)
@@ -220,6 +227,7 @@ class Resolver:
             seeds={each.placeholder: each.seed_limit for each in target.properties if each.is_seed},
             output_folder=item.output_folder,
         )
+        _check_filled(target, snapshot.values)
         if target.own_inputs is not None:
             target.own_inputs.check(snapshot.values)
         return NewJob(
@@ -276,3 +284,17 @@ def _refuse_placeholders(properties: Sequence[Property], values: Sequence[Value]
     }
     if errors:
         raise InvalidInput(errors=errors)
+
+
+def _occurrences(graph: Graph, properties: Sequence[Property]) -> dict[str, int]:
+    texts = "\0".join(input_texts(graph))
+    return {each.placeholder: texts.count(each.placeholder) for each in properties if each.placeholder}
+
+
+def _check_filled(target: Target, values: Mapping[str, Any]) -> None:
+    """Before anything is filled in: what is too large then has taken the memory already."""
+    filled = sum(target.occurrences.get(name, 0) * len(str(value)) for name, value in values.items())
+    if target.graph_bytes + filled > MOST_FILLED_BYTES:
+        raise TooLarge(
+            f"With these values the graph would have more than {MOST_FILLED_BYTES // 2**20} MiB: use shorter texts."
+        )
