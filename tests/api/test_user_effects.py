@@ -141,7 +141,7 @@ class TestWorkflowsOfOnesOwn:
     async def test_a_graph_may_not_name_files_of_the_worker(self, api: Api, name: str) -> None:
         graph = {"1": {"class_type": "LoadImage", "inputs": {"image": name}}}
         response = await (await api.user()).call("POST", "/api/workflows", {"graph": graph})
-        assert problem_of(response, 422)["type"] == "urn:comfyrelay:invalid_graph"
+        assert problem_of(response, 422)["type"] == "urn:comfyrelay:graph_not_allowed"
 
     async def test_a_file_that_it_names_may_be_the_placeholder_of_an_input(self, api: Api) -> None:
         graph = {"1": {"class_type": "LoadImage", "inputs": {"image": "example.png"}}}

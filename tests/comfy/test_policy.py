@@ -34,9 +34,11 @@ def node(class_type: str, **inputs: Any) -> Graph:
     return {"7": {"class_type": class_type, "inputs": inputs}}
 
 
-def refusal(graph: Graph, policy: GraphPolicy | None = None, *, info: dict[str, Any] | None = None) -> str | None:
+def refusal(
+    graph: Graph, policy: GraphPolicy | None = None, *, info: dict[str, Any] | None = None, is_effect: bool = False
+) -> str | None:
     try:
-        (policy or GraphPolicy()).check(graph, own=OWN, object_info=info)
+        (policy or GraphPolicy()).check(graph, own=OWN, object_info=info, is_effect=is_effect)
     except GraphNotAllowed as error:
         return error.detail
     return None
@@ -125,6 +127,20 @@ class TestClasses:
         policy = GraphPolicy(mode="off", denied=["*"])
         assert refusal(node("PyExec", path="/etc/passwd"), policy) is None
         assert policy.why_not("PyExec") is None
+
+    @pytest.mark.parametrize("mode", ["deny", "allow", "off"])
+    def test_where_several_share_a_machine_no_mode_and_no_effect_lets_files_of_others_be_named(self, mode: Any) -> None:
+        policy = GraphPolicy(mode=mode, allowed=["LoadImage"], is_shared=True)
+        for name in ("secret.png", "x.png [output]", "/etc/passwd"):
+            foreign = node("LoadImage", image=name)
+            policy_says = (refusal(foreign, policy, info=INFO), refusal(foreign, policy, info=INFO, is_effect=True))
+            assert all("which is not a file of this job" in str(each) for each in policy_says)
+
+    def test_nodes_and_links_of_an_effect_are_its_administrators(self) -> None:
+        policy = GraphPolicy(denied=["PreviewAny"], is_shared=True)
+        for graph in (node("PyExec", code="1"), node("PreviewAny"), node("OpenThing", directory=["3", 0])):
+            assert refusal(graph, policy) is not None
+            assert refusal(graph, policy, is_effect=True) is None
 
 
 LINK = ["3", 0]

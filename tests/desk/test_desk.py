@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
+from PIL import Image
 
 from comfyrelay.client import Client
 from comfyrelay.client.labels import Labels
@@ -21,7 +22,7 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings
 from comfyrelay.sim import Fail, Sim, Slow
 from tests.api.processes import free_port
-from tests.comfy.graphs import invert
+from tests.comfy.graphs import invert, invert_file
 from tests.desk.conftest import OpenDesk, make_desk, opened
 from tests.desk.owner import owner_http
 from tests.web.looking import PROMPT_GRAPH
@@ -132,6 +133,21 @@ async def test_it_does_not_listen_where_others_could_reach_it(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match="comfyrelay server"):
         async with open_to_all.open():
             pass
+
+
+async def test_a_graph_may_name_whatever_lies_on_the_machine_of_its_owner(tmp_path: Path) -> None:
+    async with (
+        Sim(folder=tmp_path / "comfyui") as sim,
+        opened(make_desk(tmp_path / "desk", comfyui_url=[sim.url])) as desk,
+    ):
+        Image.new("RGB", (8, 8), "#abcdef").save(sim.folder / "input" / "mine.png")
+        async with owner_http(desk.ready.url) as http:
+            made = await http.post("/api/workflows", json={"graph": invert_file("mine.png"), "output_extension": "png"})
+        assert made.status_code == 201, made.text
+        job = await desk.client.submit(workflow_slug=made.json()["data"]["slug"])
+        async for _event in desk.client.events(job.id):
+            pass
+        assert (await desk.client.job(job.id)).status == "completed"
 
 
 async def test_a_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) -> None:

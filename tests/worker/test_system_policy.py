@@ -10,6 +10,7 @@ from tests.comfy.graphs import invert, invert_file
 from tests.worker.system import INPUT, System
 
 FLEET = {"DEFAULT_FLEET": "home"}
+OFF = {**FLEET, "GRAPH_POLICY": "off"}
 
 
 async def bring(system: System, graph: Graph, **more: Any) -> str:
@@ -25,7 +26,7 @@ async def test_a_graph_of_a_tenant_runs_with_the_file_of_its_job(system: System)
     assert await system.completed(await system.submit(slug, png("#123456")))
 
 
-@pytest.mark.parametrize("settings", [{**FLEET, "GRAPH_POLICY": "off"}])
+@pytest.mark.parametrize("settings", [OFF])
 async def test_a_worker_runs_no_graph_of_a_tenant_that_its_own_policy_does_not_allow(system: System) -> None:
     # what an administrator has made an effect of may have it
     effect = await system.plain_effect()
@@ -45,3 +46,19 @@ async def test_a_worker_runs_no_graph_of_a_tenant_that_its_own_policy_does_not_a
         assert job["attempts"] == 1
     assert system.sim.log.prompts_queued == 0
     await system.completed(await system.plain(effect))
+
+
+@pytest.mark.parametrize("settings", [OFF])
+async def test_with_no_policy_at_all_files_of_other_jobs_stay_out_of_reach(system: System) -> None:
+    secret = png("#abcdef")
+    (system.sim.folder / "input" / "secret.png").write_bytes(secret)
+    system.assets.append(secret)
+    text = {"key": "name", "type": "text", "placeholder": "{{NAME}}", "user_configurable": True}
+    effect = await system.effect("nosy", invert_file("{{NAME}}"), properties=[text])
+    slug = await bring(system, invert_file("secret.png"))
+    await system.started(graph_policy="off")
+    for wish, payload in ((effect, {"name": "secret.png"}), (slug, {})):
+        job = await system.until(await system.submit(wish, input_payload=payload), "failed")
+        assert "LoadImage (1): input 'image' names 'secret.png', which is not a file of this job" in job["error"]
+        assert job["attempts"] == 1
+    assert system.sim.log.prompts_queued == 0

@@ -130,6 +130,7 @@ class Desk:
                 on_output=Copies(engine, self.output_folder, umask=self._umask_of(self.output_folder)).keep,
                 wrap_server=self._beside_script(script) if script is not None else None,
                 own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
+                is_shared=False,
                 signals=signals,
             )
             app = create_app(engine, secrets, owner=owner)
@@ -225,8 +226,9 @@ class Desk:
             prefetch=self.desk.prefetch,
             killed_jobs=self.desk.interrupted_jobs,
             is_only_worker=True,
-            # the server in this process has checked them, if it is to
-            graph_policy="off",
+            graph_policy=settings.graph_policy,
+            graph_denied_nodes=settings.graph_denied_nodes,
+            graph_allowed_nodes=settings.graph_allowed_nodes,
             shutdown_seconds=self.desk.finish_seconds,
             data_dir=settings.data_dir / "worker",
             metadata_url="off",

@@ -53,18 +53,21 @@ class Agent:
         on_output: OutputListener | None = None,
         wrap_server: WrapServer | None = None,
         own_nodes: frozenset[str] = frozenset(),
+        is_shared: bool = True,
         signals: bool = True,
     ) -> None:
         """`signals` is whether SIGTERM and Ctrl-C are for this worker; else `stop` ends it.
 
         `on_output` is awaited before the control plane hears of an output, and must not fail.
         `wrap_server` stands before each ComfyUI; `own_nodes` are classes of nodes that it runs itself.
+        `is_shared` is whether jobs of several people run here.
         """
         self._settings = settings
         self._metrics = metrics or Metrics()
         self._on_status = on_status
         self._on_output = on_output
         self._own_nodes = own_nodes
+        self._policy = settings.policy(is_shared=is_shared)
         self._signals = signals
         self._imds = Imds(settings.metadata_url) if settings.has_metadata else None
         self._notices = Notices(
@@ -247,6 +250,7 @@ class Agent:
             typical=self._typical,
             metrics=self._metrics,
             settings=self._settings,
+            policy=self._policy,
             own_nodes=self._own_nodes,
             on_change=self._on_change,
             on_progress=self._show,

@@ -12,9 +12,9 @@ from typing import Any
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.comfy.graphs.foreign import foreign_files
 from comfyrelay.comfy.graphs.graph import Graph, check_graph
 from comfyrelay.comfy.graphs.nodes import title_of
+from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import (
@@ -80,6 +80,7 @@ class Tools:
     typical: Typical
     metrics: Metrics
     settings: WorkerSettings
+    policy: GraphPolicy
     # classes of nodes that ComfyUI never sees: whoever runs them looks at the files that they name
     own_nodes: frozenset[str]
     # a job went from one phase to the next
@@ -257,7 +258,7 @@ class Work:
         return collected
 
     async def _check_graph(self) -> None:
-        """It names files of its job only; one of a tenant's own, which no effect stands for, has only allowed nodes."""
+        """What no effect stands for is a tenant's own."""
         lease = self.lease
         servers = self._tools.servers
         info = await servers.definitions(lease.provider)
@@ -267,10 +268,7 @@ class Work:
             raise ComfyError("No ComfyUI of this worker can say what its nodes are.", fault=fault)
         own = [each.placeholder for each in lease.payload.assets]
         graph = {name: node for name, node in lease.graph.items() if node["class_type"] not in self._tools.own_nodes}
-        if lease.job.effect_id is None:
-            self._tools.settings.policy.check(graph, own=own, object_info=info)
-        if problems := foreign_files(graph, own=own, object_info=info):
-            raise GraphError("The graph names files that are not its own. " + " ".join(problems))
+        self._tools.policy.check(graph, own=own, object_info=info, is_effect=lease.job.effect_id is not None)
 
     async def _store(self, collected: Collected, *, prompt_id: str) -> None:
         """Upload the output and say so, however long the control plane is away."""

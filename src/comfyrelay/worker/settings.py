@@ -190,10 +190,14 @@ class WorkerSettings(ArgumentsOnly):
         own_comfy = "comfyui_base_url" in self.model_fields_set or not self.comfy_cloud_api_key
         return [*(["self_hosted"] if own_comfy else []), *(["cloud"] if self.comfy_cloud_api_key else [])]  # type: ignore[list-item]
 
-    @property
-    def policy(self) -> GraphPolicy:
-        """What graphs of tenants may do here."""
-        return GraphPolicy(mode=self.graph_policy, denied=self.graph_denied_nodes, allowed=self.graph_allowed_nodes)
+    def policy(self, *, is_shared: bool) -> GraphPolicy:
+        """What graphs may do here; `is_shared` is whether they are those of several people."""
+        return GraphPolicy(
+            mode=self.graph_policy,
+            denied=self.graph_denied_nodes,
+            allowed=self.graph_allowed_nodes,
+            is_shared=is_shared,
+        )
 
     @property
     def has_metadata(self) -> bool:

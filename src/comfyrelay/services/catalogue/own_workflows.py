@@ -3,16 +3,15 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph, check_graph, input_texts, placeholders_in
-from comfyrelay.comfy.graphs.nodes import FOLDER_MARKS, files_in
+from comfyrelay.comfy.graphs.graph import Graph, check_graph
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.properties import ASSET_TYPES
 from comfyrelay.domain.records.catalogue import Workflow
-from comfyrelay.errors import GraphError, InvalidInput, NotFound
+from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.databases import Databases
@@ -22,8 +21,6 @@ from comfyrelay.store.central import library
 from comfyrelay.store.database import Tx
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
-# An absolute path, one of Windows' drives, or a way up: nothing that a prompt begins with.
-_ELSEWHERE = re.compile(r"(/|~/|\\|[A-Za-z]:[\\/])\S|.*(^|[\\/])\.\.([\\/]|$)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +44,6 @@ class OwnWorkflows:
         check_graph(new.graph)
         _check_properties(new)
         assets = {str(each["placeholder"]) for each in new.properties if each["type"] in ASSET_TYPES}
-        await asyncio.to_thread(_check_files, new, assets)
         await asyncio.to_thread(self._policy.check, new.graph, own=assets)
         return await self._workflows.create(
             slug=_slug(new.name),
@@ -97,22 +93,6 @@ def _check_properties(new: NewWorkflow) -> None:
     }
     if errors:
         raise InvalidInput(errors=errors)
-
-
-def _check_files(new: NewWorkflow, assets: Set[str]) -> None:
-    """A file that a graph names must come with the job: the worker's folders hold what others have uploaded."""
-    for node_id, node in new.graph.items():
-        for text in input_texts({node_id: node}):
-            if text not in assets and (_ELSEWHERE.match(text) or text.endswith(FOLDER_MARKS)):
-                raise GraphError(
-                    f'Node "{node_id}" ({node["class_type"]}) names a place on the server: {text[:100]!r}.'
-                )
-    for each in files_in(new.graph):
-        if not placeholders_in({"0": {"class_type": "", "inputs": {"name": each.name}}}, assets):
-            raise GraphError(
-                f'Node "{each.node_id}" ({each.class_type}) names the file {each.name!r}: '
-                "make it the placeholder of a property, and send a file of yours with each job."
-            )
 
 
 def _mime_type(new: NewWorkflow) -> str:
