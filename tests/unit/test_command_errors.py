@@ -23,7 +23,7 @@ def test_a_wrong_field_is_named(
     def fails() -> None:
         raise error
 
-    monkeypatch.setattr(main, "app", fails)
+    monkeypatch.setattr(main, "command_line", lambda _app: fails)
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 2

@@ -24,6 +24,7 @@ from comfyrelay import __version__
 from comfyrelay.cli.backup import backup_app
 from comfyrelay.cli.batch_i2v import batch_i2v
 from comfyrelay.cli.browser import open_page
+from comfyrelay.cli.command_line import command_line
 from comfyrelay.cli.jobs import Url, connected, jobs_app
 from comfyrelay.cli.run import DESK, run_app
 from comfyrelay.cli.worker import worker_app
@@ -63,7 +64,7 @@ CANNOT = 2
 def main() -> None:
     """The entry point: an error that we know is one sentence and exit code 2."""
     try:
-        app()
+        command_line(app)()
     except ComfyRelayError as error:
         err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
         if isinstance(error, InvalidInput) and str(error) == str(InvalidInput()):

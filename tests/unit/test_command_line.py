@@ -1,0 +1,35 @@
+"""What `--help` shows of each command."""
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from comfyrelay.cli.command_line import command_line
+from comfyrelay.cli.main import app, main
+
+
+def every_command() -> Iterator[tuple[str, ...]]:
+    pending: list[tuple[tuple[str, ...], Any]] = [((), get_command(app))]
+    while pending:
+        words, command = pending.pop()
+        yield words
+        pending.extend(((*words, name), each) for name, each in getattr(command, "commands", {}).items())
+
+
+def test_a_flag_shows_no_type_in_the_help_of_any_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["comfyrelay", "up", "--help"])
+    runs: list[Callable[[], object]] = [main]
+    # they are put together once: that is what takes time
+    whole = command_line(app)
+    runs += [partial(whole, [*words, "--help"]) for words in every_command()]
+    for run in runs:
+        with pytest.raises(SystemExit) as ended:
+            run()
+        shown = capsys.readouterr().out
+        assert (ended.value.code, "--help" in shown, "bool" in shown) == (0, True, False), shown
