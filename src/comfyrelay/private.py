@@ -9,10 +9,14 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 _NOT_FOR_OTHERS = 0o077
 # What we make in a data folder.
-_OURS = (
-    *("lock", "secrets.json", "owner-secret", ".furnished", ".put-*", "*.db", "*.db-*"),
+_FILES = ("lock", "secrets.json", "owner-secret", ".furnished", ".put-*", "*.db", "*.db-*")
+_FOLDERS = (
     *("objects", "inputs", "outputs", "script", "stand-in", "worker", ".inputs.part"),
+    # of a restore
+    *("before-restore-*", ".restore-*"),
 )
+# What a disk has of itself.
+_NOBODYS = ("lost+found",)
 
 
 def keep_private(data_dir: Path) -> int:
@@ -32,11 +36,19 @@ def keep_private(data_dir: Path) -> int:
 
 
 def close_folder(folder: Path) -> None:
-    """A folder that somebody uses for other things, too, stays as open as it is."""
-    if all(any(fnmatch(each.name, pattern) for pattern in _OURS) for each in folder.iterdir()):
+    """What is in our folders is private. A data folder with other things of somebody's stays as open as it is."""
+    found = list(folder.iterdir())
+    closed = [each for each in found if _is_any(each.name, _FOLDERS) and each.is_dir() and not each.is_symlink()]
+    if all(_is_any(each.name, (*_FILES, *_FOLDERS, *_NOBODYS)) for each in found):
+        closed.append(folder)
+    for each in closed:
         # another user's, or on a disk that takes no changes: who needs to write there says so
         with suppress(OSError):
-            folder.chmod(FOLDER_MODE)
+            each.chmod(FOLDER_MODE)
+
+
+def _is_any(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def make_file(path: Path) -> None:

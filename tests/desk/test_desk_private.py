@@ -77,15 +77,33 @@ async def test_the_data_folder_of_a_server_is_its_users_alone(tmp_path: Path) ->
 
 
 def test_a_folder_with_other_things_in_it_stays_as_open_as_it_is(tmp_path: Path) -> None:
-    for name in ("central.db", "central.db-wal", "secrets.json", "objects"):
+    for name in ("central.db", "central.db-wal", "secrets.json"):
         (tmp_path / name).touch()
-    (tmp_path / "holiday.png").touch()
+    ours, others = ("objects", "worker", "before-restore-20260101-000000", ".restore-x1"), ("lost+found", "holiday")
+    for name in (*ours, *others):
+        (tmp_path / name).mkdir()
     tmp_path.chmod(0o755)
+
+    def modes() -> set[int]:
+        return {(tmp_path / name).stat().st_mode & 0o777 for name in ours}
+
     close_folder(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o755
-    (tmp_path / "holiday.png").unlink()
+    # what is ours in it is closed all the same, and what is not is left alone
+    assert modes() == {0o700}
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in others} == {0o755}
+    (tmp_path / "holiday").rmdir()
     close_folder(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_link_to_a_folder_elsewhere_leaves_that_as_open_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "outputs").symlink_to(tmp_path / "pictures")
+    close_folder(tmp_path / "data")
+    assert (tmp_path / "pictures").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(None, 0o644), (0o027, 0o640)])
