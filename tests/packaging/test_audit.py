@@ -14,6 +14,7 @@ from tests.harness import PATIENCE_SECONDS
 from tests.packaging.environments import ROOT
 
 NAME, VERSION = "demo", "1.0"
+HASH = f"--hash=sha256:{'0' * 64}"
 ADVISORY = {
     "id": "GHSA-demo",
     "summary": "It does too much.",
@@ -52,11 +53,11 @@ def advisories(*known: dict[str, Any]) -> Iterator[str]:
         thread.join()
 
 
-def audit(folder: Path, url: str) -> subprocess.CompletedProcess[str]:
-    """The script over a lock of its own."""
+def audit(folder: Path, url: str, *more: str) -> subprocess.CompletedProcess[str]:
+    """The script over a lock of its own, with more lines in it if they are given."""
     script = folder / "audit.py"
     script.write_text((ROOT / "requirements" / "audit.py").read_text("utf-8"), "utf-8")
-    (folder / "demo.txt").write_text(f"{NAME}=={VERSION} \\\n    --hash=sha256:{'0' * 64}\n", "utf-8")
+    (folder / "demo.txt").write_text("\n".join([f"{NAME}=={VERSION} {HASH}", *more]), "utf-8")
     return subprocess.run(
         [sys.executable, str(script), "--osv-url", url, "--cache-dir", str(folder / "cache")],
         capture_output=True,
@@ -87,3 +88,20 @@ def test_advisories_that_cannot_be_reached_are_no_good_news(tmp_path: Path) -> N
     done = audit(tmp_path, url)
     assert done.returncode == 3
     assert done.stderr.endswith("nothing was checked. Run it where they can.\n")
+
+
+def test_what_was_not_checked_is_named_and_no_good_news(tmp_path: Path) -> None:
+    with advisories() as url:
+        done = audit(tmp_path, url, f"other @ https://example.com/other.zip {HASH}")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("other: not checked, ")
+    assert done.stdout.endswith("1 packages, 0 advisories, 1 not checked.\n")
+
+
+def test_what_pip_audit_cannot_read_is_said_in_its_own_words(tmp_path: Path) -> None:
+    with advisories() as url:
+        done = audit(tmp_path, url, "other==1.0")
+    assert done.returncode == 1
+    assert "other" in done.stderr
+    assert "hash" in done.stderr
+    assert "cannot be reached" not in done.stderr
