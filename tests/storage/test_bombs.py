@@ -125,12 +125,19 @@ def test_a_process_that_dies_of_a_file_refuses_it() -> None:
     process.kill()
 
 
-def test_a_process_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux shows what a process was given")
+def test_a_process_has_what_python_needs_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     monkeypatch.setenv("COMFYRELAY_SIGNING_SECRETS", "hush")
+    # on Windows it would not start, or not find its packages, without these
+    needed = ("SYSTEMROOT", "APPDATA", "USERPROFILE", "TEMP")
+    for name in needed:
+        monkeypatch.setenv(name, "/tmp")
     process = ProbeProcess()
-    assert b"hush" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+    given = Path(f"/proc/{process.pid}/environ").read_bytes()
     process.kill()
+    assert b"hush" not in given
+    assert [name for name in needed if f"{name}=".encode() not in given] == []
 
 
 def test_where_the_system_knows_no_limits_the_process_does_without(monkeypatch: pytest.MonkeyPatch) -> None:

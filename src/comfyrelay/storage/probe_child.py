@@ -81,7 +81,7 @@ def _limit_process() -> int:
 def _limit_probe(limits: ProbeLimits, own_bytes: int) -> None:
     if resource is None:
         return
-    # where the system does not know this limit, time and headers are left
+    # macOS refuses this limit: time and headers are left
     with suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (own_bytes + limits.max_memory_bytes, most))

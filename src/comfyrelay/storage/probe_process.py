@@ -28,6 +28,8 @@ START_SECONDS = 120.0
 ENVIRONMENT: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "TEMP", "TMP", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "VIRTUAL_ENV"),
+    # on Windows, where packages of the user's own are found by these
+    *("APPDATA", "USERPROFILE"),
 )
 
 Read = Callable[[int, int], bytes]
