@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from comfyrelay.domain.ids import job_folder
+from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
 from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.services.steps import Step
 from comfyrelay.store.database import Boundary
@@ -21,8 +22,6 @@ from tests.api.studio import lease, lease_of, png, submit
 from tests.harness import Crash, PostgresBackend, SqliteBackend, execute
 
 MAX_BYTES = 5000
-# From then on no URL of an ended job works, and no upload is still under way.
-LATE = timedelta(seconds=4501)
 
 
 @dataclass
@@ -58,7 +57,9 @@ class House:
 
     async def tidy(self) -> None:
         await self.api.engine.outbox.delivery.idle()
-        await self.api.clock.set(self.api.clock.now + LATE)
+        # from then on no URL of an ended job works, and no upload is still under way
+        late = self.api.engine.settings.lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS + 1
+        await self.api.clock.set(self.api.clock.now + timedelta(seconds=late))
         await self.api.engine.operations.retention.run_once()
 
     def report(self, data: bytes) -> Report:
@@ -92,6 +93,27 @@ async def test_what_is_uploaded_after_completion_changes_nothing(house: House) -
     await house.tidy()
     assert [*(await house.there()).values()] == ["output"]
     assert await house.output() == png("blue")
+
+
+async def test_an_upload_in_the_last_moment_of_its_url_is_removed_also_when_leases_are_long(
+    sqlite_backend: SqliteBackend, tmp_path: Path
+) -> None:
+    async with open_api(sqlite_backend, tmp_path, lease_ttl_seconds=6 * 3600) as api:
+        await api.stop_loops()
+        user = await api.user(tokens=100)
+        await submit(user, await api.effect())
+        worker = await api.worker()
+        house = House(api, user, worker, await lease(worker))
+        await house.put(png("blue"))
+        await house.complete(png("blue"))
+        await api.engine.outbox.delivery.idle()
+        await api.clock.set(api.clock.now + timedelta(seconds=api.engine.settings.lease_url_ttl_seconds - 1))
+        # what retention would have removed before comes again, and nobody looks for it a second time
+        await api.engine.operations.retention.run_once()
+        assert await house.put(png("red")) == 200
+        assert sorted((await house.there()).values()) == ["output", "upload"]
+        await house.tidy()
+        assert [*(await house.there()).values()] == ["output"]
 
 
 async def test_what_a_url_can_write_is_never_what_counts(house: House) -> None:

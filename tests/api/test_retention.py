@@ -14,16 +14,18 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.services.jobs.requests import Item, JobRequest
 from comfyrelay.services.operations.retention import GRACE_SECONDS, Retained
+from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
 from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
+from comfyrelay.settings import Settings
 from comfyrelay.store.database import Boundary, Database
 from tests.api.harness import Api, Caller, open_api
 from tests.harness import GRAPH, OUTPUT, PROMPT, Crash, PostgresBackend, SqliteBackend, execute
 
 DAY = 86400.0
-# The URLs of a job live for 900 seconds, and an upload that has begun may take an hour.
-LATE_SECONDS = 4500
+# The URLs of a lease work for this long, and an upload that has begun may take its time.
+LATE_SECONDS = Settings().lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS
 MASK = {"key": "mask", "type": "image", "placeholder": "{{MASK}}", "user_configurable": True}
 CLIP = {"key": "clip", "type": "video", "placeholder": "{{INPUT}}", "is_primary_input": True}
 

@@ -26,7 +26,7 @@ class Outbox:
         self.applying = Applying(
             ground.databases,
             output_disk=DISK,
-            late_upload_seconds=ground.settings.presigned_ttl_seconds + LONGEST_UPLOAD_SECONDS,
+            late_upload_seconds=ground.settings.lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS,
             on_applied=on_applied,
             on_ended=on_ended,
         )
