@@ -192,7 +192,7 @@ class Settings(ArgumentsOnly):
 
     presigned_ttl_seconds: Count = Field(900, description="how long a pre-signed URL works")
     database_pool_size: Count = Field(10, description="connections kept to each PostgreSQL database")
-    database_wait_seconds: SecondsOrZero = Field(60, description="how long a start waits for the databases")
+    database_wait_seconds: SecondsOrZero = Field(60, description="how long a start waits for the central database")
 
     @field_validator("data_dir")
     @classmethod

@@ -1,18 +1,23 @@
 """Databases that refuse connections, by permission or because they are starting up: like ones that are away."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncpg
+import httpx
 import pytest
 from structlog.testing import capture_logs
 
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
+from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
+from tests.api.processes import server_process
 from tests.harness import PostgresBackend, open_world
 
 # How it begins, and how it ends.
@@ -125,7 +130,7 @@ async def test_a_start_waits_for_a_database_that_recovers(real_postgres_backend:
     ):
         databases = Databases(database, {})
         with capture_logs() as lines:
-            waiting = asyncio.create_task(databases.wait(600))
+            waiting = asyncio.create_task(databases.open(600))
             await starting.refused.get()
             starting.refuses_with = None
             await waiting
@@ -140,5 +145,63 @@ async def test_it_waits_no_longer_than_it_may(real_postgres_backend: PostgresBac
         Database("central", starting.url) as database,
     ):
         with pytest.raises(PoolUnavailable):
-            await Databases(database, {}).wait(0)
+            await Databases(database, {}).open(0)
         assert starting.refused.qsize() == 1
+
+
+async def test_a_pool_that_is_away_at_the_start_is_brought_up_before_anybody_uses_it(
+    real_postgres_backend: PostgresBackend, postgres_url: str
+) -> None:
+    server = await asyncpg.connect(postgres_url.format("postgres"))
+    await server.execute("CREATE DATABASE empty_pool")
+    try:
+        async with (
+            real_postgres_backend.databases(["a"]) as (central, pools, _clock),
+            gate(postgres_url.format("empty_pool"), refuses_with="57P03") as away,
+        ):
+            databases = Databases(
+                Database("central", central), {"a": Database("a", pools["a"]), "b": Database("b", away.url)}
+            )
+            await databases.open(0)
+            await databases.require_current()
+            assert databases.down() == ["b"]
+            away.refuses_with = None
+            # it is there, and has no tables yet
+            with pytest.raises(PoolUnavailable, match="has not been reached since this server started"):
+                databases.pool("b")
+            await databases.open_awaited()
+            assert await migrate.current(databases.pool("b")) == migrate.head(migrate.Schema.TENANT)
+            assert databases.down() == []
+            await databases.close()
+    finally:
+        await server.execute("DROP DATABASE empty_pool WITH (FORCE)")
+        await server.close()
+
+
+async def test_a_server_starts_without_a_tenant_pool_and_serves_it_once_it_comes(
+    real_postgres_backend: PostgresBackend, tmp_path: Path
+) -> None:
+    async with open_world(real_postgres_backend, tmp_path) as world:
+        ada, bob = await world.user(pool="a"), await world.user(pool="b")
+        tokens = [(await world.engine.accounts.sign_in.issue(each, name="test")).secret for each in (ada, bob)]
+        own = world.engine.databases
+
+        async def statuses(http: httpx.AsyncClient) -> list[int]:
+            asked = [http.get("/api/ai-jobs", headers={"Authorization": f"Bearer {token}"}) for token in tokens]
+            return [answer.status_code for answer in await asyncio.gather(*asked)]
+
+        async with gate(own.pools["b"].dsn, refuses_with="57P03") as away:
+            settings: dict[str, Any] = {
+                "DATA_DIR": str(tmp_path / "server"),
+                "DATABASE_URL": own.central.dsn,
+                "TENANT_POOLS": json.dumps({"a": own.pools["a"].dsn, "b": away.url}),
+            }
+            async with server_process(settings) as server:
+                assert await statuses(server.http) == [200, 503]
+                ready = await server.http.get("/readyz")
+                assert (ready.status_code, [*ready.json()["data"]["problems"]]) == (200, ["b"])
+                away.refuses_with = None
+                async with asyncio.timeout(60):
+                    # another process brings it up, and reports that to nobody
+                    while await statuses(server.http) != [200, 200]:  # noqa: ASYNC110
+                        await asyncio.sleep(0.1)

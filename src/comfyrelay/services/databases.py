@@ -28,6 +28,8 @@ class Databases:
         self.central = central
         self.pools = dict(pools)
         self._down_until: dict[str, float] = {}
+        # Pools that were away when the server started, and why: their schema may be of another version.
+        self._awaited: dict[str, str] = {}
         # A tenant never moves, so where it lives need not be asked twice.
         self._pool_of: dict[str, str] = {}
 
@@ -48,6 +50,8 @@ class Databases:
             await each.close()
 
     def pool(self, name: str) -> Database:
+        if name in self._awaited:
+            raise PoolUnavailable(pool=name, why="has not been reached since this server started")
         try:
             return self.pools[name]
         except KeyError:
@@ -69,7 +73,7 @@ class Databases:
     def down(self) -> list[str]:
         """Pools known to be down: their jobs are not handed out."""
         now = asyncio.get_running_loop().time()
-        return sorted(name for name, until in self._down_until.items() if until > now)
+        return sorted({*self._awaited, *(name for name, until in self._down_until.items() if until > now)})
 
     @contextmanager
     def watched(self, name: str) -> Iterator[None]:
@@ -91,36 +95,66 @@ class Databases:
         """Bring every schema up; returns the revisions before and after by database."""
         return {each.name: await migrate.upgrade(each, schema) for each, schema in self.schemas()}
 
-    async def wait(self, seconds: float) -> None:
-        """Until every database answers: one that recovers from a crash takes its time. `PoolUnavailable` after that."""
+    async def open(self, seconds: float) -> None:
+        """For a server that starts: bring every schema up that can be. The central database may take `seconds` to
+        answer, or it is `PoolUnavailable`; a tenant pool that is away hurts its own tenants only, and is left to
+        `open_awaited`."""
+        await self._wait_for_central(seconds)
+        await migrate.upgrade(self.central, Schema.CENTRAL)
+        await asyncio.gather(*(self._open(name) for name in self.pools))
+
+    async def open_awaited(self) -> None:
+        """Bring up the pools that were away, as far as they have come back."""
+        await asyncio.gather(*(self._open(name) for name in list(self._awaited)))
+
+    async def _open(self, name: str) -> None:
+        before = self._awaited.get(name)
+        try:
+            await migrate.upgrade(self.pools[name], Schema.TENANT)
+        except (PoolUnavailable, ConfigurationError) as error:
+            if before is None and isinstance(error, ConfigurationError):
+                raise
+            if before != error.detail:
+                log.warning("database.waiting", database=name, why=error.detail)
+            self._awaited[name] = error.detail
+        else:
+            if self._awaited.pop(name, None) is not None:
+                log.info("database.up", database=name)
+
+    async def _wait_for_central(self, seconds: float) -> None:
+        """One that recovers from a crash takes its time."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + seconds
-        for each, _ in self.schemas():
-            is_waiting = False
-            while True:
-                try:
-                    await migrate.current(each)
-                except PoolUnavailable as error:
-                    if clock() >= deadline:
-                        raise
-                    if not is_waiting:
-                        left = round(deadline - clock(), 1)
-                        log.warning("database.waiting", database=each.name, why=error.detail, at_most_seconds=left)
-                    is_waiting = True
-                    await asyncio.sleep(min(ASK_SECONDS, max(0.0, deadline - clock())))
-                else:
-                    break
-            if is_waiting:
-                log.info("database.up", database=each.name)
+        is_waiting = False
+        while True:
+            try:
+                await migrate.current(self.central)
+            except PoolUnavailable as error:
+                if clock() >= deadline:
+                    raise
+                if not is_waiting:
+                    left = round(deadline - clock(), 1)
+                    log.warning("database.waiting", database=self.central.name, why=error.detail, at_most_seconds=left)
+                is_waiting = True
+                await asyncio.sleep(min(ASK_SECONDS, max(0.0, deadline - clock())))
+            else:
+                break
+        if is_waiting:
+            log.info("database.up", database=self.central.name)
 
     async def revisions(self) -> dict[str, tuple[str | None, str]]:
-        """By database, the revision it has and the one it should have."""
-        return {each.name: (await migrate.current(each), migrate.head(schema)) for each, schema in self.schemas()}
+        """By database, the revision it has and the one it should have; pools that are still away are left out."""
+        return {
+            each.name: (await migrate.current(each), migrate.head(schema))
+            for each, schema in self.schemas()
+            if each.name not in self._awaited
+        }
 
     async def require_current(self) -> None:
         found = await self.revisions()
         for each, schema in self.schemas():
-            migrate.require_known(found[each.name][0], schema, each.name)
+            if each.name in found:
+                migrate.require_known(found[each.name][0], schema, each.name)
         behind = [name for name, (has, should) in found.items() if has != should]
         if behind:
             raise SchemaOutOfDate(f"The schema of {', '.join(behind)} is out of date: run `comfyrelay db upgrade`.")

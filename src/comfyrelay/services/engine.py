@@ -17,7 +17,7 @@ from comfyrelay.domain.settlement import JobState
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.catalogue import Catalogue
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.databases import ASK_SECONDS, Databases
 from comfyrelay.services.fleet import Fleet
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.jobs import Jobs
@@ -108,6 +108,7 @@ class Engine:
             _every("reaper", settings.reaper_interval_seconds, self.queue.reaper.run_once),
             _every("recovery", settings.recovery_interval_seconds, self.outbox.recovery.run_once),
             _every("mending", MENDING_SECONDS, self.operations.mending.run_once),
+            _every("pools", ASK_SECONDS, self.databases.open_awaited),
             _every("seen", SEEN_SECONDS, self._record_seen),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),

@@ -64,12 +64,12 @@ class Retention:
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Retained:
         """Do what is due in every pool; a pool that is down does not hold up the others."""
         done = Retained()
-        for pool in self._databases.pools.values():
+        for name in self._databases.pools:
             try:
-                with self._databases.watched(pool.name):
-                    done = _sum(done, await self._run(pool, grace_seconds))
+                with self._databases.watched(name):
+                    done = _sum(done, await self._run(self._databases.pool(name), grace_seconds))
             except PoolUnavailable:
-                log.info("retention.pool_down", pool=pool.name)
+                log.info("retention.pool_down", pool=name)
         if isinstance(self._objects, LocalObjects):
             # of uploads that were cut off when a process was killed
             await self._objects.sweep(older_than_seconds=max(self._unused_seconds, grace_seconds))
