@@ -23,6 +23,8 @@ from tests.soak.world import World, few_certificates, open_world
 FOLDER = Path(".soak")
 # The databases grow with each seed, and every row is looked at after each.
 SEEDS_OF_A_WORLD = 25
+# More than a seed should take. It depends on the machine, so nothing fails over it.
+SLOW_SECONDS = 20
 
 
 def main(words: Sequence[str]) -> int:
@@ -36,7 +38,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     results = options.folder / "results.jsonl"
     if options.report:
-        sys.stdout.write(_summary(list({each.seed: each for each in _kept(results)}.values())))
+        sys.stdout.write(_summary(list(_kept(results))))
         return 0
     # what the rig's own engine does is no news, nor that a database needs several tries to come back
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -66,7 +68,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--twins", nargs="*", metavar="WORD", help="break rules (those with this word in their name): seeds must notice"
     )
-    parser.add_argument("--report", action="store_true", help="only sum up the results, each seed as it ended last")
+    parser.add_argument("--report", action="store_true", help="only sum up the results of all runs")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where results, and logs of failures, are kept")
     return parser.parse_args(words)
 
@@ -81,7 +83,7 @@ async def _run(seeds: Sequence[int], results: Path, *, until_broken: bool) -> li
                 ran.append(result)
                 rest.remove(result.seed)
                 _report(result, results)
-            if until_broken and any(each.broken for each in ran):
+            if until_broken and any(each.broken and not each.is_rig_broken for each in ran):
                 return ran
     return ran
 
@@ -101,7 +103,7 @@ async def _caught(world: World, seed: int) -> Result:
     try:
         return await run_seed(world, plan_of(seed))
     except Exception:
-        return Result(seed=seed, broken=f"The rig itself broke:\n{traceback.format_exc()}")
+        return Result(seed=seed, broken=f"The rig itself broke:\n{traceback.format_exc()}", is_rig_broken=True)
 
 
 def _keep(world: World, result: Result, folder: Path) -> None:
@@ -146,15 +148,23 @@ def _described(plan: Plan) -> str:
 
 
 def _summary(ran: Sequence[Result]) -> str:
+    """Of every run: a seed that broke once, and held the next time, has broken."""
     ends = sum((Counter(each.ends) for each in ran), Counter[str]())
     faults = sum((Counter(each.faults) for each in ran), Counter[str]())
-    broken = [each.seed for each in ran if each.broken]
+    runs = Counter(each.seed for each in ran)
+    times = Counter(each.seed for each in ran if each.broken)
+    broken = ", ".join(f"{seed} ({count} of {runs[seed]} runs)" for seed, count in sorted(times.items()))
     unexpected = Counter(text for each in ran for text in each.unexpected)
+    slowest = sorted(ran, key=lambda each: each.own_seconds, reverse=True)[:3]
+    slow = sum(each.own_seconds > SLOW_SECONDS for each in ran)
     lines = [
-        f"{len(ran)} seeds, {sum(each.seconds for each in ran):.0f} s, {sum(ends.values())} jobs: {dict(ends)}",
+        f"{len(runs)} seeds, {len(ran)} runs, {sum(each.seconds for each in ran):.0f} s, "
+        f"{sum(ends.values())} jobs: {dict(ends)}",
         f"{sum(faults.values())} faults: {dict(faults.most_common())}",
         f"{sum(each.requests for each in ran)} requests were lost, doubled, delayed or brought late",
         *(f"unexpected, {count} times: {text}" for text, count in unexpected.most_common()),
+        f"slowest, without the time that faults need: "
+        f"{', '.join(f'seed {each.seed} {each.own_seconds:.1f} s' for each in slowest)}; {slow} over {SLOW_SECONDS} s",
         f"broken: {broken or 'none'}",
     ]
     return "\n".join(lines) + "\n"

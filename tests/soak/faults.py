@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.soak.plan import DATABASES, LEASE_SECONDS, ON_THE_WIRE, WORKERS, Fault, Kind
+from tests.soak.plan import DATABASES, LEASE_SECONDS, ON_THE_WIRE, STORAGE, WORKERS, Fault, Kind
 from tests.soak.world import World
 
 # How long a fault waits for the request that it is about.
@@ -37,6 +37,10 @@ async def happen(world: World, fault: Fault, began_at: float) -> None:
             process.pause()
             await asyncio.sleep(fault.seconds)
             process.go_on()
+        case Kind.FULL_DISK if wire is not None and fault.target == STORAGE:
+            wire.is_full = True
+            await asyncio.sleep(fault.seconds)
+            wire.is_full = False
         case Kind.FULL_DISK:
             assert process is not None
             process.fill_disk()

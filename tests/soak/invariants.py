@@ -5,7 +5,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,8 @@ from comfyrelay.domain.states import TERMINAL_JOB, Outcome
 from comfyrelay.store.tenant import tables as tenant
 from tests.chaos.invariants import ALWAYS, QUIET, Facts, broken, every_job_has_ended, look_at
 from tests.soak.clients import Client
-from tests.soak.plan import COMFYUIS, SERVERS, WORKERS
+from tests.soak.plan import COMFYUIS, SERVERS, STORAGE, WORKERS
+from tests.soak.wire import Wire
 from tests.soak.world import World
 
 # Everything is healed: only what will never come takes this long.
@@ -45,6 +46,8 @@ async def drain(world: World, clients: Sequence[Client]) -> None:
     await _until(world, clients, _unended)
     for wire in world.wires.values():
         await wire.settle()
+    if refused := [status for status in await world.wires[STORAGE].write_again() if status >= 300]:
+        raise Broken(f"a URL of a lease does not work for as long as it should: {refused}")
     await _until(world, clients, _under_way)
     await _until(world, clients, _left_behind)
 
@@ -119,11 +122,12 @@ async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
     found += list(_reports_that_counted(world, facts))
     found += list(_webhooks(world, facts))
     ends: Counter[str] = Counter()
+    reported = _hashes_reported(world, facts)
     for client in clients:
         for job_id in client.jobs:
             job = await client.wanted("GET", f"/api/ai-jobs/{job_id}")
             ends[job["status"]] += 1
-            found += await _broken_of_job(client, job)
+            found += await _broken_of_job(client, job, reported.get(job_id, set()))
         found += await _broken_of_wallet(client)
     known = {each.id for each in facts.jobs}
     found += [f"the accepted job {job_id} is gone" for each in clients for job_id in each.jobs if job_id not in known]
@@ -168,7 +172,21 @@ def _webhooks(world: World, facts: Facts) -> Iterable[str]:
         yield f"of the job {job_id} was told, which does not exist"
 
 
-async def _broken_of_job(client: Client, job: Any) -> list[str]:
+def _hashes_reported(world: World, facts: Facts) -> dict[str, set[str]]:
+    """By job, what the holder of the lease that completed it has said its output is."""
+    said: dict[str, set[str]] = {}
+    for name in WORKERS:
+        for report in world.wires[name].reports:
+            said.setdefault(report["lease_token"], set()).add(report["output"]["sha256"])
+    job_of = {each.id: each.tenant_job_id for each in facts.dispatches}
+    return {
+        job_of[each.dispatch_id]: said.get(each.lease_token, set())
+        for each in facts.leases
+        if each.outcome == Outcome.COMPLETED
+    }
+
+
+async def _broken_of_job(client: Client, job: Any, reported: Container[str]) -> list[str]:
     """What a user sees of one job that has ended."""
     name, found = f"the job {job['id']} of {client.tenant.name}", []
     if (job["status"] == "completed") != (len(job["outputs"]) == 1):
@@ -178,8 +196,11 @@ async def _broken_of_job(client: Client, job: Any) -> list[str]:
             content = await answer.read()
         if answer.status != 200:
             found.append(f"the output of {name} cannot be read: {answer.status}")
-        elif hashlib.sha256(content).hexdigest() != output["content_hash"]:
+            continue
+        if (found_hash := hashlib.sha256(content).hexdigest()) != output["content_hash"]:
             found.append(f"the output of {name} is not what its hash says")
+        if found_hash not in reported:
+            found.append(f"the output of {name} is not what its worker has reported")
     events = await _events(client, job["id"])
     if [number for number, _ in events] != list(range(1, len(events) + 1)):
         found.append(f"the events of {name} have a gap: {events}")
@@ -246,11 +267,21 @@ async def _after_retention(world: World) -> list[str]:
     ]
 
 
-def unexpected(world: World, since: Mapping[str, int]) -> list[str]:
-    """What no promise forbids, for the report: answers of 500, and errors that processes logged in this seed."""
-    found = [
-        f"{call.method} {call.path}: 500" for wire in world.wires.values() for call in wire.calls if call.status == 500
+def server_errors(wires: Mapping[str, Wire]) -> list[str]:
+    """Whatever is away, a server says so with 503; it never answers that it does not know what is wrong."""
+    return [
+        f"{call.method} {call.path} of {name} was answered with {call.status}"
+        for name, wire in wires.items()
+        # what is behind that one is not ours
+        if name != STORAGE
+        for call in wire.calls
+        if call.status >= 500 and call.status != 503
     ]
+
+
+def unexpected(world: World, since: Mapping[str, int]) -> list[str]:
+    """What no promise forbids, for the report: errors that processes logged in this seed."""
+    found = []
     for name, process in world.processes.items():
         for line in process.text()[since[name] :].splitlines():
             with suppress(ValueError):

@@ -135,7 +135,7 @@ def _skew(dice: random.Random, at: float) -> Fault:
 
 
 def _fill_disk(dice: random.Random, at: float) -> Fault:
-    target = dice.choice([*WORKERS, *COMFYUIS])
+    target = dice.choice([*WORKERS, *COMFYUIS, STORAGE, STORAGE])
     return Fault(at=at, kind=Kind.FULL_DISK, target=target, seconds=dice.uniform(0.5, 2))
 
 

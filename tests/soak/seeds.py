@@ -16,16 +16,24 @@ from tests.soak.world import World
 @dataclass(kw_only=True)
 class Result:
     seed: int
-    # of all of it, and of what came after the last fault was healed
+    # of all of it, of which so many went by until the last fault was healed, and so many until all was drained then
     seconds: float = 0.0
+    fault_seconds: float = 0.0
     drain_seconds: float = 0.0
     ends: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
     # how many requests met a fault on the wire
     requests: int = 0
-    # answers of 500 and errors in the logs, which no promise forbids
+    # errors in the logs, which no promise forbids
     unexpected: list[str] = field(default_factory=list)
+    # the promises that were not kept, or how the rig itself broke
     broken: str | None = None
+    is_rig_broken: bool = False
+
+    @property
+    def own_seconds(self) -> float:
+        """Without the waiting that faults need."""
+        return self.seconds - self.fault_seconds
 
 
 async def run_seed(world: World, plan: Plan) -> Result:
@@ -33,19 +41,21 @@ async def run_seed(world: World, plan: Plan) -> Result:
     result = Result(seed=plan.seed)
     clients = [Client(world, world.tenants[name], plan.seed) for name in TENANTS]
     for wire in world.wires.values():
-        wire.calls.clear()
-        wire.hit.clear()
+        wire.forget()
     world.receiver.ids.clear()
     logged = {name: len(process.text()) for name, process in world.processes.items()}
     try:
         await _happen(world, plan, clients)
         healed_at = time.monotonic()
+        result.fault_seconds = asyncio.get_running_loop().time() - began_at
         await world.until_ready()
         await invariants.drain(world, clients)
         result.drain_seconds = time.monotonic() - healed_at
         result.ends = dict(await invariants.check(world, clients))
     except* (Broken, AssertionError, TimeoutError) as group:
         result.broken = "\n".join(_texts(group))
+    if errors := invariants.server_errors(world.wires):
+        result.broken = "\n".join([*([result.broken] if result.broken else []), *errors])
     result.faults = dict(Counter(f"{each.kind} {each.target.split('-')[0]}" for each in plan.faults))
     result.requests = sum(len(wire.hit) for wire in world.wires.values())
     result.unexpected = invariants.unexpected(world, logged)

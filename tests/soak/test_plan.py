@@ -1,6 +1,6 @@
 """A seed is a plan: the same each time, and all seeds together know every fault."""
 
-from tests.soak.plan import COMFYUIS, DATABASES, ON_THE_WIRE, SERVERS, WORKERS, Kind, plan_of
+from tests.soak.plan import COMFYUIS, DATABASES, ON_THE_WIRE, SERVERS, STORAGE, WORKERS, Kind, plan_of
 
 
 def test_a_seed_is_always_the_same_plan() -> None:
@@ -13,6 +13,7 @@ def test_a_hundred_seeds_have_every_fault_at_everything_that_can_have_it() -> No
     assert {kind for kind, _ in found} == set(Kind)
     assert {target for kind, target in found if kind is Kind.KILL} == {*SERVERS, *WORKERS, *COMFYUIS, *DATABASES}
     assert {target for kind, target in found if kind is Kind.STOP_DATABASE} == {*DATABASES}
+    assert STORAGE in {target for kind, target in found if kind is Kind.FULL_DISK}
     assert {*WORKERS} <= {target for kind, target in found if kind is Kind.PAUSE}
 
 

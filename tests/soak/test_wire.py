@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 
 from comfyrelay.server.main import listen
-from tests.soak.plan import Fault, Kind
+from tests.soak.invariants import server_errors
+from tests.soak.plan import CLIENTS, STORAGE, Fault, Kind
 from tests.soak.wire import Wire
 
 ROUTE = "POST /api/worker/complete"
@@ -20,10 +21,11 @@ class Target:
 
     def __init__(self) -> None:
         self.bodies: list[str] = []
+        self.status = 200
 
     async def take(self, request: web.BaseRequest) -> web.Response:
         self.bodies.append((await request.read()).decode())
-        return web.json_response(len(self.bodies))
+        return web.json_response(len(self.bodies), status=self.status)
 
 
 @asynccontextmanager
@@ -106,3 +108,30 @@ async def test_a_network_that_is_cut_answers_nobody_until_it_is_healed() -> None
             await send(http)
         wire.heal()
         assert await send(http) == 1
+
+
+async def test_whoever_has_the_url_of_an_output_sends_other_bytes_to_it() -> None:
+    async with wired() as (target, wire, http):
+        path = "/bucket/files/tenants/1/ai-jobs/2/upload-3.png"
+        for url in (f"{path}?X-Amz-Signature=1", path, "/bucket/files/tenants/1/uploads/4.png?X-Amz-Signature=1"):
+            (await http.put(url, data=b"abc")).release()
+        target.bodies.clear()
+        assert await wire.write_again() == [200]
+        assert target.bodies == ["cba"]
+
+
+async def test_a_storage_that_is_full_takes_nothing_and_can_be_read() -> None:
+    async with wired() as (_target, wire, http):
+        wire.is_full = True
+        assert [(await http.request(method, "/x")).status for method in ("PUT", "POST", "GET")] == [507, 507, 200]
+        wire.heal()
+        assert (await http.put("/x")).status == 200
+
+
+@pytest.mark.parametrize(("status", "is_broken"), [(500, True), (502, True), (503, False), (404, False)])
+async def test_a_server_may_answer_that_it_cannot_and_never_that_it_failed(status: int, is_broken: bool) -> None:
+    async with wired() as (target, wire, http):
+        target.status = status
+        (await http.get("/x")).release()
+        assert bool(server_errors({CLIENTS: wire})) is is_broken
+        assert server_errors({STORAGE: wire}) == []

@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import aiohttp
@@ -17,7 +17,7 @@ from aiohttp import web
 from yarl import URL
 
 from comfyrelay.server.main import listen
-from tests.soak.plan import Fault, Kind
+from tests.soak.plan import COMPLETE, OUTPUT, Fault, Kind
 
 # They are about one connection, not about what goes over it.
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "expect", "te", "trailer"})
@@ -71,9 +71,8 @@ class Wire:
         self._port = 0
         self.is_cut = False
         self.answers_errors = False
-        # what was answered, and the fault that each request which met one has met
-        self.calls: list[Call] = []
-        self.hit: list[Fault] = []
+        self.is_full = False
+        self.forget()
 
     @property
     def url(self) -> str:
@@ -105,6 +104,16 @@ class Wire:
         await asyncio.gather(*self._late, return_exceptions=True)
         await self._stack.aclose()
 
+    def forget(self) -> None:
+        """Begin anew with what is remembered of requests."""
+        # what was answered, and the fault that each request which met one has met
+        self.calls: list[Call] = []
+        self.hit: list[Fault] = []
+        # what workers said of their outputs, whether or not it arrived
+        self.reports: list[Any] = []
+        # for each URL that an output was sent to, the last request
+        self._uploads: dict[str, _Request] = {}
+
     def add(self, fault: Fault) -> Active:
         active = Active(fault, fault.count, asyncio.get_running_loop().create_future())
         self._active.append(active)
@@ -118,12 +127,18 @@ class Wire:
 
     def heal(self) -> None:
         self._active.clear()
-        self.is_cut = self.answers_errors = False
+        self.is_cut = self.answers_errors = self.is_full = False
 
     async def settle(self) -> None:
         """Wait for what comes late."""
         while self._late:
             await asyncio.wait(self._late)
+
+    async def write_again(self) -> list[int]:
+        """Send other bytes to every URL that an output was sent to, as whoever still has the URL can."""
+        statuses = [await self._exchange(replace(each, body=each.body[::-1])) for each in self._uploads.values()]
+        self._uploads.clear()
+        return statuses
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         transport = request.transport
@@ -145,8 +160,11 @@ class Wire:
             headers=[(key, value) for key, value in request.headers.items() if key.lower() not in HOP_BY_HOP],
             body=await request.read(),
         )
+        self._remember(asked)
         if self.answers_errors:
             return web.Response(status=503, text="The rig answers for it.")
+        if self.is_full and asked.method in ("PUT", "POST"):
+            return web.Response(status=507, text="The rig answers for it: nothing can be written.")
         fault = self._next_fault(asked)
         match fault.kind if fault is not None else None:
             case Kind.LOSE_REQUEST:
@@ -202,12 +220,13 @@ class Wire:
         self._late.add(task)
         task.add_done_callback(self._late.discard)
 
-    async def _exchange(self, asked: _Request) -> None:
+    async def _exchange(self, asked: _Request) -> int:
         """Ask, and hear the answer out, for nobody."""
         answer = await self._ask(asked)
         async with answer:
             await answer.read()
             self._record(asked, answer.status)
+            return answer.status
 
     async def _answer(self, request: web.BaseRequest, asked: _Request) -> web.StreamResponse:
         answer = await self._ask(asked)
@@ -239,6 +258,13 @@ class Wire:
                 # nobody is there: nothing was sent
                 continue
         raise Lost
+
+    def _remember(self, asked: _Request) -> None:
+        if re.match(COMPLETE, asked.route):
+            self.reports.append(json.loads(asked.body))
+        # the servers' own requests are signed otherwise, in a header
+        elif re.match(OUTPUT, asked.route) and "X-Amz-Signature=" in asked.raw_path:
+            self._uploads[asked.raw_path.partition("?")[0]] = asked
 
     def _record(self, asked: _Request, status: int) -> None:
         path = asked.raw_path.partition("?")[0]
