@@ -1,8 +1,10 @@
 """Whatever a server does, a run ends: with its result, or with an error that says whose fault it is."""
 
 import asyncio
+import io
 
 import pytest
+from PIL import Image
 
 from comfyrelay.comfy import Attachment, ComfyClient, NodeStarted, RunTimeouts, Step
 from comfyrelay.comfy.graphs.graph import Graph
@@ -33,6 +35,7 @@ from comfyrelay.sim import (
     Slow,
     SlowHttp,
     Stuck,
+    Vary,
 )
 from comfyrelay.sim import OutOfMemory as RunOutOfMemory
 from tests.comfy.graphs import invert, invert_file
@@ -97,6 +100,18 @@ async def test_a_500_each_time_is_given_up(sim: Sim, comfy: ComfyClient) -> None
         await comfy.run(invert())
     assert caught.value.fault is Fault.WORKER
     assert failing.happened == 3
+
+
+async def test_outputs_vary_from_run_to_run_on_request(sim: Sim, comfy: ComfyClient) -> None:
+    async def saved(prefix: str) -> bytes:
+        [file] = (await comfy.run(invert(prefix=prefix))).files
+        return b"".join([piece async for piece in comfy.read(file)])
+
+    sim.misbehave(Vary(class_type="SaveImage"))
+    # the picture is the same, and not its file
+    first, second = await saved("a"), await saved("b")
+    assert Image.open(io.BytesIO(first)).tobytes() == Image.open(io.BytesIO(second)).tobytes()
+    assert Image.open(io.BytesIO(first)).info["drawn"] != Image.open(io.BytesIO(second)).info["drawn"]
 
 
 async def test_success_without_outputs_is_tried_once_more(sim: Sim, comfy: ComfyClient) -> None:

@@ -48,6 +48,8 @@ PLACES = {"central": "core", "a": "core", "b": "side"}
 HEARTBEAT_SECONDS = 0.5
 # What a run takes on a stand-in, in steps between which it can be interrupted.
 RUN = {"name": "Slow", "class_type": "ImageInvert", "seconds": 0.6, "steps": 6}
+# No two attempts make the same output, so that one can be told from another.
+OUTPUTS = {"name": "Vary", "class_type": "SaveImage"}
 
 # Pauses that a rig would only wait for.
 SERVER_CONSTANTS: forks.Constants = {
@@ -341,7 +343,8 @@ def _comfyuis(folder: Path, ports: Mapping[str, int]) -> dict[str, RigProcess]:
     return {
         name: RigProcess(
             name,
-            *("sim", "--port", str(ports[name]), "--folder", str(folder / name), "--misbehave", json.dumps(RUN)),
+            *("sim", "--port", str(ports[name]), "--folder", str(folder / name)),
+            *("--misbehave", json.dumps(RUN), "--misbehave", json.dumps(OUTPUTS)),
             environment={},
             log=folder / f"{name}.log",
         )

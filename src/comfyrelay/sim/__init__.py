@@ -21,6 +21,7 @@ from comfyrelay.sim.misbehaviour import (
     Slow,
     SlowHttp,
     Stuck,
+    Vary,
 )
 from comfyrelay.sim.server import Sim
 
@@ -46,6 +47,7 @@ __all__ = [
     "Slow",
     "SlowHttp",
     "Stuck",
+    "Vary",
     "read_misbehaviour",
     "serve",
     "slow_from_text",

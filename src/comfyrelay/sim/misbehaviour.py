@@ -20,6 +20,7 @@ __all__ = [
     "Slow",
     "SlowHttp",
     "Stuck",
+    "Vary",
 ]
 
 
@@ -43,6 +44,11 @@ class Slow(Misbehaviour):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stuck(Misbehaviour):
     """A node never ends, says nothing and ignores interrupts, until this misbehaviour is ended."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vary(Misbehaviour):
+    """A node that saves pictures writes other bytes each time, as one that draws its own seed does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
+from secrets import token_hex
 from typing import Any
 
 from PIL import Image
@@ -12,7 +13,7 @@ from PIL import Image
 from comfyrelay.comfy.graphs.graph import Graph, is_link
 from comfyrelay.sim.active_misbehaviours import ActiveMisbehaviours
 from comfyrelay.sim.folders import Folders
-from comfyrelay.sim.misbehaviour import EmptyOutputs, Fail, LateHistory, OutOfMemory, Slow, Stuck
+from comfyrelay.sim.misbehaviour import EmptyOutputs, Fail, LateHistory, OutOfMemory, Slow, Stuck, Vary
 from comfyrelay.sim.nodes.calls import known_values, run_node
 from comfyrelay.sim.nodes.catalogue import DEFINITIONS
 from comfyrelay.sim.nodes.results import Run
@@ -101,10 +102,11 @@ class PromptRun:
         self.messages.executing(node_id)
         self._stop_if_interrupted()
         await self._misbehave(node_id, class_type)
+        drawn = {"drawn": token_hex()} if self._workshop.misbehaviours.take(Vary, [class_type]) else {}
         run = Run(
             folders=self._workshop.folders,
             prompt=self._graph,
-            extra_pnginfo=self._extra_data.get("extra_pnginfo") or {},
+            extra_pnginfo={**(self._extra_data.get("extra_pnginfo") or {}), **drawn},
         )
         result = await asyncio.to_thread(run_node, class_type, run, self._current_inputs)
         self._values[node_id] = result.outputs
