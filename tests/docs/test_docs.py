@@ -237,6 +237,11 @@ def test_what_is_to_be_opened_for_a_change_is_there() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_nothing_is_left_to_be_filled_in(page: Path) -> None:
+    assert re.findall(r"@[A-Z_]+@", read(page)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_wrap_at_120(page: Path) -> None:
     # a row of a table and a picture are one line each
     assert [line for line in read(page).splitlines() if len(line) > 120 and not line.startswith(("|", "!["))] == []
