@@ -63,7 +63,12 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first of them")
     parser.add_argument("--seed", type=int, help="only this one, as in the report of a failure")
     parser.add_argument("--resume", action="store_true", help="leave out those that the results say have held")
-    parser.add_argument("--until-broken", action="store_true", help="stop at the first that does not hold")
+    parser.add_argument(
+        "--until-broken",
+        nargs="*",
+        metavar="PATTERN",
+        help="stop at the first that does not hold (whose report has one of these in it)",
+    )
     parser.add_argument("--plan", action="store_true", help="only print what would happen")
     parser.add_argument(
         "--twins", nargs="*", metavar="WORD", help="break rules (those with this word in their name): seeds must notice"
@@ -73,7 +78,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-async def _run(seeds: Sequence[int], results: Path, *, until_broken: bool) -> list[Result]:
+async def _run(seeds: Sequence[int], results: Path, *, until_broken: Sequence[str] | None) -> list[Result]:
     ran: list[Result] = []
     for number in range(0, len(seeds), SEEDS_OF_A_WORLD):
         rest = list(seeds[number : number + SEEDS_OF_A_WORLD])
@@ -83,7 +88,7 @@ async def _run(seeds: Sequence[int], results: Path, *, until_broken: bool) -> li
                 ran.append(result)
                 rest.remove(result.seed)
                 _report(result, results)
-            if until_broken and any(each.broken and not each.is_rig_broken for each in ran):
+            if until_broken is not None and any(each.line_of(until_broken or [""]) for each in ran):
                 return ran
     return ran
 

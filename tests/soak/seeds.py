@@ -1,8 +1,10 @@
 """One seed in a world: its plan happens, all is healed and drained, and everything is held against the promises."""
 
 import asyncio
+import re
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.soak import invariants
@@ -34,6 +36,11 @@ class Result:
     def own_seconds(self) -> float:
         """Without the waiting that faults need."""
         return self.seconds - self.fault_seconds
+
+    def line_of(self, patterns: Sequence[str]) -> str | None:
+        """The first line about a broken promise that one of these is found in. The rig's own failures are none."""
+        lines = [] if self.broken is None or self.is_rig_broken else self.broken.splitlines()
+        return next((line for line in lines if any(re.search(each, line) for each in patterns)), None)
 
 
 async def run_seed(world: World, plan: Plan) -> Result:

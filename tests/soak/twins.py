@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -114,11 +113,8 @@ def noticed(twin: SoakTwin, results: Sequence[Result]) -> tuple[int, str] | None
     """The seed that has reported a promise which this twin breaks, and its report. What breaks the rig itself, or
     something else, shows nothing about the promise."""
     for each in results:
-        if each.broken is None or each.is_rig_broken:
-            continue
-        for line in each.broken.splitlines():
-            if any(re.search(pattern, line) for pattern in twin.breaks):
-                return each.seed, line[:120]
+        if (line := each.line_of(twin.breaks)) is not None:
+            return each.seed, line[:120]
     return None
 
 
@@ -129,7 +125,7 @@ def _results(twin: SoakTwin) -> list[Result]:
             assert change.found == 1, f"{change.file}: the text of the twin {twin.name!r} is there {change.found} times"
             file = home / PACKAGE / change.file
             file.write_text(file.read_text("utf-8").replace(change.old, change.new), "utf-8")
-        command = [sys.executable, "-W", "ignore", "-m", "tests.soak", "--until-broken"]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.soak", "--until-broken", *twin.breaks]
         subprocess.run(
             [*command, "--seeds", str(SEEDS), "--folder", folder],
             cwd=ROOT,
