@@ -24,9 +24,16 @@ class Noting(GraphPolicy):
 
     asked: list[dict[str, Any]] = field(default_factory=list)
 
-    def check(self, graph: Graph, *, own: Collection[str], object_info: Mapping[str, Any] | None = None) -> None:
+    def check(
+        self,
+        graph: Graph,
+        *,
+        own: Collection[str],
+        object_info: Mapping[str, Any] | None = None,
+        is_effect: bool = False,
+    ) -> None:
         self.asked.extend(node["inputs"] for node in graph.values())
-        GraphPolicy.check(self, graph, own=own, object_info=object_info)
+        GraphPolicy.check(self, graph, own=own, object_info=object_info, is_effect=is_effect)
 
 
 def inputs(policy: GraphPolicy) -> OwnInputs:
