@@ -44,6 +44,8 @@ def backup(
         made, manifest = back_up(_settings(data_dir), folder, progress=progress)
     count = len(manifest.entries)
     out.print(f"{made}: {count} files, {decimal(manifest.size)}", highlight=False, soft_wrap=True)
+    for each in manifest.left_out:
+        out.print(f"  left out, a link to elsewhere: {each}", highlight=False, soft_wrap=True)
 
 
 @backup_app.command("restore", rich_help_panel=BACKUP)

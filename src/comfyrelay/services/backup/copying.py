@@ -11,6 +11,8 @@ from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.services.backup.manifest import Entry
 
 PIECE = 1024 * 1024
+# Windows has no such flag.
+_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 # How much is done, and of how much.
 Progress = Callable[[int, int], None]
 
@@ -48,7 +50,7 @@ def keep(source: Path, folder: Path, path: str, counter: Counter, *, is_immutabl
     try:
         found = source.lstat()
         if stat.S_ISLNK(found.st_mode):
-            return Entry(path=path, link=str(source.readlink()))
+            return Entry(path=path, link=_link_of(source))
         if is_immutable:
             with suppress(OSError):
                 # another disk, or a disk that cannot link: it is copied below
@@ -73,7 +75,7 @@ def read(path: Path, counter: Counter) -> tuple[str, int]:
 def copy(source: Path, target: Path, counter: Counter, *, mode: int = 0o600) -> tuple[str, int]:
     """Returns the hash and the size of what was copied, which may change meanwhile."""
     digest, size = hashlib.sha256(), 0
-    with source.open("rb") as file, open(target, "xb", opener=_for_me) as copied:
+    with open(source, "rb", opener=_for_me) as file, open(target, "xb", opener=_for_me) as copied:
         while piece := file.read(PIECE):
             digest.update(piece)
             copied.write(piece)
@@ -93,7 +95,7 @@ def put_back(folder: Path, entry: Entry, target: Path, counter: Counter) -> None
     if entry.link is not None:
         target.symlink_to(entry.link)
         return
-    digest, size = copy(folder / entry.path, target, counter, mode=entry.mode)
+    digest, size = copy(folder / entry.path, target, counter, mode=entry.mode & 0o700)
     if (digest, size) != (entry.sha256, entry.size):
         raise InvalidInput(f"The backup is damaged: {folder / entry.path} is not what was written there.")
 
@@ -107,5 +109,12 @@ def disk_errors() -> Iterator[None]:
         raise ConfigurationError(f"{error.filename or 'The disk'}: {error.strerror or error}.") from error
 
 
+def _link_of(source: Path) -> str:
+    """As seen from its own folder, so that it leads to the same file wherever that is restored."""
+    to = source.parent / source.readlink()
+    # Windows has no way from one drive to another
+    return to.as_posix() if to.drive != source.drive else Path(os.path.relpath(to, source.parent)).as_posix()
+
+
 def _for_me(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | _NO_LINK, 0o600)

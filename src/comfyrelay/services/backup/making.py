@@ -11,6 +11,7 @@ from pathlib import Path
 from comfyrelay import __version__
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.services.backup.checking import leads_out
 from comfyrelay.services.backup.copying import Counter, Progress, disk_errors, keep, make_folder, read
 from comfyrelay.services.backup.manifest import PREFIX, Entry, Manifest
 from comfyrelay.services.backup.places import DATABASES, FILES, OBJECTS, Places, walk
@@ -74,11 +75,13 @@ def _fill(folder: Path, places: Places, progress: Progress) -> Manifest:
     for each in others:
         if (path := _path_of(each, places)) not in databases:
             entries.append(keep(each, folder, path, counter))
+    found = [each for each in entries if each is not None]
     manifest = Manifest(
         version=__version__,
         made_at=made_at,
         revisions={name: revision_of(folder / DATABASES / name) for name in places.databases},
-        entries=[each for each in entries if each is not None],
+        entries=[each for each in found if not leads_out(each, places)],
+        left_out=[str(places.target(each.path)) for each in found if leads_out(each, places)],
     )
     manifest.write(folder)
     return manifest

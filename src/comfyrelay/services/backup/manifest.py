@@ -1,10 +1,10 @@
 """The list of what is in a backup. It is written last: a folder without it is no backup."""
 
 from datetime import datetime
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Literal
 
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from comfyrelay import atomic
 from comfyrelay.errors import InvalidInput
@@ -14,20 +14,14 @@ NAME = "manifest.json"
 PREFIX = "comfyrelay-"
 
 
-def _inside(path: str) -> str:
-    parts = PurePosixPath(path)
-    if parts.is_absolute() or ".." in parts.parts or parts.parts[:1] not in {("databases",), ("objects",), ("files",)}:
-        raise ValueError("not a path in a backup")
-    return path
-
-
 class Entry(BaseModel):
     """A file, or a symbolic link, which has no content of its own."""
 
-    path: Annotated[str, AfterValidator(_inside)]
+    path: str
     size: int = 0
     sha256: str = ""
     mode: int = 0o600
+    # relative to the folder that it is in
     link: str | None = None
 
 
@@ -39,6 +33,8 @@ class Manifest(BaseModel):
     # by the name of the database, the revision of its schema
     revisions: dict[str, str | None]
     entries: list[Entry]
+    # links out of the data folder: to where they lead is none of a backup's business
+    left_out: list[str] = []
 
     @property
     def size(self) -> int:

@@ -63,16 +63,30 @@ class Places:
         place = PurePosixPath(path.relative_to(self.data_dir).as_posix())
         return any(len(place.parts) == each.count("/") + 1 and place.match(each) for each in _TRANSIENT)
 
+    def is_kept(self, target: Path, entry: str) -> bool:
+        """Whether a backup has a file at this place under this path: it is of its kind, and of no process."""
+        if any(each.startswith((PART_PREFIX, ASIDE, STAGE)) for each in target.relative_to(self.base(entry)).parts):
+            return False
+        if _is_unnamed(target.name):
+            return False
+        if self.base(entry) == self.objects:
+            return True
+        above = [each for each in (target, *target.parents) if each != self.data_dir]
+        inside = [each for each in above if each.is_relative_to(self.data_dir)]
+        return not any(each == self.objects or self._is_left_out(each) for each in inside)
+
+    def base(self, entry: str) -> Path:
+        """The folder below which a backup's objects, or its other files, belong."""
+        return self.objects if entry.startswith(f"{OBJECTS}/") else self.data_dir
+
     def target(self, entry: str) -> Path:
         """Where what has this path in a backup belongs."""
         kind, _, rest = entry.partition("/")
         match kind:
             case "databases":
                 return self.databases[rest]
-            case "objects":
-                return self.objects / rest
             case _:
-                return self.data_dir / rest
+                return self.base(entry) / rest
 
     def home(self, target: Path) -> Path:
         """The folder within which a file is put in its place by renaming. Each may be a disk of its own."""
@@ -105,9 +119,13 @@ def walk(folder: Path, *, leave_out: Callable[[Path], bool] = lambda _path: Fals
 def _is_beside(path: Path) -> bool:
     """Whether SQLite keeps it beside a database, or somebody has not yet given it its name."""
     name = path.name
-    if name.startswith(".") and name.endswith(".part"):
-        return True
-    return any(name.endswith(end) and path.with_name(name.removesuffix(end)).is_file() for end in SIDE_FILES)
+    return _is_unnamed(name) or any(
+        name.endswith(end) and path.with_name(name.removesuffix(end)).is_file() for end in SIDE_FILES
+    )
+
+
+def _is_unnamed(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".part")
 
 
 def _sqlite_file(url: str) -> Path:

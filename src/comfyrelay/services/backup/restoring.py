@@ -1,5 +1,7 @@
 """Putting a backup back: everything is copied and checked beside its place first, and then put there by renaming."""
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -9,6 +11,7 @@ from pathlib import Path
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError, Conflict, InvalidInput
 from comfyrelay.lock import FolderLock
+from comfyrelay.services.backup.checking import check_entries
 from comfyrelay.services.backup.copying import Counter, Progress, disk_errors, make_folder, no_progress, put_back
 from comfyrelay.services.backup.manifest import Manifest, find
 from comfyrelay.services.backup.places import ASIDE, STAGE, Places
@@ -68,10 +71,7 @@ def _check(folder: Path, manifest: Manifest, places: Places) -> None:
                 f"The backup was made by ComfyRelay {manifest.version}, whose schema this version does not know. "
                 "Install that version, or a newer one."
             )
-    for each in manifest.entries:
-        file = folder / each.path
-        if each.link is None and (not file.is_file() or file.stat().st_size != each.size):
-            raise InvalidInput(f"The backup is damaged: {file} is missing, or not of its size.")
+    check_entries(folder, manifest, places)
 
 
 def _there(places: Places) -> Iterator[Path]:
@@ -91,7 +91,8 @@ def _there(places: Places) -> Iterator[Path]:
 
 def _stage(folder: Path, manifest: Manifest, places: Places, stamp: str, progress: Progress) -> None:
     counter = Counter(progress, manifest.size)
-    for each in manifest.entries:
+    # links last: nothing is written through them
+    for each in sorted(manifest.entries, key=lambda entry: entry.link is not None):
         target = places.target(each.path)
         home = places.home(target)
         put_back(folder, each, home / f"{STAGE}{stamp}" / target.relative_to(home), counter)
@@ -103,6 +104,9 @@ def _move(moves: Mapping[Path, Path]) -> None:
     try:
         for source, target in moves.items():
             make_folder(target.parent)
+            if os.path.lexists(target):
+                # to some disks, the lock by another spelling
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
             source.rename(target)
             done.append((source, target))
     except BaseException:
