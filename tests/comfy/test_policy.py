@@ -230,6 +230,10 @@ class TestPaths:
         assert sentence is not None
         assert f"{class_type} (7): input '{next(iter(inputs))}' names " in sentence
 
+    def test_whatever_comfyui_takes_for_a_link_is_one(self) -> None:
+        for link in (["3", 0], ["3", True], ["3", 0.0]):
+            assert "is linked" in str(refusal(node("Checkpoint", ckpt_name=link), info=INFO))
+
     def test_dynamic_prompts_may_have_patterns(self) -> None:
         assert refusal(node("Join", string_a="__animals/*__", string_b="a *big* cat and/or dog")) is None
 

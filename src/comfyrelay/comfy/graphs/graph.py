@@ -57,7 +57,10 @@ def dump_json(value: object) -> bytes:
 
 def is_link(value: object) -> TypeGuard[list[Any]]:
     """Whether an input's value is another node's output, as ComfyUI tells them apart: `["12", 0]`."""
-    return isinstance(value, list) and len(value) == 2 and type(value[0]) is str and type(value[1]) in (int, float)
+    # to ComfyUI `true` is a number, too
+    return (
+        isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int | float)
+    )
 
 
 def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
