@@ -16,7 +16,14 @@ from comfyrelay.errors import GraphNotAllowed
 from tests.comfy.graphs import invert, invert_file, invert_video
 
 OWN = ("__IMG__", "{{clip}}")
+LINK = ["3", 0]
 TEXT = ["STRING", {}]
+
+
+def grown(name: str, spec: list[Any]) -> list[Any]:
+    return ["COMFY_AUTOGROW_V3", {"template": {"input": {"required": {name: spec}}, "prefix": name}}]
+
+
 INFO: dict[str, Any] = {
     "LoadImage": {"input": {"required": {"image": [["a.png"], {"image_upload": True}]}}},
     "VHS_LoadVideo": {"input": {"required": {"video": [["a.mp4"], {"video_upload": True}]}}},
@@ -24,8 +31,48 @@ INFO: dict[str, Any] = {
     "OpenThing": {"input": {"required": {"image": TEXT, "image_path": TEXT, "imagePath": TEXT, "save_dir": TEXT}}},
     "Checkpoint": {"input": {"required": {"ckpt_name": [["sd/xl.safetensors"]], "kind": [["a", "b"]]}}},
     "Style": {"input": {"required": {"style_file": [["old.csv"]], "file_format": [["png"]], "folder": [["mine"]]}}},
-    "Typed": {"input": {"required": {"image": ["IMAGE"], "path": ["SPLINE"], "filenames": ["VHS_FILENAMES"]}}},
+    "Typed": {
+        "input": {
+            "required": {"image": ["IMAGE"], "path": ["SPLINE"], "filenames": ["VHS_FILENAMES"]},
+            "optional": {"files": ["GEMINI_INPUT_FILES"], "file_3d": ["FILE_3D_GLB,FILE_3D"]},
+        }
+    },
     "SaveImage": {"input": {"required": {"images": ["IMAGE"], "filename_prefix": TEXT}}},
+    "Several": {
+        "input": {
+            "required": {"path": ["STRING,INT", {}], "file": ["INT, STRING", {}], "directory": ["PATH", {}]},
+            "optional": {"video": ["STRING,VIDEO", {}], "url": ["COMFY_MATCHTYPE_V3", {}], "image": ["IMAGE,MASK"]},
+        }
+    },
+    "Dynamic": {
+        "input": {
+            "required": {
+                "src": [
+                    "COMFY_DYNAMICCOMBO_V3",
+                    {
+                        "options": [
+                            {"key": "file", "inputs": {"required": {"image": ["COMBO", {"image_upload": True}]}}},
+                            {"key": "link", "inputs": {"optional": {"image": ["IMAGE"], "mask": ["MASK"]}}},
+                            {"key": "many", "inputs": {"required": {"more": grown("path", TEXT)}}},
+                        ]
+                    },
+                ],
+                "images": grown("image", ["IMAGE"]),
+                "names": grown("image", TEXT),
+                "slot": ["COMFY_DYNAMICSLOT_V3", {"inputs": {"required": {"file_path": TEXT}}}],
+            }
+        }
+    },
+    "Format": {
+        "input": {
+            "required": {
+                "format": [
+                    "COMFY_DYNAMICCOMBO_V3",
+                    {"options": [{"key": "mp4", "inputs": {"required": {"codec": [["h264"]], "crf": ["INT", {}]}}}]},
+                ]
+            }
+        }
+    },
     "Join": {"input": {"required": {"string_a": TEXT, "string_b": TEXT}}},
 }
 
@@ -143,9 +190,6 @@ class TestClasses:
             assert refusal(graph, policy, is_effect=True) is None
 
 
-LINK = ["3", 0]
-
-
 class TestPaths:
     @pytest.mark.parametrize(
         ("class_type", "name"),
@@ -160,6 +204,18 @@ class TestPaths:
             ("OpenThing", "not_declared_file"),
             ("Checkpoint", "ckpt_name"),
             ("SaveImage", "filename_prefix"),
+            ("Several", "path"),
+            ("Several", "file"),
+            ("Several", "directory"),
+            ("Several", "video"),
+            ("Several", "url"),
+            ("Dynamic", "src"),
+            ("Dynamic", "src.image"),
+            ("Dynamic", "src.more.path0"),
+            ("Dynamic", "src.more"),
+            ("Dynamic", "names.image0"),
+            ("Dynamic", "slot.file_path"),
+            ("Dynamic", "slot.not_declared_file"),
         ],
     )
     def test_an_input_that_names_a_file_may_not_be_linked(self, class_type: str, name: str) -> None:
@@ -182,6 +238,13 @@ class TestPaths:
             ("Unknown", "file_name_prefix"),
             ("Unknown", "filename_prefix"),
             ("LoraLoader", "lora_name"),
+            ("Unknown", "IMAGEPATH"),
+            ("Unknown", "imagepath"),
+            ("Unknown", "imageurl"),
+            ("Unknown", "path_a"),
+            ("Unknown", "file_to_load"),
+            ("Unknown", "paths_list"),
+            ("Unknown", "src.file_path"),
         ],
     )
     def test_where_no_definition_is_known_its_name_tells(self, class_type: str, name: str) -> None:
@@ -195,7 +258,7 @@ class TestPaths:
     @pytest.mark.parametrize(
         ("class_type", "inputs"),
         [
-            ("Typed", {"image": LINK, "path": LINK, "filenames": LINK}),
+            ("Typed", {"image": LINK, "path": LINK, "filenames": LINK, "files": LINK, "file_3d": LINK}),
             ("Checkpoint", {"kind": LINK, "ckpt_name": "sd/xl.safetensors"}),
             ("Style", {"style_file": "old.csv", "file_format": "png"}),
             ("SaveImage", {"images": LINK, "filename_prefix": "../../a/b"}),
@@ -203,6 +266,29 @@ class TestPaths:
             ("Unknown", {"font_file": "Roboto-Bold.ttf", "overwrite_file": True, "subfolder": "", "filenames": LINK}),
             ("Unknown", {"model_path": "sd/xl.safetensors"}),
             ("OpenThing", {"image": "iVBORw0KGgo" * 1000}),
+            ("OpenThing", {"save_dir": "", "image_path": ""}),
+            ("Several", {"image": LINK, "path": 7}),
+            ("Dynamic", {"src": "link", "src.mask": LINK, "images.image0": LINK, "images.image1": LINK, "images": {}}),
+            ("Dynamic", {"src": "file", "src.image": "__IMG__", "names.image0": "__IMG__"}),
+            ("Format", {"format": "mp4", "format.codec": "h264", "format.crf": LINK, "filename_prefix": "x"}),
+            ("Format", {"format": LINK}),
+            # as savers and loaders of public packs have them
+            (
+                "Unknown",
+                {
+                    "filename_delimiter": "_",
+                    "filename_number_padding": 4,
+                    "file_extension": "png",
+                    "path_type": "relative",
+                    "profile": "main",
+                    "color_profile": LINK,
+                    "curl": "tight",
+                    "base_url": "",
+                },
+            ),
+            ("Unknown", {"lora_path": "styles/input.safetensors", "unet_path": "temp.gguf", "file_3d": LINK}),
+            ("Unknown", {"text": "a path to a file", "prompt": "output/or input, and/or path", "style": "./sketch"}),
+            ("Join", {"string_a": "path: a winding road", "string_b": "files/folders everywhere, 4k"}),
         ],
     )
     def test_links_of_other_kinds_and_what_names_no_file_pass(self, class_type: str, inputs: dict[str, Any]) -> None:
@@ -219,6 +305,15 @@ class TestPaths:
             ("OpenThing", {"image_path": "__IMG__ [output]"}),
             ("OpenThing", {"image_path": "comfyrelay/__IMG__"}),
             ("OpenThing", {"image_path": {"__value__": "x"}}),
+            ("OpenThing", {"image_path": "output/x.safetensors"}),
+            ("OpenThing", {"image_path": "x.safetensors"}),
+            ("OpenThing", {"checkpoint_file": "OUTPUT/x.safetensors"}),
+            ("OpenThing", {"checkpoint_file": "./temp\\x.ckpt"}),
+            ("Several", {"path": "secret.txt"}),
+            ("Several", {"directory": "."}),
+            ("Dynamic", {"src.image": "a.png [output]"}),
+            ("Dynamic", {"src.image": ""}),
+            ("Dynamic", {"src.more.path0": "secret"}),
             ("Join", {"string_a": "output/*"}),
             ("Join", {"string_a": "**/x"}),
             ("Join", {"string_a": "a.png [temp]"}),
@@ -229,6 +324,16 @@ class TestPaths:
         sentence = refusal(node(class_type, **inputs), info=INFO)
         assert sentence is not None
         assert f"{class_type} (7): input '{next(iter(inputs))}' names " in sentence
+
+    @pytest.mark.parametrize(
+        ("class_type", "name"), [("LoadImage", "image"), ("LoadVideo", "file"), ("Unknown", "image_path")]
+    )
+    def test_an_empty_name_is_that_of_the_folder(self, class_type: str, name: str) -> None:
+        assert refusal(node(class_type, **{name: ""})) is not None
+
+    @pytest.mark.parametrize("value", [{"image": "secret"}, ["file", "secret"], {"image": ["3", 0]}, LINK])
+    def test_an_object_in_place_of_a_choice_brings_no_file_along(self, value: Any) -> None:
+        assert "may name any file" in str(refusal(node("Dynamic", src=value), info=INFO))
 
     def test_whatever_comfyui_takes_for_a_link_is_one(self) -> None:
         for link in (["3", 0], ["3", True], ["3", 0.0]):

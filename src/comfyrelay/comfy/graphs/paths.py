@@ -6,6 +6,7 @@ itself: a placeholder of a file of the job. Where a node's definition is known i
 
 import re
 from collections.abc import Iterator, Mapping, Set
+from itertools import pairwise
 from typing import Any
 
 from comfyrelay.comfy.graphs.explain import MODEL_INPUTS
@@ -13,7 +14,7 @@ from comfyrelay.comfy.graphs.foreign import LONGEST_PATH, input_place, is_path, 
 from comfyrelay.comfy.graphs.graph import Graph, is_link
 from comfyrelay.comfy.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.comfy.graphs.nodes import MEDIA_SUFFIXES
-from comfyrelay.comfy.graphs.preflight import choices_of, input_specs, is_upload
+from comfyrelay.comfy.graphs.preflight import choices_of, inner_specs, input_specs, is_upload, specs_for
 
 # Each run puts a folder of its own before it.
 PREFIX = "filename_prefix"
@@ -32,13 +33,39 @@ _LOADERS = {
     ("VHS_LoadAudioUpload", "audio"),
 }
 _FOLDERS = frozenset({"dir", "dirs", "directory", "directories", "folder", "folders", "subfolder", "subdirectory"})
+_ADDRESSES = frozenset({"url", "urls", "uri"})
 _FILES = frozenset(
     {
         *("path", "paths", "file", "files", "filename", "filenames", "filepath", "filepaths", "filelist"),
-        *("imagename", "videoname", "audioname", "glob", "url", "urls", "uri"),
+        *("imagename", "videoname", "audioname", "glob", *_ADDRESSES),
     }
 )
 _MEDIA = frozenset({"image", "images", "video", "videos", "audio", "mask", "latent", "mesh"})
+# What is not a file, but something about one: path_type, filename_delimiter.
+_ATTRIBUTES = frozenset(
+    {
+        *("type", "format", "mode", "extension", "ext", "suffix", "delimiter", "separator", "padding", "digits"),
+        *("encoding", "quality", "count", "index", "number", "num", "size", "limit", "depth", "order", "sort"),
+        *("length", "width", "height", "scale", "weight", "strength", "opacity", "color", "style", "points"),
+    }
+)
+# Without anything between its words; not `profile` and `curl`.
+_ONE_WORD = re.compile(
+    r"[a-z]+(?:path|paths|filename|folder|directory)|(?:image|video|audio|mask)(?:file|dir|url|uri)s?"
+)
+# Types whose values are made by a node, or are no texts.
+_NO_NAMES = frozenset(
+    {
+        *("INT", "FLOAT", "BOOLEAN", "NUMBER", "COLOR", "IMAGE", "MASK", "LATENT", "VIDEO", "AUDIO", "MESH", "VOXEL"),
+        *("MODEL", "CLIP", "VAE", "CONDITIONING", "CONTROL_NET", "STYLE_MODEL", "CLIP_VISION", "CLIP_VISION_OUTPUT"),
+        *("GLIGEN", "UPSCALE_MODEL", "LORA_MODEL", "NOISE", "GUIDER", "SAMPLER", "SIGMAS", "HOOKS", "BBOX", "SEGS"),
+        *("POINT", "SPLINE", "SVG", "PHOTOMAKER", "WEBCAM", "VHS_FILENAMES", "VHS_AUDIO", "VHS_VIDEOINFO"),
+        *("OPENAI_INPUT_FILES", "GEMINI_INPUT_FILES"),
+    }
+)
+_LOADED_3D = "FILE_3D"
+# Where ComfyUI keeps what is no model, seen from its own folder.
+_SERVER_FOLDER = re.compile(r"(?:\.[/\\]+)*(?:output|input|temp|user|custom_nodes)[/\\]", re.IGNORECASE)
 # Names of these are links between nodes that hand over more than a text.
 _TYPED_LINKS = frozenset({"filenames", "file_3d"})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -60,9 +87,13 @@ def path_problems(graph: Graph, *, own: Set[str], object_info: Mapping[str, Any]
         for name, value in node["inputs"].items():
             if isinstance(value, str) and value in own:
                 continue
-            why = _why_not(class_type, name, value, specs.get(name), is_known=definition is not None)
-            if why is not None:
-                yield f"{input_place(class_type, node_id, name)} {why}"
+            # where several may define it, each must allow it
+            judges: list[list[Any] | None] = [*specs_for(specs, name)] or [None]
+            for spec in judges:
+                why = _why_not(class_type, name, value, spec, is_known=definition is not None)
+                if why is not None:
+                    yield f"{input_place(class_type, node_id, name)} {why}"
+                    break
 
 
 def _why_not(class_type: str, name: str, value: Any, spec: list[Any] | None, *, is_known: bool) -> str | None:
@@ -71,15 +102,20 @@ def _why_not(class_type: str, name: str, value: Any, spec: list[Any] | None, *, 
     if is_link(value):
         return _why_not_linked(class_type, name, spec, is_known=is_known)
     text = next(texts_in(value), None)
-    if text is None or not _names_file(class_type, name, spec, is_known=is_known):
+    if text is None:
         return None
-    if isinstance(value, str) and _is_harmless(name, value, spec):
+    if not isinstance(value, str) and _brings_files(class_type, spec):
+        # a node takes an object in place of a choice as it is, with all the inputs in it
+        return "may name any file. Write each input that belongs to it by itself."
+    is_file = _names_file(class_type, name, spec, is_known=is_known)
+    if not is_file or (isinstance(value, str) and _is_harmless(name if spec is None else _last(name), value, spec)):
         return None
     return f"names {shown(text)}, which is not a file of this job. {_OWN_FILE}"
 
 
 def _why_not_linked(class_type: str, name: str, spec: list[Any] | None, *, is_known: bool) -> str | None:
-    if _names_file(class_type, name, spec, is_known=is_known) and (spec is not None or name not in _TYPED_LINKS):
+    is_file = _names_file(class_type, name, spec, is_known=is_known) or _brings_files(class_type, spec)
+    if is_file and (spec is not None or name not in _TYPED_LINKS):
         return f"is linked, so it may name any file. {_WRITE_IT}"
     if name in MODEL_INPUTS or (spec is not None and _has_models(spec)):
         return "is linked, so it may name any file. Write the name of the model there."
@@ -91,35 +127,56 @@ def _names_file(class_type: str, name: str, spec: list[Any] | None, *, is_known:
         return (not is_known and (class_type, name) in _LOADERS) or _is_path_name(name)
     if is_upload(spec) or is_path(spec):
         return True
-    # a link of another type hands over what was loaded, and no name
-    if choices_of(spec) is None and spec[0] not in ("STRING", "*"):
+    types = {each.strip() for each in str(spec[0]).split(",")}
+    # a link of these types hands over what was loaded, and no name
+    if choices_of(spec) is None and all(each in _NO_NAMES or each.startswith(_LOADED_3D) for each in types):
         return False
-    return _is_path_name(name) or (spec[0] == "STRING" and name in _MEDIA)
+    return _is_path_name(_last(name)) or ("STRING" in types and _last(name) in _MEDIA)
+
+
+def _brings_files(class_type: str, spec: list[Any] | None) -> bool:
+    pending = inner_specs(spec) if spec is not None else []
+    while pending:
+        name, each = pending.pop()
+        if _names_file(class_type, name, each, is_known=True):
+            return True
+        pending.extend(inner_specs(each))
+    return False
+
+
+def _last(name: str) -> str:
+    """Of `images.image0`, the name that its definition has."""
+    return name.rpartition(".")[2].rstrip("0123456789_")
+
+
+def _words(name: str) -> list[str]:
+    return [each.lower() for each in _WORD.findall(name[-_LONGEST_NAME:])]
 
 
 def _is_path_name(name: str) -> bool:
-    words = [each.lower() for each in _WORD.findall(name[-_LONGEST_NAME:])]
-    ends = {*words[-1:], "".join(words[-2:])}
-    # path_prefix, file_name_prefix
-    of_prefix = {*words[-2:-1], "".join(words[-3:-1])} if words[-1:] == ["prefix"] else set()
-    return not (ends | of_prefix).isdisjoint(_FILES | _FOLDERS)
+    words = _words(name)
+    if words[-1:] and words[-1] in _ATTRIBUTES:
+        return False
+    # file_name is one word to some, and imagepath to others
+    pairs = map("".join, pairwise(words))
+    return not {*words, *pairs}.isdisjoint(_FILES | _FOLDERS) or any(map(_ONE_WORD.fullmatch, words))
 
 
 def _is_harmless(name: str, text: str, spec: list[Any] | None) -> bool:
     """Whether a literal that is no file of the job is none of another's either."""
     if spec is not None and (is_upload(spec) or is_path(spec)):
         return False
-    if not text or (name in _MEDIA and len(text) > LONGEST_PATH):
-        return True
-    if text.lower().endswith(MODEL_SUFFIXES):
-        return True
-    if text.lower().endswith(MEDIA_SUFFIXES) or {each.lower() for each in _WORD.findall(name)} & _FOLDERS:
+    words = {*_words(name)}
+    if not text:
+        # no folder within another, or no address; as a file it would be the folder itself
+        return spec is not None or bool(words & (_FOLDERS | _ADDRESSES))
+    is_image = name in _MEDIA and len(text) > LONGEST_PATH
+    if is_image or text.lower().endswith(MODEL_SUFFIXES):
+        return is_image or (words.isdisjoint(_MEDIA) and _SERVER_FOLDER.match(text) is None)
+    if text.lower().endswith(MEDIA_SUFFIXES) or words & _FOLDERS:
         return False
-    choices = choices_of(spec) if spec is not None else None
-    if choices is not None:
-        return text in choices
     # a font or a table of colours that comes with the node: where its definition is known, that says so
-    return spec is None and _is_plain_file(text)
+    return _is_plain_file(text) if spec is None else text in (choices_of(spec) or ())
 
 
 def _is_plain_file(text: str) -> bool:

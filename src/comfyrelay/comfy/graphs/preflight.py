@@ -77,7 +77,42 @@ def _of_value(
 
 
 def input_specs(definition: object) -> list[tuple[str, list[Any]]]:
-    inputs = definition.get("input") if isinstance(definition, dict) else None
+    return _specs_in(definition.get("input") if isinstance(definition, dict) else None)
+
+
+def specs_for(specs: Mapping[str, list[Any]], name: str) -> list[list[Any]]:
+    """Whatever may define an input: `a.b` is defined within `a`, by each of its choices in another way."""
+    if name in specs:
+        return [specs[name]]
+    outer, dot, inner = name.partition(".")
+    return _inner_specs(specs[outer], inner) if dot and outer in specs else []
+
+
+def inner_specs(spec: list[Any]) -> list[tuple[str, list[Any]]]:
+    """The inputs that an input may bring along: those of its choices, and those of which it has any number."""
+    return [*_named_inside(spec), *_any_inside(spec)]
+
+
+def _inner_specs(spec: list[Any], name: str) -> list[list[Any]]:
+    outer, dot, inner = name.partition(".")
+    # of what grows there are `image0`, `image1` and so on: any name is one of them
+    found = [each for known, each in _named_inside(spec) if known == outer] + [each for _, each in _any_inside(spec)]
+    return found if not dot else [deep for each in found for deep in _inner_specs(each, inner)]
+
+
+def _named_inside(spec: list[Any]) -> list[tuple[str, list[Any]]]:
+    options = spec[1] if len(spec) > 1 and isinstance(spec[1], dict) else {}
+    choices = options.get("options")
+    parts = [options, *(choices if isinstance(choices, list) else ())]
+    return [found for part in parts if isinstance(part, dict) for found in _specs_in(part.get("inputs"))]
+
+
+def _any_inside(spec: list[Any]) -> list[tuple[str, list[Any]]]:
+    template = spec[1].get("template") if len(spec) > 1 and isinstance(spec[1], dict) else None
+    return _specs_in(template.get("input")) if isinstance(template, dict) else []
+
+
+def _specs_in(inputs: object) -> list[tuple[str, list[Any]]]:
     parts = [inputs.get(part) for part in ("required", "optional")] if isinstance(inputs, dict) else []
     return [
         (name, spec)
