@@ -165,6 +165,14 @@ def _basic(parts: SplitResult) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(login).decode()}"}
 
 
+def origin_parts(origin: str) -> SplitResult:
+    """The parts of an `Origin`; none of what is no address, which is therefore nobody's."""
+    try:
+        return urlsplit(origin)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
+
+
 def is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback

@@ -1,12 +1,11 @@
 """Nobody but this machine's own user: requests of a foreign page, or that came by a foreign name, are refused."""
 
 from collections.abc import Collection
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from comfyrelay.errors import ConfigurationError, Forbidden
-from comfyrelay.net import is_loopback
+from comfyrelay.net import is_loopback, origin_parts
 from comfyrelay.server.base.problems import problem_response
 from comfyrelay.settings import Settings
 
@@ -33,7 +32,7 @@ class LocalOnly:
         await self._app(scope, receive, send)
 
     def _is_own(self, origin: str) -> bool:
-        parts = urlsplit(origin)
+        parts = origin_parts(origin)
         return parts.scheme in ("http", "https") and parts.netloc.lower() in self._names
 
 

@@ -10,6 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.errors import Forbidden, Unauthorized
+from comfyrelay.net import origin_parts
 from comfyrelay.server.base.cache import REMEMBER_SECONDS
 from comfyrelay.server.base.context import Context, ContextOf
 
@@ -90,7 +91,7 @@ def _refuse_other_sites(request: Request, context: Context) -> None:
 
 def _is_ours(origin: str, request: Request, context: Context) -> bool:
     public = urlsplit(context.settings.base_url)
-    return origin == f"{public.scheme}://{public.netloc}" or urlsplit(origin).netloc == request.headers.get("Host")
+    return origin == f"{public.scheme}://{public.netloc}" or origin_parts(origin).netloc == request.headers.get("Host")
 
 
 CurrentUser = Annotated[User, Depends(current_user)]
