@@ -304,3 +304,26 @@ def test_a_misspelt_field_is_not_sent_in_silence() -> None:
         user.User.of(User(id="u", tenant_id="t", email="e", name="n", is_admin=False), is_administrator=True)
     with pytest.raises(TypeError, match="Deregister has no field why"):
         base.checked(worker.Deregister, why="shutdown")
+
+
+def test_no_number_in_a_request_of_an_administrator_is_a_truth_or_a_text() -> None:
+    checked: list[str] = []
+    for model in vars(admin).values():
+        if not (isinstance(model, type) and issubclass(model, base.Request)):
+            continue
+        for name, field in model.model_fields.items():
+            if not any(each in (int, float) for each in _leaves(field.annotation)) or "Scalar" in str(field):
+                continue
+            for value in (True, "1"):
+                with pytest.raises(ValidationError) as refused:
+                    model.model_validate({name: value})
+                assert any(error["loc"][0] == name and error["input"] == value for error in refused.value.errors())
+            checked.append(f"{model.__name__}.{name}")
+    assert {"NewCredits.amount", "NewEffect.credits_cost", "FleetPatch.max_workers", "NewPriority.priority"} <= {
+        *checked
+    }
+
+
+def _leaves(kind: Any) -> list[Any]:
+    inner = get_args(kind)
+    return [leaf for each in inner for leaf in _leaves(each)] if inner else [kind]

@@ -11,7 +11,7 @@ from comfyrelay.domain.properties import PropertyType
 from comfyrelay.domain.states import DispatchStatus, Provider, Stage, WorkerState
 from comfyrelay.domain.waiting import Reason
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, AnswerBody, Page, Request, example
-from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line, Number, OpenEnum, Reported
+from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line, Number, OpenEnum, Reported, Whole
 
 
 def _refuse_change(_value: object) -> None:
@@ -24,10 +24,10 @@ MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-
 # Told apart from a field that nobody knows, so that the answer can say why.
 Unchanging = SkipJsonSchema[Annotated[None, BeforeValidator(_refuse_change)]]
 Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
-Cost = Annotated[int, Field(ge=0, le=1_000_000_000)]
-Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
-WorkerLimit = Annotated[int, Field(ge=0, le=1_000_000)]
-Priority = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
+Cost = Annotated[Whole, Field(ge=0, le=1_000_000_000)]
+Tokens = Annotated[Whole, Field(ge=1, le=1_000_000_000_000)]
+WorkerLimit = Annotated[Whole, Field(ge=0, le=1_000_000)]
+Priority = Annotated[Whole, Field(ge=-1_000_000, le=1_000_000)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Scalar = str | bool | int | float
 
@@ -143,7 +143,7 @@ class NewAsset(Request):
     model_config = example(mime_type="image/png", size=1048576, original_filename="logo.png")
 
     mime_type: MediaType
-    size: Annotated[int, Field(ge=1, le=LARGEST_ID)]
+    size: Annotated[Whole, Field(ge=1, le=LARGEST_ID)]
     original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
 
 

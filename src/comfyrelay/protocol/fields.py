@@ -68,8 +68,13 @@ Json = Annotated[dict[str, Any], AfterValidator(_check_json)]
 # What a worker said, as it may be passed on.
 Reported = BeforeValidator(plain_json)
 JsonValue = Annotated[Any, AfterValidator(_check_json)]
+# Python takes `true` for 1, and a text of digits for a number: in a request each is a mistake.
+Whole = Annotated[int, Field(strict=True)]
 # whole ones stay whole: those of seeds have more digits than a float
-Number = Annotated[int, Field(ge=SMALLEST_NUMBER, le=LARGEST_NUMBER)] | Annotated[float, Field(allow_inf_nan=False)]
+Number = (
+    Annotated[Whole, Field(ge=SMALLEST_NUMBER, le=LARGEST_NUMBER)]
+    | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+)
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 # Of answers: a word that a newer server has makes nothing else of its answer unreadable.
 OpenEnum = Annotated[E | str, Field(union_mode="left_to_right")]
