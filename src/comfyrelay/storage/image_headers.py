@@ -1,10 +1,14 @@
 """What the first bytes of an image claim: decoders make room for all of it before they find that it is not there."""
 
+import re
 import struct
 from dataclasses import dataclass
 
+# What comes before the size and the number of frames: more of it than any program writes is not gone through.
+MOST_PARTS = 1000
 _PNG = b"\x89PNG\r\n\x1a\n"
 # The markers of JPEG that hold its size: all of these but three that mean something else.
+_JPEG_MARKER = re.compile(rb"\xff++([^\xff])", re.S)
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
@@ -38,7 +42,9 @@ def claim_of(head: bytes) -> Claim | None:
 def _png(head: bytes) -> Claim:
     width, height = struct.unpack_from(">II", head, 16)
     frames, at = 1, len(_PNG)
-    while at + 12 <= len(head) and head[at + 4 : at + 8] != b"IDAT":
+    for _ in range(MOST_PARTS):
+        if at + 12 > len(head) or head[at + 4 : at + 8] == b"IDAT":
+            break
         if head[at + 4 : at + 8] == b"acTL":
             (frames,) = struct.unpack_from(">I", head, at + 8)
         at += 12 + int.from_bytes(head[at : at + 4])
@@ -47,12 +53,15 @@ def _png(head: bytes) -> Claim:
 
 def _jpeg(head: bytes) -> Claim | None:
     at = 2
-    while at + 4 <= len(head) and head[at] == 0xFF:
-        if head[at + 1] in _JPEG_SIZES:
-            height, width = struct.unpack_from(">HH", head, at + 5)
-            return Claim(width=width, height=height)
+    for _ in range(MOST_PARTS):
         # a marker may be filled up with more of its first byte
-        at += 1 if head[at + 1] == 0xFF else 2 + int.from_bytes(head[at + 2 : at + 4])
+        found = _JPEG_MARKER.match(head, at)
+        if found is None:
+            return None
+        if found[1][0] in _JPEG_SIZES:
+            height, width = struct.unpack_from(">HH", head, found.end() + 3)
+            return Claim(width=width, height=height)
+        at = found.end() + int.from_bytes(head[found.end() : found.end() + 2])
     return None
 
 
