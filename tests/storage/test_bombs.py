@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -161,6 +162,46 @@ def test_headers_are_read_as_pillow_reads_them(kind: str, options: dict[str, obj
 
 def test_the_frames_of_a_moving_png_are_claimed() -> None:
     assert claim_of(samples.image("PNG", frames=3)) == Claim(width=64, height=48, frames=3)
+
+
+class Counted(bytes):
+    """Counts how often something of it is looked at."""
+
+    reads = 0
+
+    def __getitem__(self, where: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(where)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\xff\xd8" + b"\xff" * 1_000_000,
+        b"\xff\xd8" + b"\xff\xe0\0\2" * 250_000,
+        samples.image("PNG")[:33] + b"\0\0\0\0teXt\0\0\0\0" * 90_000,
+    ],
+    ids=["fill bytes", "markers", "chunks"],
+)
+def test_no_header_takes_long_to_go_through(head: bytes) -> None:
+    """It is read where everybody else waits for it."""
+    counted = Counted(head)
+    claim_of(counted)
+    assert counted.reads < 10_000
+
+
+def test_fill_bytes_before_a_marker_are_passed_over() -> None:
+    data = samples.image("JPEG")
+    assert claim_of(data[:2] + b"\xff" * 1000 + data[2:]) == claim_of(data) != None  # noqa: E711
+
+
+@pytest.mark.parametrize("blocks", [b"\x21\xfe" + b"\1a" * 300_000, b"\x21\xfe\0" * 300_000], ids=["blocks", "parts"])
+async def test_a_gif_of_countless_small_blocks_is_refused_before_all_of_it_is_read(
+    objects: LocalObjects, blocks: bytes
+) -> None:
+    data = b"GIF89a\x08\0\x08\0\0\0\0" + blocks
+    text = "The output is made of too many small blocks to be read: save it anew with another program."
+    assert await refusal(objects, data, "image/gif") == text
 
 
 @given(

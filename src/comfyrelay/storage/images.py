@@ -1,13 +1,16 @@
 """Is this a readable image, and how large is it?"""
 
+from os import SEEK_END
 from typing import BinaryIO
 
 from PIL import Image, TiffImagePlugin
 
-from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, check_frames, check_pixels
+from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, check_frames, check_pixels
 
 # Only formats that are images and nothing else: Pillow would hand EPS to Ghostscript, for one.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
+# Programs fill the blocks of a GIF, of 255 bytes at most, but for the last of each part; so many may be smaller.
+SMALL_BLOCKS, USUAL_BLOCK_BYTES = 100_000, 100
 _EXTENSION, _FRAME = b"\x21", b"\x2c"
 
 
@@ -47,6 +50,7 @@ def _frames(image: Image.Image, limits: ProbeLimits) -> int:
 
 
 def _frames_of_gif(file: BinaryIO, limits: ProbeLimits) -> int:
+    blocks_left = SMALL_BLOCKS + file.seek(0, SEEK_END) // USUAL_BLOCK_BYTES
     file.seek(10)
     _skip_colours(file, file.read(1), after=2)
     frames = 0
@@ -56,8 +60,12 @@ def _frames_of_gif(file: BinaryIO, limits: ProbeLimits) -> int:
             _skip_colours(file, file.read(9)[8:], after=1)
         else:
             file.seek(1, 1)
-        while length := file.read(1)[:1].rstrip(b"\0"):
+        blocks_left -= 1
+        while blocks_left >= 0 and (length := file.read(1)[:1].rstrip(b"\0")):
             file.seek(length[0], 1)
+            blocks_left -= 1
+        if blocks_left < 0:
+            raise Refused("blocks")
     return frames
 
 

@@ -10,7 +10,7 @@ from comfyrelay.extras import require
 from comfyrelay.media_types import MediaKind, media_kind
 from comfyrelay.storage import probe_process
 from comfyrelay.storage.image_headers import claim_of
-from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, check_frames, check_pixels
+from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, Why, check_frames, check_pixels
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.paths import no_object
 
@@ -54,21 +54,17 @@ class Probes:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _words(self, error: Refused, kind: MediaKind) -> str:
-        limits = self._limits
-        match error.why:
-            case "pixels":
-                width, height = error.size or (0, 0)
-                return f"is too large: it has {width} × {height} pixels, and at most {limits.max_pixels:,} are allowed"
-            case "frames":
-                return f"is too long: an image may have {limits.max_frames:,} frames at most"
-            case "memory":
-                return f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read"
-            case "time":
-                return f"takes longer than {limits.timeout_seconds:g} s to be read"
-            case "bytes":
-                return f"is too large to be read: more than {limits.max_bytes:,} bytes would be needed"
-            case "unreadable":
-                return "is not readable audio" if kind == "audio" else f"is not a readable {kind}"
+        limits, (width, height) = self._limits, error.size or (0, 0)
+        words: dict[Why, str] = {
+            "pixels": f"is too large: it has {width} × {height} pixels, and at most {limits.max_pixels:,} are allowed",
+            "frames": f"is too long: an image may have {limits.max_frames:,} frames at most",
+            "blocks": "is made of too many small blocks to be read: save it anew with another program",
+            "memory": f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read",
+            "time": f"takes longer than {limits.timeout_seconds:g} s to be read",
+            "bytes": f"is too large to be read: more than {limits.max_bytes:,} bytes would be needed",
+            "unreadable": "is not readable audio" if kind == "audio" else f"is not a readable {kind}",
+        }
+        return words[error.why]
 
 
 class _Reading:

@@ -6,7 +6,7 @@ from typing import Literal
 from comfyrelay.media_types import MediaKind
 
 # Why a file is not read: it is no such media, or reading it would cost too much.
-Why = Literal["unreadable", "pixels", "frames", "memory", "time", "bytes"]
+Why = Literal["unreadable", "pixels", "frames", "blocks", "memory", "time", "bytes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
