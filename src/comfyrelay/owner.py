@@ -1,21 +1,22 @@
-"""The owner's secret of a desk: in a file for its owner alone, where the owner's own programs find it.
+"""The owner's secret of a desk: in a file for its owner alone, where the owner finds it.
 
-The file is in the data folder. Which desk listens at which port is noted in the owner's state folder, so that a program
-finds the data folder of the desk that it calls, wherever that is.
+The file is in the data folder. The owner's own programs need it not: a desk that runs notes in the owner's state folder
+at which address it listens, with a secret that ends with its process and is worth nothing to who listens there later.
 """
 
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from comfyrelay import atomic
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
-from comfyrelay.net import is_loopback
 
 SECRET_FILE = "owner-secret"
 SHORTEST_SECRET = 32
@@ -35,39 +36,62 @@ def load_secret(data_dir: Path) -> str:
     return found
 
 
-def secret_for(url: str) -> str | None:
-    """The secret of the desk at this address, if it is one of ours and runs now.
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What lets the owner's programs in: a secret that lives as long as the desk's process, for this address alone."""
 
-    Anybody may listen at a port where no desk does, so the secret of one that has stopped is not handed out.
+    host: str
+    secret: str = field(repr=False)
+
+
+def pass_for(url: str) -> Pass | None:
+    """The pass to the desk at this address, if it is one of ours and runs now.
+
+    Anybody may listen at an address where no desk does, also one with the same port.
     """
     try:
         parts = urlsplit(url)
-        if not is_loopback(parts.hostname or ""):
+        host, port = parts.hostname or "", parts.port or 80
+    except ValueError:
+        return None
+    # a name leads to either, and only one of them may be the desk's
+    hosts = ("127.0.0.1", "::1") if host == "localhost" else (host,)
+    return next((found for each in hosts if (found := _pass(each, port)) is not None), None)
+
+
+def _pass(host: str, port: int) -> Pass | None:
+    try:
+        path = _note(host, port)
+        noted = json.loads(path.read_text("utf-8"))
+        if FolderLock(Path(noted["data_dir"])).holder() != str(noted["process"]):
             return None
-        noted = json.loads(_note(parts.port or 80).read_text("utf-8"))
-        data_dir = Path(noted["data_dir"])
-        if FolderLock(data_dir).holder() != str(noted["process"]):
-            return None
-        return (data_dir / SECRET_FILE).read_text("ascii").strip() or None
+        return Pass(host, str(noted["secret"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 @contextmanager
-def noted(data_dir: Path, *, port: int) -> Iterator[None]:
-    """Let the owner's programs know that this process's desk listens at a port; it must hold the folder's lock."""
-    path = _note(port)
-    content = json.dumps({"data_dir": str(data_dir), "process": os.getpid()}).encode()
+def noted(data_dir: Path, *, address: tuple[str, int], secret: str) -> Iterator[Callable[[], None]]:
+    """Let the owner's programs know that this process's desk listens at an address, and how they get in there.
+
+    The process must hold the folder's lock. What is given takes the note away: before the desk stops to listen.
+    """
+    path = _note(*address)
+    content = json.dumps({"data_dir": str(data_dir), "process": os.getpid(), "secret": secret}).encode()
+
+    def forget() -> None:
+        with suppress(OSError):
+            if path.read_bytes() == content:
+                path.unlink()
+
     # a home that cannot be written is no reason not to start: the secret can be named by hand
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         atomic.write(path, content, mode=0o600)
     try:
-        yield
+        yield forget
     finally:
-        with suppress(OSError):
-            if path.read_bytes() == content:
-                path.unlink()
+        forget()
 
 
 def state_folder() -> Path:
@@ -76,5 +100,9 @@ def state_folder() -> Path:
     return (Path(given) if given else Path("~/.local/state").expanduser()) / "comfyrelay"
 
 
-def _note(port: int) -> Path:
-    return state_folder() / f"desk-{port}.json"
+def _note(host: str, port: int) -> Path:
+    """`ValueError` for what is no address of this machine itself."""
+    address = ip_address(host)
+    if not address.is_loopback:
+        raise ValueError(f"{host} is not on this machine alone.")
+    return state_folder() / f"desk-{str(address).replace(':', '_')}-{port}.json"

@@ -4,12 +4,12 @@ from typing import Any
 
 import httpx
 
-from comfyrelay.owner import secret_for
+from comfyrelay.owner import pass_for
 
 
 def owner_http(url: str, **options: Any) -> httpx.AsyncClient:
     """Calls of the desk's owner, without the ways of our own client."""
-    secret = secret_for(url)
-    assert secret is not None, f"No desk of ours runs at {url}."
-    headers = {"Authorization": f"Bearer {secret}"}
+    found = pass_for(url)
+    assert found is not None, f"No desk of ours runs at {url}."
+    headers = {"Authorization": f"Bearer {found.secret}"}
     return httpx.AsyncClient(base_url=url, headers=headers, **{"timeout": 30, **options})

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from comfyrelay.client import Client
 from comfyrelay.desk.desk import FLEET, WORKER
 from comfyrelay.desk.links import LINK_SECONDS, Links
 from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unauthorized
-from comfyrelay.owner import SECRET_FILE, load_secret, noted, secret_for
+from comfyrelay.owner import SECRET_FILE, load_secret, noted, pass_for
 from comfyrelay.server.base.secrets import load_secrets
 from tests import commands
 from tests.api.processes import free_port
@@ -162,30 +163,95 @@ def test_the_secret_is_a_file_for_its_owner_alone(tmp_path: Path) -> None:
         load_secret(tmp_path)
 
 
-async def test_the_secret_is_handed_to_no_program_that_listens_where_the_desk_did(tmp_path: Path) -> None:
-    made = make_desk(tmp_path)
-    async with opened(made) as desk:
-        url, port = desk.ready.url, made.settings.port
-        assert secret_for(url) == load_secret(tmp_path)
-        assert secret_for(url.replace("127.0.0.1", "localhost")) is not None
-        assert secret_for(f"http://example.com:{port}") is None
-        assert secret_for(f"http://127.0.0.1:{free_port()}") is None
-    # as a desk leaves it that is killed
-    with noted(tmp_path, port=port):
-        assert secret_for(url) is None
+@asynccontextmanager
+async def stranger(host: str, port: int) -> AsyncIterator[list[str]]:
+    """Another user's program; gives the headers that it was sent."""
     received: list[str] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        received.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        received.append((await reader.readuntil(b"\r\n\r\n")).decode().lower())
         writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         writer.close()
 
-    with noted(tmp_path, port=port):
-        async with await asyncio.start_server(listen, "127.0.0.1", port), Client(url) as client:
+    async with await asyncio.start_server(listen, host, port):
+        yield received
+
+
+async def test_the_secret_is_handed_to_no_program_that_listens_where_the_desk_did(tmp_path: Path) -> None:
+    made = make_desk(tmp_path)
+    port = made.settings.port
+    async with opened(made) as desk:
+        url = desk.ready.url
+        found = pass_for(url)
+        assert found is not None
+        assert found.secret != load_secret(tmp_path)
+        assert pass_for(f"http://example.com:{port}") is None
+        assert pass_for(f"http://127.0.0.1:{free_port()}") is None
+    # as a desk leaves it that is killed
+    with noted(tmp_path, address=("127.0.0.1", port), secret="left behind"):
+        assert pass_for(url) is None
+        async with stranger("127.0.0.1", port) as received, Client(url) as client:
             with pytest.raises(ControlPlaneUnreachable):
                 await client.desk()
     assert received
-    assert not any("authorization" in each.lower() for each in received)
+    assert not any("authorization" in each for each in received)
+
+
+async def test_the_secret_is_handed_to_no_program_at_another_address_of_this_machine(desk: OpenDesk) -> None:
+    port = int(desk.ready.url.rpartition(":")[2])
+    async with stranger("::1", port) as by_name, stranger("127.0.0.2", port) as beside:
+        async with Client(f"http://localhost:{port}") as client:
+            assert (await client.desk()).version
+        assert by_name == []
+        for url, received in ((f"http://[::1]:{port}", by_name), (f"http://127.0.0.2:{port}", beside)):
+            async with Client(url) as client:
+                with pytest.raises(ControlPlaneUnreachable):
+                    await client.desk()
+            assert len(received) == 1
+            assert "authorization" not in received[0]
+
+
+async def test_who_takes_the_port_while_the_desk_still_stops_is_handed_nothing(tmp_path: Path) -> None:
+    """Calls that are under way are waited for, when nobody listens at the port any more."""
+    made = make_desk(tmp_path)
+    port = made.settings.port
+    async with AsyncExitStack() as stack:
+        desk = await stack.enter_async_context(opened(made))
+        before = pass_for(desk.ready.url)
+        assert before is not None
+        _, held = await asyncio.open_connection("127.0.0.1", port)
+        # a worker may call without the owner's secret, and this one does not end
+        held.write(b"POST /api/worker/register HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % port)
+        held.write(b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+        await held.drain()
+        stopping = asyncio.create_task(stack.pop_all().aclose())
+        while not await _is_free(port):
+            pass
+        assert not stopping.done()
+        assert pass_for(desk.ready.url) is None
+        async with stranger("127.0.0.1", port) as received, Client(desk.ready.url) as client:
+            with pytest.raises(ControlPlaneUnreachable):
+                await client.desk()
+        held.close()
+        await stopping
+    assert len(received) == 1
+    assert "authorization" not in received[0]
+    # and what was sent to the desk before opens nothing at the next one
+    async with opened(make_desk(tmp_path)) as next_desk, httpx.AsyncClient(base_url=next_desk.ready.url) as http:
+        answer = await http.get("/api/me", headers={"Authorization": f"Bearer {before.secret}"})
+        assert answer.status_code == 401
+
+
+async def _is_free(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        # it was closed in this very moment
+        return False
+    writer.close()
+    return False
 
 
 async def test_somebody_elses_client_is_told_what_to_do(desk: OpenDesk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
 from comfyrelay.net import is_loopback, object_in
-from comfyrelay.owner import secret_for
+from comfyrelay.owner import Pass, pass_for
 from comfyrelay.protocol.base import AnswerBody, Page, Request, checked
 from comfyrelay.protocol.refusals import refusal_in
 
@@ -32,8 +32,8 @@ class Done(Generic[T]):
     message: str
 
 
-class _OwnersSecret(httpx.Auth):
-    """The secret of the owner's own desk, looked up for each call: a desk comes and goes."""
+class _OwnersPass(httpx.Auth):
+    """The pass to the owner's own desk, looked up for each call: a desk comes and goes."""
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         sent = self._sign(request)
@@ -42,11 +42,13 @@ class _OwnersSecret(httpx.Auth):
         if response.status_code == httpx.codes.UNAUTHORIZED and self._sign(request) != sent:
             yield request
 
-    def _sign(self, request: httpx.Request) -> str | None:
-        secret = secret_for(str(request.url))
-        if secret is not None:
-            request.headers["Authorization"] = f"Bearer {secret}"
-        return secret
+    def _sign(self, request: httpx.Request) -> Pass | None:
+        found = pass_for(str(request.url))
+        if found is not None:
+            request.headers["Authorization"] = f"Bearer {found.secret}"
+            # nowhere else, wherever a name would lead; the header Host stays as it is
+            request.url = request.url.copy_with(host=found.host)
+        return found
 
 
 class Calls:
@@ -56,7 +58,7 @@ class Calls:
         self.http = httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
-            auth=None if token else _OwnersSecret(),
+            auth=None if token else _OwnersPass(),
             timeout=_TIMEOUT,
             # a proxy is for other machines
             trust_env=not is_loopback(urlsplit(self.url).hostname or ""),

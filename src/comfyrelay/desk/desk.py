@@ -91,7 +91,8 @@ class Desk:
             write_sample(self.input_folder)
             script = self._script_settings()
             listener = opened.enter_context(closing(listen(settings.host, settings.port)))
-            opened.enter_context(noted(settings.data_dir, port=settings.port))
+            address, pass_secret = listener.getsockname()[:2], token_urlsafe(32)
+            forget_note = opened.enter_context(noted(settings.data_dir, address=address, secret=pass_secret))
             secrets = load_secrets(settings)
             links = Links(settings.base_url)
             notifications = Notifications(Notifier(self.desk.notify_urls, self.notify_on))
@@ -119,6 +120,7 @@ class Desk:
             owner = Owner(
                 user=user,
                 secret=load_secret(settings.data_dir),
+                pass_secret=pass_secret,
                 session_cookie=f"{SESSION_COOKIE}_{settings.port}",
                 worker_id=WORKER,
                 worker_secret=token_urlsafe(32),
@@ -148,6 +150,8 @@ class Desk:
                 finally:
                     agent.stop()
                     await asyncio.gather(working, return_exceptions=True)
+                    # from here on somebody else may listen there before this process is gone
+                    forget_note()
 
     def _all_away(self) -> list[str]:
         """Why no ComfyUI can be used, if none can."""
