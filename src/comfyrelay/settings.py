@@ -148,8 +148,13 @@ class Settings(ArgumentsOnly):
     max_graph_nodes: Count = Field(2000, description="most nodes of a graph")
     max_batch_nodes: Count = Field(1_000_000, description="most nodes of a batch: of its graph, times its items")
     body_seconds: Seconds = Field(60, description="longest that the body of a call may take to arrive")
+    max_anonymous_body_bytes: Count = Field(16 * 1024, description="largest body of a sign-in or a registration")
+    anonymous_body_seconds: Seconds = Field(10, description="longest that such a body, or a payment, may take")
     header_seconds: Seconds = Field(15, description="longest that the headers of a call may take to arrive")
     max_half_open_requests: Count = Field(500, description="connections that may be without whole headers at once")
+    max_unfinished_bodies: Count = Field(500, description="bodies of calls that may be arriving at once")
+    max_unfinished_bodies_per_address: Count = Field(100, description="the same from one address")
+    max_connections: Count = Field(10_000, description="connections at once; fewer where fewer files may be open")
 
     max_upload_bytes: Count = Field(2 * 1024**3, description="largest file that a user may upload")
     max_output_bytes: Count = Field(2 * 1024**3, description="largest file that a job may make")

@@ -30,6 +30,7 @@ E = TypeVar("E", bound=Callable[..., Any])
 # Raises `Unauthorized` or `Forbidden` for a caller who may not send a large body.
 Authenticate = Callable[[Request, Context], Awaitable[object]]
 _LARGE: dict[Callable[..., Any], Authenticate] = {}
+_ANONYMOUS: set[Callable[..., Any]] = set()
 
 
 def large_body(authenticate: Authenticate) -> Callable[[E], E]:
@@ -40,6 +41,12 @@ def large_body(authenticate: Authenticate) -> Callable[[E], E]:
         return endpoint
 
     return mark
+
+
+def anonymous_body(endpoint: E) -> E:
+    """For a route that anybody may call: what it takes is small, and comes at once."""
+    _ANONYMOUS.add(endpoint)
+    return endpoint
 
 
 class BodyRoute(APIRoute):
@@ -58,7 +65,7 @@ class BodyRoute(APIRoute):
         validate = self.body_field.validate
 
         async def limited(request: Request) -> Response:
-            body = await _read(request, _LARGE.get(self.endpoint))
+            body = await _read(request, self.endpoint)
             if len(body) > SMALL_BYTES and _is_json(request):
                 # what FastAPI finds there it takes as parsed, and a model as checked
                 request._json = await asyncio.to_thread(_parsed, body, request.app.state.context.settings, validate)
@@ -67,17 +74,22 @@ class BodyRoute(APIRoute):
         return limited
 
 
-async def _read(request: Request, authenticate: Authenticate | None) -> bytes:
+async def _read(request: Request, endpoint: Callable[..., Any]) -> bytes:
     """The body, which is kept with the request as if it had been read there."""
     context: Context = request.app.state.context
     settings = context.settings
+    authenticate = _LARGE.get(endpoint)
     most, name = settings.max_body_bytes, "max_body_bytes"
+    seconds, seconds_name = settings.body_seconds, "body_seconds"
+    if endpoint in _ANONYMOUS:
+        most, name = settings.max_anonymous_body_bytes, "max_anonymous_body_bytes"
+        seconds, seconds_name = settings.anonymous_body_seconds, "anonymous_body_seconds"
     announced = request.headers.get("Content-Length", "")
     # without a length, as of a body in chunks, the bytes tell when they are here
     size = int(announced) if announced.isdecimal() and len(announced) < 19 else 0
     body = bytearray()
     try:
-        async with asyncio.timeout(settings.body_seconds):
+        async with asyncio.timeout(seconds):
             stream = request.stream()
             while True:
                 if max(size, len(body)) > most and authenticate is not None and name == "max_body_bytes":
@@ -91,7 +103,7 @@ async def _read(request: Request, authenticate: Authenticate | None) -> bytes:
                 body += piece
     except TimeoutError:
         raise RequestTimeout(
-            f"The body did not arrive within {settings.body_seconds:g} seconds (COMFYRELAY_BODY_SECONDS)."
+            f"The body did not arrive within {seconds:g} seconds ({ENV_PREFIX}{seconds_name.upper()})."
         ) from None
     except ClientDisconnect:
         raise InvalidInput("The request was cut off.") from None

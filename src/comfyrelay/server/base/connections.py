@@ -2,11 +2,14 @@
 
 uvicorn waits for ever for the rest of a request that has begun, and keeps all of it. A request is half open from its
 connection, or its first byte on one that was used before, until its headers are whole; and once it was answered, until
-the rest of its body has come.
+the rest of its body has come. Bodies that are being read are counted by themselves, in all and of one address. There
+are never more connections than the process may open files.
 """
 
 import asyncio
 from collections import OrderedDict
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import structlog
@@ -14,38 +17,101 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from comfyrelay.settings import Settings
 
+try:
+    import resource
+except ImportError:  # on Windows, where files are not limited in this way
+    resource = None  # type: ignore[assignment]
+
 log = structlog.get_logger(__name__)
 
 MOST_HEADER_BYTES = 64 * 1024
 # An attack is one line in a while, not one for each of its connections.
 LOG_SECONDS = 10.0
+# For databases, files and calls to others.
+SPARE_FILES = 256
 
 
 class HalfOpen:
-    """The requests of one server that have begun and are not whole, oldest first."""
+    """The connections of one server whose requests have begun and are not whole, oldest first, and all others."""
 
     def __init__(self, settings: Settings) -> None:
         self._seconds = settings.header_seconds
         self._most = settings.max_half_open_requests
+        self._most_bodies = settings.max_unfinished_bodies
+        self._most_bodies_of_one = settings.max_unfinished_bodies_per_address
+        self._most_connections = _room_for(settings.max_connections)
+        self._proxies = settings.trusted_proxies
         self._open: OrderedDict[CarefulProtocol, asyncio.TimerHandle] = OrderedDict()
+        self._bodies: dict[CarefulProtocol, None] = {}
+        self._bodies_of: dict[str, dict[CarefulProtocol, None]] = {}
+        # between two requests
+        self._idle: dict[CarefulProtocol, None] = {}
+        self._connections = 0
         self._closed: dict[str, int] = {}
         self._report: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
+    def connect(self, connection: "CarefulProtocol") -> None:
+        self._connections += 1
+        if self._connections > self._most_connections:
+            # nobody waits for an answer there; else the one that came last has to come again
+            least = next(iter(self._idle), None) or next(iter(self._open), None) or next(iter(self._bodies), connection)
+            self.close(least, "too_many_connections")
+            if least is connection:
+                return
+        self.begin(connection)
+
+    def disconnect(self, connection: "CarefulProtocol") -> None:
+        self._connections -= 1
+        self.end(connection)
+
     def begin(self, connection: "CarefulProtocol") -> None:
         if connection in self._open:
             return
+        self.end(connection)
         loop = asyncio.get_running_loop()
         self._open[connection] = loop.call_later(self._seconds, self.close, connection, "too_slow")
         if len(self._open) > self._most:
             # who is honest is done within a round trip, so the oldest is the least likely to be
             self.close(next(iter(self._open)), "too_many")
 
+    def begin_body(self, connection: "CarefulProtocol") -> None:
+        """The headers are whole, and the body is not; how long it may take is the application's matter."""
+        if connection in self._bodies:
+            return
+        self.end(connection)
+        address = connection.client[0] if connection.client is not None else ""
+        self._bodies[connection] = None
+        of_one = self._bodies_of.setdefault(address, {})
+        of_one[connection] = None
+        # behind a proxy are many
+        if len(of_one) > self._most_bodies_of_one and not self._is_proxy(address):
+            self.close(next(iter(of_one)), "too_many_bodies_of_one")
+        if len(self._bodies) > self._most_bodies:
+            self.close(next(iter(self._bodies)), "too_many_bodies")
+
+    def rest(self, connection: "CarefulProtocol") -> None:
+        """It was answered, and may be used again."""
+        self.end(connection)
+        self._idle[connection] = None
+
     def end(self, connection: "CarefulProtocol") -> None:
         if (timer := self._open.pop(connection, None)) is not None:
             timer.cancel()
+        self._idle.pop(connection, None)
+        if connection in self._bodies:
+            del self._bodies[connection]
+            address = connection.client[0] if connection.client is not None else ""
+            self._bodies_of[address].pop(connection)
+            if not self._bodies_of[address]:
+                del self._bodies_of[address]
+
+    def _is_proxy(self, address: str) -> bool:
+        with suppress(ValueError):
+            return any(ip_address(address) in ip_network(each, strict=False) for each in self._proxies)
+        return False
 
     def close(self, connection: "CarefulProtocol", why: str) -> None:
         self.end(connection)
@@ -57,12 +123,29 @@ class HalfOpen:
 
     def _log(self) -> None:
         closed, self._closed = self._closed, {}
-        log.warning("requests.half_open_closed", **closed, half_open=len(self._open))
+        log.warning("requests.half_open_closed", **closed, half_open=len(self._open), bodies=len(self._bodies))
 
     def _log_again(self) -> None:
         self._report = None
         if self._closed:
             self._log()
+
+
+def _room_for(connections: int) -> int:
+    """How many connections fit into what the system lets a process open, as much of it as this one can get."""
+    if resource is None:
+        return connections
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        # not every system keeps its word about what may be asked for
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return connections
+    return min(connections, soft - min(SPARE_FILES, soft // 2))
 
 
 class CarefulProtocol(HttpToolsProtocol):
@@ -78,10 +161,10 @@ class CarefulProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._half_open.begin(self)
+        self._half_open.connect(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._half_open.end(self)
+        self._half_open.disconnect(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -98,6 +181,8 @@ class CarefulProtocol(HttpToolsProtocol):
         elif cycle is None or cycle.response_complete:
             # empty lines before a request, or what is left of one that was answered
             self._half_open.begin(self)
+        elif self._is_receiving and not self._is_upload():
+            self._half_open.begin_body(self)
         else:
             self._half_open.end(self)
 
@@ -113,8 +198,23 @@ class CarefulProtocol(HttpToolsProtocol):
         self._is_receiving = False
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing() or not self.cycle.response_complete:
+            return
+        if self._is_receiving:
+            # uvicorn would wait for the rest as long as for another request
+            self._half_open.begin(self)
+        else:
+            self._half_open.rest(self)
+
+    def _is_upload(self) -> bool:
+        """A file, which may take hours: the URL is signed, and refused at once if it is not."""
+        return self.scope["method"] == "PUT" and self.scope.get("path", "").startswith("/files/")
+
     def refuse(self) -> None:
         """Hang up; with a word to whoever has begun to say something."""
-        if self._is_receiving and not self._has_headers and not self.transport.is_closing():
+        is_unanswered = not self._has_headers or not self.cycle.response_started
+        if self._is_receiving and is_unanswered and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
         self.transport.close()

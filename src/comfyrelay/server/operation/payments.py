@@ -81,7 +81,7 @@ async def payment(request: Request, context: ContextOf, x_signature: Annotated[s
     """Report a payment, signed: `X-Signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">`. An event may be
     sent any number of times. Events other than `payment.succeeded` are acknowledged and ignored."""
     payments = context.engine.accounts.payments
-    body = await _body_of(request, context.settings.body_seconds)
+    body = await _body_of(request, context.settings.anonymous_body_seconds)
     await payments.check(body, x_signature)
     try:
         event = AnyEvent.model_validate_json(body)
@@ -113,5 +113,7 @@ async def _body_of(request: Request, seconds: float) -> bytes:
                 if len(body) > MOST_BYTES:
                     raise TooLarge(f"A payment event has at most {MOST_BYTES} bytes.")
     except TimeoutError:
-        raise RequestTimeout(f"The body did not arrive within {seconds:g} seconds (COMFYRELAY_BODY_SECONDS).") from None
+        raise RequestTimeout(
+            f"The body did not arrive within {seconds:g} seconds (COMFYRELAY_ANONYMOUS_BODY_SECONDS)."
+        ) from None
     return bytes(body)

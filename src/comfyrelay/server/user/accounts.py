@@ -9,7 +9,7 @@ from comfyrelay.errors import Forbidden
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import Bearer, CurrentUser
-from comfyrelay.server.base.bodies import BodyRoute
+from comfyrelay.server.base.bodies import BodyRoute, anonymous_body
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.limits import address_of
 from comfyrelay.server.base.pages import page_of
@@ -22,6 +22,7 @@ router = APIRouter(prefix="/api", tags=["account"], route_class=BodyRoute)
 
 
 @router.post("/register", status_code=status.HTTP_201_CREATED, responses=may_answer(403, 409, 422, 429, 503))
+@anonymous_body
 async def register(
     body: wire.Credentials, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
@@ -34,6 +35,7 @@ async def register(
 
 
 @router.post("/login", responses=may_answer(401, 422, 429, 503))
+@anonymous_body
 async def login(
     body: wire.Credentials, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
