@@ -82,8 +82,10 @@ async def _read(request: Request, endpoint: Callable[..., Any]) -> bytes:
     most, name = settings.max_body_bytes, "max_body_bytes"
     seconds, seconds_name = settings.body_seconds, "body_seconds"
     if endpoint in _ANONYMOUS:
-        most, name = settings.max_anonymous_body_bytes, "max_anonymous_body_bytes"
-        seconds, seconds_name = settings.anonymous_body_seconds, "anonymous_body_seconds"
+        most, name = min((most, name), (settings.max_anonymous_body_bytes, "max_anonymous_body_bytes"))
+        seconds, seconds_name = min(
+            (seconds, seconds_name), (settings.anonymous_body_seconds, "anonymous_body_seconds")
+        )
     announced = request.headers.get("Content-Length", "")
     # without a length, as of a body in chunks, the bytes tell when they are here
     size = int(announced) if announced.isdecimal() and len(announced) < 19 else 0
