@@ -293,7 +293,7 @@ async def test_somebody_else_at_the_address_is_noticed() -> None:
 
 
 async def test_a_token_that_is_missing_or_wrong_is_said_to_be(site: Site) -> None:
-    for token, words in [(None, "Set COMFYRELAY_TOKEN"), ("wrong", "does not take the token in COMFYRELAY_TOKEN")]:
+    for token, words in [(None, "set COMFYRELAY_TOKEN"), ("wrong", "does not take the token in COMFYRELAY_TOKEN")]:
         async with Client(site.url, token=token) as client:
             with pytest.raises(Unauthorized, match=words):
                 await client.presets()

@@ -10,7 +10,8 @@ from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfy.runs.history import prompt_of
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
-from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused, ServerUnreachable
+from comfyrelay.errors import ComfyError, DeviceFault, OutOfMemory, ServerRefused
+from comfyrelay.net import PortClosed
 from comfyrelay.worker.state import Held
 
 log = structlog.get_logger(__name__)
@@ -46,8 +47,9 @@ class RecoveringClient(ComfyClient):
         """Return when it answers and its GPU is well."""
         try:
             await super().check()
-        except ServerUnreachable:
-            # it went away, and what comes back is new; connections alone do not tell where there is no socket
+        except PortClosed:
+            # it went away, and what comes back is new; connections alone do not tell where there is no socket. One that
+            # only takes long to answer has not gone.
             self._sick_on = None if self._sick_on is None else -1
             raise
         if self._sick_on is not None and self._sick_on == self.connection:
