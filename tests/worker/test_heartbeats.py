@@ -29,11 +29,11 @@ class Plane:
 
     async def answer(self, request: web.Request) -> web.Response:
         body = await request.json()
-        if body["progress"] is not None or body["logs"]:
+        if body.get("progress") is not None or body.get("logs"):
             async with self.has_news:
                 self.news.append(body)
                 self.has_news.notify_all()
-        elif body["wait_seconds"]:
+        elif body.get("wait_seconds"):
             await self.must_stop.wait()
         return web.json_response(
             {"data": {"lease_expires_at": "2030-01-01T00:00:00Z", "stop": self.stop, "urls": None}}
