@@ -58,8 +58,8 @@ TWINS = (
         file="domain/lifecycle.py",
         old="if not dispatch.is_leased or dispatch.lease_expires_at is None or dispatch.lease_expires_at > now:",
         new="if not dispatch.is_leased or dispatch.lease_expires_at is None:",
-        tests=f"{CONFORMANCE}/test_reaper.py",
-        only="sqlite and heartbeat_between",
+        tests="tests/unit/test_lifecycle.py",
+        only="has_not_expired",
     ),
     Twin(
         name="an expired lease ends at once, whoever waits",

@@ -136,6 +136,14 @@ class TestExpire:
         assert after(EVENTS["expire"](leased(attempts=3), end)).status == "failed"
 
     @pytest.mark.parametrize("is_wanted", [True, False])
+    def test_a_lease_that_has_not_expired_stays_whoever_waits_for_its_job(self, is_wanted: bool) -> None:
+        """A heartbeat may have come since the reaper looked."""
+        held = leased()
+        assert held.lease_expires_at is not None
+        before = held.lease_expires_at - timedelta(microseconds=1)
+        assert lifecycle.expire(held, now=before, grace=timedelta(0), is_wanted=is_wanted) is None
+
+    @pytest.mark.parametrize("is_wanted", [True, False])
     @pytest.mark.parametrize("attempts", [1, 3])
     def test_a_late_lease_ends_when_somebody_could_begin_it_anew_or_the_grace_is_over(
         self, attempts: int, is_wanted: bool
