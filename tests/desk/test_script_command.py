@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from comfyrelay.desk.scripts.command import ScriptSettings, check_settings, command_of, shown, templates
+from comfyrelay.desk.scripts.workflow import job_of
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from tests.desk.scripts import job, settings_in
 
@@ -114,6 +115,9 @@ def test_text_that_no_command_line_can_hold_is_refused(tmp_path: Path, field: st
 def test_characters_that_no_command_line_can_hold_are_refused(field: str, text: str) -> None:
     with pytest.raises(ValidationError, match="cannot be stored"):
         job(**{field: text})
+    with pytest.raises(InvalidInput) as refused:
+        job_of({"template": "wan.json", "input_subdir": "cats", "positive": "a cat", field: text})
+    assert set(refused.value.errors) == {field}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
+from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.desk import MOST_TRIES, ScriptJob
 from comfyrelay.services.engine import Engine
 
@@ -52,7 +53,8 @@ def job_of(values: Mapping[str, Any]) -> ScriptJob:
     tries = values.get("tries")
     if isinstance(tries, float) and not tries.is_integer():
         raise InvalidInput(errors={"tries": "This must be a whole number."})
-    return ScriptJob(
+    return checked(
+        ScriptJob,
         template=str(values.get("template") or ""),
         input_subdir=str(values.get("input_subdir") or ""),
         positive=str(values.get("positive") or ""),
