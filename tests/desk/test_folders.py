@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.desk.batches.folders import MOST_PROMPT_BYTES, inputs_in, kind_of, natural, prompts_from, readable_name
+from comfyrelay.desk.batches.folders import MOST_PROMPT_BYTES, inputs_in, prompts_from, readable_name
+from comfyrelay.domain.properties import kind_of
 from comfyrelay.errors import InvalidInput
+from comfyrelay.text import natural
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from comfyrelay.desk.batches.folders import _KIND_OF
+from comfyrelay.domain.properties import _KIND_OF
 from comfyrelay.media_types import guess_media_type
 
 

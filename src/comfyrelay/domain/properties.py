@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import PurePath
 from typing import Any, assert_never
 
 from comfyrelay.errors import InvalidInput
@@ -25,6 +26,12 @@ class PropertyType(StrEnum):
 
 
 ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
+_KINDS = {
+    PropertyType.IMAGE: "png jpg jpeg webp gif bmp tif tiff avif apng svg exr",
+    PropertyType.VIDEO: "mp4 webm mkv mov avi m4v mpg mpeg",
+    PropertyType.AUDIO: "wav mp3 flac ogg opus m4a aac",
+}
+_KIND_OF = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes.split()}
 # `seed`, `noise_seed`, `ksampler_seed`, `ksampler_seed_12`; not `seed_strength`.
 _SEED_KEY = re.compile(r"(?:^|_)seed(?:_\d+)*$")
 # Every node takes so many, and not every one takes more.
@@ -82,6 +89,11 @@ class Value:
     property: Property
     value: Any
     from_user: bool = False
+
+
+def kind_of(name: str) -> PropertyType | None:
+    """Whether a file of this name is an image, a video or audio, as far as its ending tells."""
+    return _KIND_OF.get(PurePath(name).suffix.lower().removeprefix("."))
 
 
 def check_properties(properties: Sequence[Property]) -> None:

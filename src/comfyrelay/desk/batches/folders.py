@@ -2,41 +2,18 @@
 
 import re
 import unicodedata
-from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any
+from pathlib import Path, PureWindowsPath
 
-from comfyrelay.domain.properties import PropertyType
+from comfyrelay.domain.properties import kind_of
 from comfyrelay.errors import InvalidInput
-from comfyrelay.text import is_storable
-
-_KINDS = {
-    PropertyType.IMAGE: "png jpg jpeg webp gif bmp tif tiff avif apng svg exr",
-    PropertyType.VIDEO: "mp4 webm mkv mov avi m4v mpg mpeg",
-    PropertyType.AUDIO: "wav mp3 flac ogg opus m4a aac",
-}
-_KIND_OF = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes.split()}
+from comfyrelay.text import is_storable, natural
 
 MOST_PROMPT_BYTES = 16 * 1024 * 1024
 # Together with number, seed and suffix well below the 255 bytes that a name may have.
 _LABEL_BYTES = 120
-_DIGITS = re.compile(r"([0-9]+)")
 _PARTS = re.compile(r"[\\/]")
 _SUFFIX = re.compile(r"\.?([A-Za-z0-9]{1,10})")
 _RULE = "---"
-
-
-def natural(text: str) -> tuple[tuple[Any, ...], str]:
-    """A key that sorts as people count: `a2` before `a10`."""
-    # digits by their length and not as a number: Python reads none of more than 4,300
-    parts: list[Any] = _DIGITS.split(text.casefold())
-    numbers = [part.lstrip("0") for part in parts[1::2]]
-    parts[1::2] = [(len(number), number) for number in numbers]
-    return tuple(parts), text
-
-
-def kind_of(name: str) -> PropertyType | None:
-    """Whether a file of this name is an image, a video or audio, as far as its ending tells."""
-    return _KIND_OF.get(PurePath(name).suffix.lower().removeprefix("."))
 
 
 def inputs_in(root: Path, subdir: str = "") -> list[Path]:

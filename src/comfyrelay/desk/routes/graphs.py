@@ -7,7 +7,6 @@ from fastapi import APIRouter, Request, status
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.editor.loading import as_graph
 from comfyrelay.comfy.editor.workflow import is_editor_file
-from comfyrelay.desk.graphs.describe import Described, describe
 from comfyrelay.desk.state import DeskState
 from comfyrelay.errors import ComfyError, GraphError
 from comfyrelay.protocol.base import Answer
@@ -18,6 +17,7 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.problems import may_answer
 from comfyrelay.server.user.effects import workflow_body
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
+from comfyrelay.services.forms.describe import Described, describe
 
 router = APIRouter(prefix="/api/desk/graphs", tags=["desk"], route_class=BodyRoute)
 

@@ -25,8 +25,8 @@ from comfyrelay.comfy import (
     set_input,
 )
 from comfyrelay.desk.batches.expand import LARGEST_SEED, Item, SeedMode, SeedPlan, expand
-from comfyrelay.desk.batches.folders import inputs_in, kind_of, readable_name
-from comfyrelay.desk.graphs.describe import Described, describe
+from comfyrelay.desk.batches.folders import inputs_in, readable_name
+from comfyrelay.domain.properties import kind_of
 from comfyrelay.errors import (
     ComfyError,
     GraphRefused,
@@ -37,6 +37,7 @@ from comfyrelay.errors import (
     ServerRefused,
     ServerUnreachable,
 )
+from comfyrelay.services.forms.describe import Described, describe
 
 # How many of the template's steps are taken: few for a first look, all for the real thing.
 PROFILES = {"look-dev": 0.4, "medium": 0.7, "production": 1.0}

@@ -14,10 +14,10 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from comfyrelay.desk.batches.folders import inputs_in, natural
+from comfyrelay.desk.batches.folders import inputs_in
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.protocol.desk import MOST_TRIES, ScriptJob
-from comfyrelay.text import is_storable
+from comfyrelay.text import is_storable, natural
 
 # Linux takes no longer argument than 128 KiB.
 LONGEST_TEXT_BYTES = 100_000

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.graphs.nodes import title_of
-from comfyrelay.desk.graphs.inputs import Input, Position, specs_of
-from comfyrelay.desk.graphs.wiring import Link, Wiring
 from comfyrelay.domain.properties import PropertyType
+from comfyrelay.services.forms.inputs import Input, Position, specs_of
+from comfyrelay.services.forms.wiring import Link, Wiring
 
 Side = Literal["positive", "negative"]
 _OTHER: Mapping[Side, Side] = {"positive": "negative", "negative": "positive"}

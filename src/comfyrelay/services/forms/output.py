@@ -8,11 +8,11 @@ from typing import Any
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.graphs.nodes import output_nodes
 from comfyrelay.comfy.outputs import OutputFile
-from comfyrelay.desk.batches.folders import kind_of, natural
-from comfyrelay.desk.graphs.inputs import FORMAT_INPUTS, specs_of
-from comfyrelay.desk.graphs.wiring import Wiring
-from comfyrelay.domain.properties import PropertyType
+from comfyrelay.domain.properties import PropertyType, kind_of
 from comfyrelay.errors import GraphError
+from comfyrelay.services.forms.inputs import FORMAT_INPUTS, specs_of
+from comfyrelay.services.forms.wiring import Wiring
+from comfyrelay.text import natural
 
 # Savers whose files do not end as their name or inputs would make one think.
 _EXTENSIONS = {

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
-from comfyrelay.desk.graphs.describe import MOST_PROPERTIES, Described, describe
 from comfyrelay.domain.properties import ASSET_TYPES, Property
 from comfyrelay.errors import GraphError
 from comfyrelay.protocol import user as wire
 from comfyrelay.services.catalogue.checks import read_properties
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
+from comfyrelay.services.forms.describe import MOST_PROPERTIES, Described, describe
 from comfyrelay.services.jobs.requests import Item, JobRequest
 from comfyrelay.sim import Sim
 from tests.comfy import graphs as small
-from tests.desk.graphs import (
+from tests.forms.graphs import (
     ALL,
     FLUX,
     LTX,

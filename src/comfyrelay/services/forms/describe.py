@@ -8,11 +8,11 @@ from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph, check_graph, input_texts
 from comfyrelay.comfy.graphs.nodes import title_of
-from comfyrelay.desk.batches.folders import natural
-from comfyrelay.desk.graphs.inputs import Input, Position, typed_inputs
-from comfyrelay.desk.graphs.output import output_of, savers_in
-from comfyrelay.desk.graphs.recognise import Recogniser
-from comfyrelay.desk.graphs.wiring import Wiring
+from comfyrelay.services.forms.inputs import Input, Position, typed_inputs
+from comfyrelay.services.forms.output import output_of, savers_in
+from comfyrelay.services.forms.recognise import Recogniser
+from comfyrelay.services.forms.wiring import Wiring
+from comfyrelay.text import natural
 
 # As many as a workflow takes. What comes after them keeps the value that it has.
 MOST_PROPERTIES = 200

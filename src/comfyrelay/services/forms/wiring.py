@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from comfyrelay.comfy.graphs.graph import Graph, is_link
-from comfyrelay.desk.batches.folders import natural
+from comfyrelay.text import natural
 
 # The node that a value comes from, and which of its outputs it is.
 Link = tuple[str, float]

@@ -10,8 +10,7 @@ from comfyrelay.comfy.graphs.foreign import PATH_MARK
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.graphs.nodes import FOLDER_MARKS
 from comfyrelay.comfy.graphs.preflight import choices_of, input_specs, is_upload
-from comfyrelay.desk.batches.folders import kind_of
-from comfyrelay.domain.properties import ASSET_TYPES, PropertyType
+from comfyrelay.domain.properties import ASSET_TYPES, PropertyType, kind_of
 from comfyrelay.text import is_storable
 
 # A node's id, and the name of its input.
