@@ -1,4 +1,4 @@
-"""What the client and the pool cost: the workflow hash, a job through a pool, and a long queue over many servers."""
+"""What the client and the pool cost: a hash, a conversion, a job through a pool, a long queue over many servers."""
 
 import asyncio
 import gc
@@ -16,6 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from bench.figure import Figure
 from bench.sims import sims
 from comfyrelay.comfy import Graph, workflow_hash
+from comfyrelay.comfy.editor.convert import convert_workflow
 from comfyrelay.pool import WorkflowPool
 
 LAG_EVERY_SECONDS = 0.005
@@ -45,6 +46,66 @@ def hash_ms(nodes: int = 200, rounds: int = 200) -> float:
         began = time.perf_counter()
         workflow_hash(graph)
         times.append(time.perf_counter() - began)
+    return 1000 * statistics.median(times)
+
+
+def large_workflow(nodes: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A workflow as the editor saves it, half of its nodes in a subgraph, and the definitions that it needs."""
+    fields = {"seed": ["INT", {"default": 0, "control_after_generate": True}], "steps": ["INT", {"default": 20}]}
+    more = {f"value_{number}": ["FLOAT", {"default": 1.0}] for number in range(10)}
+    sampler = {"input": {"required": {"model": ["MODEL"], **fields, **more}}, "output": ["MODEL"]}
+    definitions = {
+        "Sampler": sampler,
+        "Save": {"input": {"required": {"model": ["MODEL"]}}, "output": [], "output_node": True},
+    }
+
+    def chain(length: int, *, first: int) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": number,
+                "type": "Sampler" if number > 1 else "half",
+                "mode": 0,
+                "inputs": [{"name": "model", "type": "MODEL", "link": number}],
+                "outputs": [{"name": "MODEL", "type": "MODEL", "links": [number + 1]}],
+                "widgets_values": [number, "fixed", 8, *([0.5] * 10)] if number > 1 else [],
+            }
+            for number in range(first, first + length)
+        ]
+
+    half = nodes // 2
+    inner = [(number, number - 1, 0, number, 0) for number in range(3, half + 2)]
+    names = ("id", "origin_id", "origin_slot", "target_id", "target_slot")
+    last = (half + 2, half + 1, 0, -20, 0)
+    subgraph = {
+        "id": "half",
+        "nodes": chain(half, first=2),
+        "links": [dict(zip(names, link, strict=True)) for link in [*inner, last]],
+        "inputs": [],
+        "outputs": [{"name": "MODEL", "type": "MODEL", "linkIds": [last[0]]}],
+    }
+    outer = chain(nodes - half - 1, first=1)
+    saved = {"id": nodes, "type": "Save", "mode": 0, "inputs": [{"name": "model", "type": "MODEL", "link": nodes}]}
+    links = [[number, number - 1, 0, number, 0, "MODEL"] for number in range(2, len(outer) + 1)]
+    workflow = {
+        "nodes": [*outer, saved],
+        "links": [*links, [nodes, len(outer), 0, nodes, 0, "MODEL"]],
+        "definitions": {"subgraphs": [subgraph]},
+        "version": 0.4,
+    }
+    return workflow, definitions
+
+
+def convert_ms(nodes: int = 500, rounds: int = 50) -> float:
+    workflow, definitions = large_workflow(nodes)
+    graph = convert_workflow(workflow, definitions)
+    # all but the node that the subgraph is
+    if len(graph) != nodes - 1:
+        raise ValueError(f"{len(graph)} of {nodes - 1} nodes were converted.")
+    times = []
+    for _ in range(rounds):
+        began = time.process_time()
+        convert_workflow(workflow, definitions)
+        times.append(time.process_time() - began)
     return 1000 * statistics.median(times)
 
 
@@ -129,11 +190,13 @@ async def measure(scale: float) -> list[Figure]:
     gc.freeze()
     gc.set_threshold(2_000, 10, 1_000)
     hashed = hash_ms()
+    converted = convert_ms()
     hand, pooled = await added_ms(int(100 * max(scale, 0.2)))
     rate, lag, worst = await schedule(int(10_000 * scale), 50)
     added = pooled - hand
     return [
         Figure("workflow hash, 200 nodes", hashed, "ms", reach="≤ 1 ms", holds=hashed <= 1),
+        Figure("a workflow of 500 nodes, converted", converted, "ms", reach="≤ 50 ms", holds=converted <= 50),
         Figure("a small image, by hand", hand, "ms"),
         Figure("a small image, through a pool", pooled, "ms", "by hand", pooled / hand),
         Figure("  added by the pool", added, "ms", reach="≤ 10 ms", holds=added <= 10),

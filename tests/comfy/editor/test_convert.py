@@ -395,6 +395,28 @@ def test_no_file_breaks_the_conversion(nodes: list[Any], links: Any, definitions
     assert graph == convert_workflow(json.loads(json.dumps(value)), DEFINITIONS)
 
 
-def test_a_converted_graph_is_one_that_the_server_takes() -> None:
-    value = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
+@st.composite
+def chains(draw: st.DrawFn) -> dict[str, Any]:
+    """Nodes of every kind that passes a picture on, some bypassed, each fed by some node before it."""
+    nodes, links = [empty()], []
+    for node_id in range(2, draw(st.integers(2, 12)) + 1):
+        source, at = draw(st.integers(1, node_id - 1)), 2 * node_id
+        links.append((at, source, 0, node_id, 0))
+        kind = draw(st.sampled_from(["ImageInvert", "ImageScaleBy", "ImageBlend", "Reroute"]))
+        mode: dict[str, Any] = {"mode": draw(st.sampled_from([0, 0, 4]))}
+        if kind == "ImageBlend":
+            links.append((at + 1, draw(st.integers(1, node_id - 1)), 0, node_id, 1))
+            slots = [("image1", "IMAGE", at), ("image2", "IMAGE", at + 1)]
+            nodes.append(node(node_id, kind, slots, values=[0.5, "multiply"], **mode))
+        elif kind == "Reroute":
+            nodes.append(node(node_id, kind, [("", "*", at)], [("", "*")]))
+        else:
+            values = ["area", 2.0] if kind == "ImageScaleBy" else []
+            nodes.append(node(node_id, kind, [("image", "IMAGE", at)], values=values, **mode))
+    links.append((1, len(nodes), 0, 99, 0))
+    return workflow([*nodes, save(99, 1)], links)
+
+
+@given(value=chains())
+def test_a_converted_graph_is_one_that_the_server_takes(value: dict[str, Any]) -> None:
     assert graph_problems(convert_workflow(value, DEFINITIONS), DEFINITIONS) == []

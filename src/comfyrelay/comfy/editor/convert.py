@@ -92,5 +92,5 @@ def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[Problem]:
         return
     if node.type.startswith(packs.BROADCASTS):
         yield problem("it gives other nodes their inputs without links. Turn them into links in the editor")
-    for name in made_in_browser(definition):
+    for name in made_in_browser(sources.specs(node)):
         yield problem(f"input '{name}' is made in the browser. Use a node that loads a file instead")

@@ -14,11 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from comfyrelay.comfy.editor.workflow import is_editor_file
-from comfyrelay.comfy.graphs.graph import Graph, check_graph
+from comfyrelay.comfy.graphs.graph import MOST_BYTES, Graph, check_graph
 from comfyrelay.errors import GraphError
-
-# A workflow of a thousand nodes has about one megabyte.
-MOST_BYTES = 32 * 1024 * 1024
 
 _NAMES = ("prompt", "workflow")
 _EXIF_MARK = b"Exif\0\0"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.comfy.editor.packs import PRIMITIVE
-from comfyrelay.comfy.editor.widgets import SEEDS, input_slots, ordered_inputs
+from comfyrelay.comfy.editor.widgets import SEEDS, input_slots, read_specs
 from comfyrelay.comfy.editor.workflow import (
     INPUT_NODE,
     OUTPUT_NODE,
@@ -121,7 +121,7 @@ def _links(group: Mapping[str, Any]) -> tuple[dict[str, Link], dict[tuple[str, i
 
 def _slots(node: Node, definitions: Mapping[str, Any], targets: Mapping[tuple[str, int], str]) -> list[Slot]:
     definition = definitions.get(node.type)
-    known = input_slots(definition) if isinstance(definition, dict) else []
+    known = input_slots(read_specs(definition)) if isinstance(definition, dict) else []
     named = {slot.name for slot in node.inputs}
     slots = [Slot(slot.name, slot.type, targets.get((node.id, at)), slot.widget) for at, slot in enumerate(node.inputs)]
     return slots + [slot for slot in known if slot.name not in named]
@@ -134,8 +134,7 @@ def _names(node: Node, definitions: Mapping[str, Any]) -> list[tuple[str, bool]]
     definition = definitions.get(node.type)
     if not isinstance(definition, dict):
         return [(slot.name, False) for slot in node.inputs]
-    fields = {slot.name for slot in input_slots(definition) if slot.widget is not None}
-    return [(name, name in fields) for name, _ in ordered_inputs(definition)]
+    return [(spec.name, spec.is_field) for spec in read_specs(definition)]
 
 
 def _outputs(

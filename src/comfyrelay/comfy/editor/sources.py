@@ -6,7 +6,7 @@ from typing import Any
 
 from comfyrelay.comfy.editor import packs
 from comfyrelay.comfy.editor.groups import PREFIXES, read_group
-from comfyrelay.comfy.editor.widgets import field_values, input_slots
+from comfyrelay.comfy.editor.widgets import Spec, field_values, input_slots, read_specs
 from comfyrelay.comfy.editor.workflow import BYPASSED, INPUT_NODE, MUTED, Node, Sheet, Slot, Workflow
 
 DEEPEST_SUBGRAPH = 50
@@ -63,6 +63,7 @@ class Sources:
     def __init__(self, workflow: Workflow, definitions: Mapping[str, Any]) -> None:
         self._workflow = workflow
         self._definitions = definitions
+        self._specs: dict[str, list[Spec]] = {}
         self._scopes: dict[tuple[str, ...], Scope | None] = {}
         self._fields: dict[Node, dict[str, Any]] = {}
         self._inputs: dict[Node, list[Slot]] = {}
@@ -74,6 +75,12 @@ class Sources:
         found = self._definitions.get(node.type)
         return found if isinstance(found, dict) else None
 
+    def specs(self, node: Node) -> list[Spec]:
+        """What its definition says of a node's inputs: read once, though there may be hundreds of its kind."""
+        if node.type not in self._specs:
+            self._specs[node.type] = read_specs(self.definition(node) or {})
+        return self._specs[node.type]
+
     def inside(self, scope: Scope, node: Node) -> Scope | None:
         """The use of a subgraph that a node stands for, if it does."""
         path = (*scope.path, node.id)
@@ -84,8 +91,8 @@ class Sources:
     def fields(self, scope: Scope, node: Node) -> dict[str, Any]:
         """The values of a node's fields."""
         if node not in self._fields:
-            definition = self.definition(node)
-            self._fields[node] = {} if definition is None else field_values(definition, node.values)
+            is_known = self.definition(node) is not None
+            self._fields[node] = field_values(self.specs(node), node.values) if is_known else {}
         set_outside = scope.set_outside or {}
         return {name: set_outside.get((node.id, name), value) for name, value in self._fields[node].items()}
 
@@ -95,7 +102,7 @@ class Sources:
             definition, sheet = self.definition(node), self._workflow.subgraphs.get(node.type)
             known = [] if sheet is None else [Slot(port.name, port.type) for port in sheet.inputs]
             if definition is not None:
-                known = input_slots(definition)
+                known = input_slots(self.specs(node))
             stored = {slot.name: slot.link for slot in node.inputs}
             names = {slot.name for slot in known}
             self._inputs[node] = [
@@ -109,6 +116,8 @@ class Sources:
 
         Each step of the way is remembered with its end: many links may lead through one long chain.
         """
+        if slot.link is None:
+            return None
         place: Source | _Place = _Place(scope, node, slot)
         wanted, way = slot.type, dict[_Step, Literal | None]()
         while isinstance(place, _Place):

@@ -7,9 +7,9 @@ told of that one.
 import random
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from comfyrelay.comfy.editor.workflow import Slot, type_name
 
@@ -33,6 +33,15 @@ class _Absent:
 ABSENT = _Absent()
 
 
+class Spec(NamedTuple):
+    """What a definition says of one input."""
+
+    name: str
+    type: str
+    options: Mapping[str, Any]
+    is_field: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of a node; `options` are the definition's."""
@@ -49,32 +58,32 @@ class Field:
         return self.type == "COMBO" and bool(given)
 
 
-def ordered_inputs(definition: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def read_specs(definition: Mapping[str, Any]) -> list[Spec]:
     """The inputs of a node as the editor orders them: required, then optional, each as the node says."""
     inputs = _mapping(definition.get("input"))
     order = _mapping(definition.get("input_order"))
-    result: list[tuple[str, Any]] = []
+    result: list[Spec] = []
     for part in ("required", "optional"):
         specs = _mapping(inputs.get(part))
         named = [name for name in order.get(part) or () if name in specs]
-        result += [(name, specs[name]) for name in [*named, *(name for name in specs if name not in named)]]
+        names = [*named, *(name for name in specs if name not in named)]
+        result += [_spec(name, specs[name]) for name in names]
     return result
 
 
-def input_slots(definition: Mapping[str, Any]) -> list[Slot]:
+def input_slots(specs: Sequence[Spec]) -> list[Slot]:
     """The inputs that a node of this kind has, those without a field first."""
-    specs = [(name, *_type_and_options(spec)) for name, spec in ordered_inputs(definition)]
-    plain = [Slot(name, kind) for name, kind, options in specs if not _is_field(kind, options)]
-    return plain + [Slot(name, kind, None, name) for name, kind, options in specs if _is_field(kind, options)]
+    plain = [Slot(spec.name, spec.type) for spec in specs if not spec.is_field]
+    return plain + [Slot(spec.name, spec.type, None, spec.name) for spec in specs if spec.is_field]
 
 
-def field_values(definition: Mapping[str, Any], stored: list[Any] | dict[str, Any]) -> dict[str, Any]:
+def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> dict[str, Any]:
     """The value of each field that the server is told of."""
     if isinstance(stored, dict):
-        return _by_name(definition, stored)
-    values = deque(_without_forced(definition, stored))
+        return _by_name(specs, stored)
+    values = deque(_without_forced(specs, stored))
     found: dict[str, Any] = {}
-    pending = deque(_fields(ordered_inputs(definition)))
+    pending = deque(_fields(specs))
     while pending:
         field = pending.popleft()
         value = _clean(field, values.popleft()) if values else _default(field)
@@ -87,9 +96,9 @@ def field_values(definition: Mapping[str, Any], stored: list[Any] | dict[str, An
     return found
 
 
-def made_in_browser(definition: Mapping[str, Any]) -> list[str]:
+def made_in_browser(specs: Iterable[Spec]) -> list[str]:
     """The inputs of a node whose values no file holds."""
-    return [name for name, spec in ordered_inputs(definition) if _type_and_options(spec)[0] in _MADE_IN_BROWSER]
+    return [spec.name for spec in specs if spec.type in _MADE_IN_BROWSER]
 
 
 def as_input(value: Any) -> Any:
@@ -97,55 +106,50 @@ def as_input(value: Any) -> Any:
     return {"__value__": value} if isinstance(value, list) else value
 
 
-def _by_name(definition: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    found = {field.name: _default(field) for field in _fields(ordered_inputs(definition))}
+def _by_name(specs: Sequence[Spec], stored: Mapping[str, Any]) -> dict[str, Any]:
+    found = {field.name: _default(field) for field in _fields(specs)}
     # a node may have more of them than its definition says, by the format that was chosen
     found |= {name: value for name, value in stored.items() if name in found or not isinstance(value, dict)}
     return {name: value for name, value in found.items() if value is not ABSENT}
 
 
-def _without_forced(definition: Mapping[str, Any], stored: list[Any]) -> list[Any]:
+def _without_forced(specs: Sequence[Spec], stored: list[Any]) -> list[Any]:
     """Older files have values for fields that have become plain inputs since."""
     counted: list[tuple[bool, int]] = []
-    for name, spec in ordered_inputs(definition):
-        kind, options = _type_and_options(spec)
-        forced = bool(options.get("forceInput"))
-        if forced or _is_field(kind, options):
-            has_after_run = options.get("control_after_generate") or name in SEEDS
+    for spec in specs:
+        forced = bool(spec.options.get("forceInput"))
+        if forced or spec.is_field:
+            has_after_run = spec.options.get("control_after_generate") or spec.name in SEEDS
             counted.append((forced, 2 if has_after_run else 1))
     if sum(count for _, count in counted) != len(stored):
         return stored
     return [value for at, value in enumerate(stored) if at >= len(counted) or not counted[at][0]]
 
 
-def _fields(specs: list[tuple[str, Any]], prefix: str = "") -> Iterator[Field]:
-    for name, spec in specs:
-        kind, options = _type_and_options(spec)
-        if _is_field(kind, options):
-            yield Field(prefix + name, kind, options)
+def _fields(specs: Iterable[Spec], prefix: str = "") -> Iterator[Field]:
+    for spec in specs:
+        if spec.is_field:
+            yield Field(prefix + spec.name, spec.type, spec.options)
 
 
 def _inputs_of_choice(field: Field, value: Any) -> list[Field]:
     for option in field.options.get("options") or ():
         if isinstance(option, dict) and option.get("key") == value:
-            return list(_fields(ordered_inputs({"input": option.get("inputs")}), f"{field.name}."))
+            return list(_fields(read_specs({"input": option.get("inputs")}), f"{field.name}."))
     return []
 
 
-def _type_and_options(spec: Any) -> tuple[str, Mapping[str, Any]]:
+def _spec(name: str, spec: Any) -> Spec:
     if not isinstance(spec, list | tuple) or not spec:
-        return "*", {}
+        return Spec(name, "*", {}, is_field=False)
     options = dict(_mapping(spec[1] if len(spec) > 1 else None))
     if isinstance(spec[0], list):
         options["options"] = spec[0]
     kind = options.get("widgetType") or spec[0]
     if kind == _MATCHES_TYPE:
         kind = _mapping(options.get("template")).get("allowed_types")
-    return type_name(kind), options
-
-
-def _is_field(kind: str, options: Mapping[str, Any]) -> bool:
-    return kind in _FIELDS and not options.get("forceInput")
+    kind = type_name(kind)
+    return Spec(name, kind, options, is_field=kind in _FIELDS and not options.get("forceInput"))
 
 
 def _default(field: Field) -> Any:

@@ -27,7 +27,7 @@ def read_json(source: str | bytes | Path) -> Any:
     if isinstance(source, Path):
         source = _read(source)
     if len(source) > MOST_BYTES:
-        raise GraphError(f"A workflow has at most {MOST_BYTES // 2**20} MB; this has {len(source) // 2**20}.")
+        raise GraphError(f"A workflow has at most {MOST_BYTES // 2**20} MB, and this has more.")
     return _parse(source)
 
 
@@ -96,7 +96,8 @@ def placeholders_in(graph: Graph, names: Iterable[str]) -> set[str]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES + 1)
     except OSError as error:
         raise GraphError(f"The graph cannot be read from {path}: {error.strerror}.") from None
 

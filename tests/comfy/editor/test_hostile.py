@@ -1,0 +1,62 @@
+"""Files that are made to break what reads them: refused in words, and at once."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfy.editor.loading import as_graph, load_workflow
+from comfyrelay.comfy.graphs.graph import MOST_BYTES
+from comfyrelay.errors import ComfyRelayError, GraphError
+from tests.comfy.editor.files import DEFINITIONS, empty, invert, save, subgraph, workflow
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "workflow.json"
+    file.write_text(text)
+    return file
+
+
+def test_of_a_file_of_50_mb_no_more_is_read_than_a_workflow_may_have(tmp_path: Path) -> None:
+    file = tmp_path / "workflow.json"
+    with file.open("wb") as opened:
+        opened.truncate(50 * 2**20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(GraphError, match="at most 16 MB"):
+            load_workflow(file)
+        assert tracemalloc.get_traced_memory()[1] < 2 * MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000_000, '{"a":' * 3_000_000, '{"nodes": [' + "[" * 100_000 + "]" * 100_000])
+def test_what_is_nested_without_end_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(GraphError, match="not valid JSON"):
+        load_workflow(written(tmp_path, text))
+
+
+def test_what_is_nested_as_deep_as_json_can_be_read_is_refused_or_read(tmp_path: Path) -> None:
+    deep: Any = 0
+    for _ in range(400):
+        deep = [deep]
+    value = workflow([empty() | {"widgets_values": deep, "properties": {"deep": deep}}, save(3, 1)], [(1, 1, 0, 3, 0)])
+    graph = as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
+    assert graph["3"]["class_type"] == "SaveImage"
+
+
+def test_nodes_in_a_circle_are_converted_or_refused(tmp_path: Path) -> None:
+    value = workflow([invert(1, 1), invert(2, 2), save(3, 3)], [(1, 2, 0, 1, 0), (2, 1, 0, 2, 0), (3, 2, 0, 3, 0)])
+    graph = as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
+    assert graph["1"]["inputs"]["image"] == ["2", 0]
+
+
+def test_subgraphs_in_a_circle_are_refused(tmp_path: Path) -> None:
+    inner = [{"id": 5, "type": "b", "inputs": [], "outputs": []}]
+    other = [{"id": 6, "type": "a", "inputs": [], "outputs": []}]
+    value = workflow([{"id": 1, "type": "a", "inputs": [], "outputs": []}], [])
+    value["definitions"] = {"subgraphs": [subgraph("a", inner, [], [], []), subgraph("b", other, [], [], [])]}
+    with pytest.raises(ComfyRelayError):
+        as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
