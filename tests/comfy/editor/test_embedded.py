@@ -99,6 +99,8 @@ def sound(path: Path) -> None:
         stream = container.add_stream(codec, rate=48000, layout="mono")
         assert isinstance(stream, av.AudioStream)
         frame = av.AudioFrame(format="s16", layout="mono", samples=1152)
+        # silence: a new frame has whatever stood in memory, and a short sound of noise may be taken for another format
+        frame.planes[0].update(bytes(frame.planes[0].buffer_size))
         frame.sample_rate = 48000
         for resampled in av.AudioResampler(stream.format.name, "mono", 48000).resample(frame):
             container.mux(stream.encode(resampled))
