@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from comfyrelay.errors import ComfyRelayError, InvalidInput
+from comfyrelay.portable.signals import on_stop
 
 FAILED = 1
 CANNOT = 2
@@ -95,15 +95,13 @@ async def _until_signal(work: Any) -> tuple[int, int | None]:
         received.append(number)
         task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if sys.platform != "win32":
-            asyncio.get_running_loop().add_signal_handler(number, stop, number)
-    try:
-        return await task, None
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        return 0, received[0]
+    with on_stop(stop):
+        try:
+            return await task, None
+        except asyncio.CancelledError:
+            if not received:
+                raise
+            return 0, received[0]
 
 
 class _Printer:

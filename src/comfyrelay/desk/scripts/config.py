@@ -38,7 +38,7 @@ def script_settings(table: Mapping[str, Any], *, data_dir: Path, input_folder: P
             folder.mkdir(parents=True, exist_ok=True)
     if "template_folder" not in given and not any(settings.template_folder.iterdir()):
         [graph] = [replace_placeholders(each.graph, _VALUES) for each in EXAMPLES if each.slug == _TEMPLATE]
-        (settings.template_folder / f"{_TEMPLATE}.json").write_text(json.dumps(graph, indent=2))
+        (settings.template_folder / f"{_TEMPLATE}.json").write_text(json.dumps(graph, indent=2), "utf-8")
     check_settings(settings)
     return settings
 
