@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import sys
 from pathlib import Path
@@ -61,9 +60,6 @@ def batch_i2v(
         out=out,
         changes=dict(_change(each) for each in change or ()),
     )
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # a prompt may hold what the terminal cannot show
-        sys.stdout.reconfigure(errors="replace")
     printer = _Printer()
 
     async def run() -> int:

@@ -20,7 +20,6 @@ from comfyrelay.desk.settings import DeskSettings, load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
 from comfyrelay.lock import FolderLock
 from comfyrelay.portable.disks import free_bytes
-from comfyrelay.portable.scripts import check_system
 from comfyrelay.portable.system import describe
 from comfyrelay.server.main import listen
 from comfyrelay.services.databases import Databases
@@ -172,7 +171,6 @@ def _about_script(table: Mapping[str, Any], data_dir: Path) -> Finding:
     there = _nearest(data_dir)
     made = {"working_folder": str(there), "template_folder": str(there), "input_folder": str(there)}
     try:
-        check_system()
         found = script_settings({**made, **table}, data_dir=data_dir, input_folder=there)
     except ConfigurationError as error:
         return _broken("script", error.detail)

@@ -9,7 +9,7 @@ from pathlib import Path
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.portable.system import IS_WINDOWS
 
-NEEDS = "Scripts need Linux, macOS or WSL. On Windows, start the desk in WSL, or add the workflow itself to the desk."
+NEEDS = "Scripts need Linux, macOS or WSL: start the desk there, or take [desk.script] out of comfyrelay.toml."
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 
 

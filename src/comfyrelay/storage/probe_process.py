@@ -114,7 +114,7 @@ class ProbeProcess:
             while not has_answered.wait(_pause(until)):
                 if time.monotonic() >= until:
                     ended_for.append("time")
-                elif more_bytes is not None and memory_of(self.pid) > self._own_bytes + more_bytes:
+                elif self._is_too_large(more_bytes):
                     ended_for.append("memory")
                 if ended_for:
                     self._process.kill()
@@ -127,6 +127,8 @@ class ProbeProcess:
         finally:
             has_answered.set()
             watching.join()
+        if not ended_for and self._is_too_large(more_bytes):
+            ended_for.append("memory")
         if ended_for:
             raise Refused(ended_for[0])
         try:
@@ -134,6 +136,10 @@ class ProbeProcess:
         except ValueError:
             # it has died of what it read: libraries that run out of memory may end a process
             raise Refused("unreadable" if line else "memory") from None
+
+    def _is_too_large(self, more_bytes: int | None) -> bool:
+        """Never where the process limits itself."""
+        return not LIMITS_MEMORY and more_bytes is not None and memory_of(self.pid) > self._own_bytes + more_bytes
 
     def _send(self, data: bytes) -> None:
         # one that is dead is noticed when its answer is read
