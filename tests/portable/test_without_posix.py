@@ -1,9 +1,8 @@
-"""The commands where POSIX is taken away: they start, work, and end when they are asked to."""
+"""The commands where POSIX is taken away, or never was: they start, work, and end when they are asked to."""
 
 import asyncio
 import json
 import re
-import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,14 +16,11 @@ from tests.api.processes import free_port
 from tests.comfy.graphs import invert
 from tests.desk.conftest import furnish
 from tests.harness import PATIENCE_SECONDS
-from tests.portable.played import PYTHON, environment
+from tests.portable.played import CTRL_BREAK, CTRL_C, GROUP, PYTHON, environment
 from tests.worker.system import _IMAGE
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Windows is played on Linux")
 FLEET_SECRET = "a secret that is long enough for a fleet"
 ROOT = Path(__file__).parents[2]
-# as the one who plays it has named it
-CTRL_BREAK = signal.SIGQUIT
 
 
 @asynccontextmanager
@@ -36,6 +32,7 @@ async def started(*words: str, variables: Mapping[str, str], log: Path) -> Async
             stdin=asyncio.subprocess.DEVNULL,
             stdout=file,
             stderr=file,
+            creationflags=GROUP,
         )
     try:
         yield process
@@ -53,7 +50,7 @@ async def until(log: Path, text: str, process: asyncio.subprocess.Process) -> No
             await asyncio.sleep(0.05)
 
 
-async def end(process: asyncio.subprocess.Process, number: signal.Signals, log: Path) -> None:
+async def end(process: asyncio.subprocess.Process, number: int, log: Path) -> None:
     process.send_signal(number)
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await process.wait() == 0, log.read_text("utf-8", "replace")
@@ -67,6 +64,7 @@ async def call(*words: str, variables: Mapping[str, str]) -> tuple[int | None, s
     return process.returncode, out.decode("utf-8", "replace")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="they are run as they are there, or cannot be played")
 async def test_the_rules_of_windows_hold_where_it_is_played(tmp_path: Path) -> None:
     rules = Path(__file__).with_name("test_as_windows.py")
     # of pytest itself no more than runs anywhere
@@ -155,7 +153,7 @@ async def test_server_worker_and_stand_in_work_together_and_end_by_ctrl_c(tmp_pa
                 assert made.is_success, made.text
         async with started("worker", variables=variables, log=logs["worker"]) as worker:
             await until(logs["worker"], "worker.registered", worker)
-            await end(worker, signal.SIGINT, logs["worker"])
-        await end(server, signal.SIGINT, logs["server"])
-        await end(sim, signal.SIGINT, logs["sim"])
+            await end(worker, CTRL_C, logs["worker"])
+        await end(server, CTRL_C, logs["server"])
+        await end(sim, CTRL_C, logs["sim"])
     assert not any("Traceback" in each.read_text() for each in logs.values())
