@@ -17,9 +17,9 @@ from tests.comfy.graphs import invert
 from tests.desk.conftest import furnish
 from tests.harness import PATIENCE_SECONDS
 from tests.portable.played import CTRL_BREAK, CTRL_C, GROUP, PYTHON, environment
-from tests.worker.system import _IMAGE
 
 FLEET_SECRET = "a secret that is long enough for a fleet"
+IMAGE = {"output_node_id": "3", "output_extension": "png", "output_mime_type": "image/png"}
 ROOT = Path(__file__).parents[2]
 
 
@@ -147,7 +147,7 @@ async def test_server_worker_and_stand_in_work_together_and_end_by_ctrl_c(tmp_pa
         headers = {"Authorization": f"Bearer {said.split()[-1]}"}
         transport = httpx.AsyncHTTPTransport(retries=8)
         async with httpx.AsyncClient(transport=transport, base_url=url, headers=headers, timeout=60) as http:
-            workflow = {"slug": "invert", "graph": invert(), "properties": [], **_IMAGE}
+            workflow = {"slug": "invert", "graph": invert(), "properties": [], **IMAGE}
             for path, body in (("workflows", workflow), ("fleets", {"slug": "gpus", "workflow_slugs": ["invert"]})):
                 made = await http.post(f"/api/admin/{path}", json=body)
                 assert made.is_success, made.text
