@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
+from comfyrelay.portable import files
+
 # What is still being written is hidden, and its name begins like this.
 PART_PREFIX = ".put-"
 
@@ -20,9 +22,9 @@ def part_of(path: Path, *, part: Path | None = None) -> Iterator[Path]:
     part = part or _part(path)
     try:
         yield part
-        part.replace(path)
+        files.replace(part, path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        files.remove(part, missing_ok=True)
         raise
 
 
@@ -51,7 +53,7 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o666) -> bool:
         with writer.open() as file:
             file.write(data)
         # unlike a rename it does not replace what is there
-        os.link(writer.part, path)
+        files.name_new(writer.part, path)
     except FileExistsError:
         return False
     finally:
@@ -87,7 +89,7 @@ class FileWriter:
             if self._is_durable:
                 file.flush()
                 os.fsync(file.fileno())
-        self.part.replace(self.target)
+        files.replace(self.part, self.target)
 
     def discard(self) -> None:
         """Leave nothing behind."""
@@ -95,7 +97,7 @@ class FileWriter:
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()
-        self.part.unlink(missing_ok=True)
+        files.remove(self.part, missing_ok=True)
 
     def _opened(self) -> BinaryIO:
         if self._file is None:

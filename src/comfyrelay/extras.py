@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from comfyrelay.errors import ConfigurationError
 
-_MEDIA = frozenset({"PIL", "av"})
+_MEDIA = frozenset({"PIL", "av", "psutil"})
 _SERVER = frozenset(
     {
         "aiosqlite",
@@ -23,12 +23,12 @@ _SERVER = frozenset(
         "uvicorn",
     }
 )
-_SIM = _MEDIA | {"aiohttp"}
+_SIM = frozenset({"PIL", "aiohttp", "av"})
 
 # By extra, what it brings, as it is imported.
 MODULES: Mapping[str, frozenset[str]] = {
     "aws": frozenset({"boto3"}),
-    "desk": _SERVER | _SIM | {"apprise"},
+    "desk": _SERVER | _MEDIA | _SIM | {"apprise"},
     "media": _MEDIA,
     "s3": frozenset({"boto3"}),
     "server": _SERVER,

@@ -6,18 +6,7 @@ from pathlib import Path
 from typing import IO
 
 from comfyrelay.errors import ConfigurationError
-
-if os.name == "nt":
-    import msvcrt
-
-    def _take(file: IO[str]) -> None:
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-else:
-    import fcntl
-
-    def _take(file: IO[str]) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
+from comfyrelay.portable.locks import lock
 
 # Who only looks whether somebody has it has it, too, for a moment.
 TRIES = 5
@@ -36,7 +25,9 @@ class FolderLock:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # not emptied: who has the lock has written there who it is
-            file = open(self._path, "a+", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
+            file = open(  # noqa: SIM115
+                self._path, "a+", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600)
+            )
         except OSError as error:
             raise ConfigurationError(
                 f"The folder {self._path.parent} cannot be used: {error.strerror}. Choose a folder that you may write "
@@ -57,9 +48,9 @@ class FolderLock:
         """Which process has it now; nothing when none does."""
         if not self._path.exists():
             return None
-        with self._path.open("a+") as file:
+        with self._path.open("a+", encoding="ascii") as file:
             try:
-                _take(file)
+                lock(file)
             except OSError:
                 file.seek(0)
                 return file.read().strip() or "unknown"
@@ -74,7 +65,7 @@ class FolderLock:
 def _is_taken(file: IO[str]) -> bool:
     for tries_left in reversed(range(TRIES)):
         try:
-            _take(file)
+            lock(file)
         except OSError:
             if tries_left:
                 time.sleep(PAUSE_SECONDS)

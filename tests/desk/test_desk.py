@@ -16,9 +16,10 @@ from comfyrelay.client import Client
 from comfyrelay.client.labels import Labels
 from comfyrelay.client.top import take_snapshot
 from comfyrelay.desk import data_folder
-from comfyrelay.desk.data_folder import filesystem_of, open_data_folder
+from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.desk import Desk
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.portable.disks import filesystem_of
 from comfyrelay.settings import Settings
 from comfyrelay.sim import Fail, Sim, Slow
 from tests.api.processes import free_port
@@ -336,13 +337,13 @@ async def test_what_nobody_thought_of_fails_the_job_and_not_the_worker(
 # where the data may be
 
 
-MOUNTS = """\
-/dev/sda1 / ext4 rw 0 0
-drvfs /mnt/c 9p rw 0 0
-server:/share /home/me/net nfs4 rw 0 0
-/dev/sdb1 /home/me/net/local ext4 rw 0 0
-tmpfs /a\\040b tmpfs rw 0 0
-"""
+MOUNTS = (
+    ("/", "ext4"),
+    ("/mnt/c", "9p"),
+    ("/home/me/net", "nfs4"),
+    ("/home/me/net/local", "ext4"),
+    ("/a b", "tmpfs"),
+)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +361,7 @@ def test_the_file_system_of_a_folder_is_found(folder: str, kind: str) -> None:
     assert filesystem_of(Path(folder), mounts=MOUNTS) == kind
 
 
-@pytest.mark.parametrize("kind", ["9p", "drvfs", "nfs4", "cifs", "fuse.sshfs"])
+@pytest.mark.parametrize("kind", ["9p", "drvfs", "nfs4", "cifs", "fuse.sshfs", "remote"])
 def test_a_folder_where_the_queue_could_be_damaged_is_refused_with_advice(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

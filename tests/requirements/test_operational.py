@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.desk.data_folder import SHARED, filesystem_of
+from comfyrelay.desk.data_folder import SHARED
 from comfyrelay.domain.states import JobStatus
+from comfyrelay.portable.disks import filesystem_of
 from comfyrelay.sim import Sim
 from tests.api.processes import free_port
 from tests.api.studio import png
@@ -25,10 +26,7 @@ from tests.worker.processes import Service, run_command
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # What a computer with Windows tells of its disks inside WSL.
-WSL_MOUNTS = """\
-/dev/sdc / ext4 rw,relatime 0 0
-C:\\\\ /mnt/c 9p rw,noatime 0 0
-"""
+WSL_MOUNTS = (("/", "ext4"), ("/mnt/c", "9p"))
 
 
 # One after the other

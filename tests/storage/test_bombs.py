@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.storage import probe_child, probe_process
+from comfyrelay.storage import probe_process
 from comfyrelay.storage.image_headers import Claim, claim_of
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.media import MediaInfo, ProbeLimits, Probes
 from comfyrelay.storage.media_info import Refused
 from comfyrelay.storage.probe_process import ProbeProcess
+from tests.portable.played import WITHOUT_POSIX
 from tests.storage import samples
 
 MANY = 600_000
@@ -141,10 +142,19 @@ def test_a_process_has_what_python_needs_and_no_secrets(monkeypatch: pytest.Monk
     assert [name for name in needed if f"{name}=".encode() not in given] == []
 
 
-def test_where_the_system_knows_no_limits_the_process_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_child, "resource", None)
-    assert probe_child._limit_process() == 0
-    probe_child._limit_probe(ProbeLimits(), 0)
+@pytest.mark.skipif(sys.platform != "linux", reason="another system is played on Linux")
+def test_where_a_process_cannot_limit_its_memory_the_server_watches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    Image.effect_noise((5000, 5000), 50).save(file, "TIFF")
+    data = file.getvalue()
+    monkeypatch.setenv("PYTHONPATH", str(WITHOUT_POSIX))
+    monkeypatch.setattr(probe_process, "LIMITS_MEMORY", False)
+    process = ProbeProcess()
+    assert process.look("image", size=len(data), limits=ProbeLimits(), read=reads(data)).width == 5000
+    with pytest.raises(Refused) as refused:
+        process.look("image", size=len(data), limits=ProbeLimits(max_memory_bytes=8 * 1024**2), read=reads(data))
+    assert refused.value.why == "memory"
+    process.kill()
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from comfyrelay.errors import ComfyRelayError, InvalidInput
+from comfyrelay.portable.signals import on_stop
 
 FAILED = 1
 CANNOT = 2
@@ -61,9 +60,6 @@ def batch_i2v(
         out=out,
         changes=dict(_change(each) for each in change or ()),
     )
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # a prompt may hold what the terminal cannot show
-        sys.stdout.reconfigure(errors="replace")
     printer = _Printer()
 
     async def run() -> int:
@@ -95,15 +91,13 @@ async def _until_signal(work: Any) -> tuple[int, int | None]:
         received.append(number)
         task.cancel()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if sys.platform != "win32":
-            asyncio.get_running_loop().add_signal_handler(number, stop, number)
-    try:
-        return await task, None
-    except asyncio.CancelledError:
-        if not received:
-            raise
-        return 0, received[0]
+    with on_stop(stop):
+        try:
+            return await task, None
+        except asyncio.CancelledError:
+            if not received:
+                raise
+            return 0, received[0]
 
 
 class _Printer:

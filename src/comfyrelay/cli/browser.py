@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import platform
-import sys
-import webbrowser
 from html import escape
 
 from comfyrelay import atomic
+from comfyrelay.portable.browser import open_url
 
 
 def open_page(link: str) -> bool:
@@ -17,8 +14,6 @@ def open_page(link: str) -> bool:
     Everybody on a machine sees what programs are started with, so the browser is given a file that only the user can
     read, and finds the link there.
     """
-    if not _has_screen():
-        return False
     from comfyrelay.owner import state_folder
 
     path = state_folder() / "open.html"
@@ -26,13 +21,6 @@ def open_page(link: str) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         content = f'<!doctype html><meta http-equiv="refresh" content="0; url={escape(link)}">\n'
         atomic.write(path, content.encode(), mode=0o600)
-        return webbrowser.open(path.as_uri())
-    except (OSError, webbrowser.Error):
+    except OSError:
         return False
-
-
-def _has_screen() -> bool:
-    """Not where a browser would take over the terminal."""
-    if sys.platform in ("darwin", "win32") or "microsoft" in platform.release().lower():
-        return True
-    return any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
+    return open_url(path.as_uri())

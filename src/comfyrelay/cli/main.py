@@ -30,6 +30,7 @@ from comfyrelay.cli.run import DESK, run_app
 from comfyrelay.cli.worker import worker_app
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
 from comfyrelay.extras import require
+from comfyrelay.portable.terminal import show_what_can_be_shown
 
 if TYPE_CHECKING:
     from comfyrelay.services.engine import Engine
@@ -63,6 +64,7 @@ CANNOT = 2
 
 def main() -> None:
     """The entry point: an error that we know is one sentence and exit code 2."""
+    show_what_can_be_shown()
     try:
         command_line(app)()
     except ComfyRelayError as error:

@@ -11,6 +11,7 @@ import httpx
 from comfyrelay.errors import InvalidInput, TransferFailed
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.net import is_loopback, save
+from comfyrelay.portable.names import usable
 from comfyrelay.protocol.jobs import Output
 
 _TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
@@ -79,7 +80,7 @@ def media_type(path: Path) -> str:
 def safe_name(name: str) -> str:
     """The last part of a name: whatever a server says, a file stays in the folder it is meant for."""
     last = re.split(r"[\\/]", name.replace("\0", ""))[-1].strip()
-    return last if last.strip(".") else "output"
+    return usable(last) if last.strip(".") else "output"
 
 
 async def _pieces(path: Path, size: int) -> AsyncIterator[bytes]:

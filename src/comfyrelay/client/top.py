@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from comfyrelay.client.client import LARGEST_PAGE, Client
 from comfyrelay.client.labels import Labels
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ControlPlaneUnreachable, Forbidden
+from comfyrelay.portable.terminal import END, keys
 from comfyrelay.protocol.desk import Now, Unit
 from comfyrelay.protocol.jobs import Batch, Job
 from comfyrelay.text import printable
@@ -225,26 +224,12 @@ async def watch(client: Client, console: Console, *, every_seconds: float) -> No
 
 @contextmanager
 def _quit_key() -> Iterator[asyncio.Event]:
-    """Set once q is pressed. Where keys cannot be read one by one, as on Windows, there is still Ctrl-C."""
+    """Set once q is pressed. Without a terminal there is still Ctrl-C."""
     pressed = asyncio.Event()
-    if sys.platform == "win32" or not sys.stdin.isatty():
-        yield pressed
-        return
-    import termios
-    import tty
 
-    def read() -> None:
-        # not through sys.stdin: what that holds back wakes nobody
-        if (keys := os.read(keyboard, 64)) == b"" or b"q" in keys.lower():
+    def on_keys(found: str) -> None:
+        if found == END or "q" in found.lower():
             pressed.set()
 
-    keyboard = sys.stdin.fileno()
-    before = termios.tcgetattr(keyboard)
-    loop = asyncio.get_running_loop()
-    tty.setcbreak(keyboard)
-    loop.add_reader(keyboard, read)
-    try:
+    with keys(on_keys):
         yield pressed
-    finally:
-        loop.remove_reader(keyboard)
-        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

@@ -5,11 +5,16 @@ from pathlib import Path
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
+from comfyrelay.portable.disks import REMOTE, filesystem_of
+from comfyrelay.portable.files import remove
 from comfyrelay.private import close_folder
 
 # Other machines, or the other side of a virtual machine, do not see SQLite's shared memory.
 SHARED = frozenset(
-    {"9p", "drvfs", "virtiofs", "vboxsf", "prl_fs", "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "fuse.sshfs"}
+    {
+        *("9p", "drvfs", "virtiofs", "vboxsf", "prl_fs", "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "afpfs"),
+        *("webdav", "fuse.sshfs", REMOTE),
+    }
 )
 ADVICE = "Choose a folder on a disk of this machine with --data-dir or COMFYRELAY_DATA_DIR."
 
@@ -40,27 +45,6 @@ def check_filesystem(folder: Path) -> None:
         raise ConfigurationError(f"{folder} is on {where}, where the queue could be damaged. {ADVICE}")
 
 
-def filesystem_of(folder: Path, *, mounts: str | None = None) -> str:
-    """The kind of file system that a folder is on; empty where that cannot be told."""
-    if mounts is None:
-        try:
-            mounts = Path("/proc/self/mounts").read_text("utf-8", "replace")
-        except OSError:
-            return ""
-    place = folder.resolve()
-    found = [
-        (Path(_plain(fields[1])), fields[2])
-        for line in mounts.splitlines()
-        if len(fields := line.split()) > 2 and place.is_relative_to(_plain(fields[1]))
-    ]
-    # of two at one place, the later one is on top
-    return max(enumerate(found), key=lambda each: (len(each[1][0].parts), each[0]))[1][1] if found else ""
-
-
-def _plain(name: str) -> str:
-    return name.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
-
-
 def try_sqlite(folder: Path) -> None:
     """SQLite must be able to write ahead, and a second connection to see it."""
     path = folder / ".try.db"
@@ -78,6 +62,6 @@ def try_sqlite(folder: Path) -> None:
         raise ConfigurationError(f"SQLite does not work in {folder}: {error}. {ADVICE}") from None
     finally:
         for suffix in ("", "-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
+            remove(path.with_name(path.name + suffix), missing_ok=True)
     if mode != "wal" or not seen:
         raise ConfigurationError(f"SQLite cannot write ahead in {folder}: the queue would not be safe. {ADVICE}")

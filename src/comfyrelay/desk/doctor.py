@@ -3,7 +3,6 @@
 import asyncio
 import os
 import platform
-import shutil
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -20,6 +19,8 @@ from comfyrelay.desk.settings import ENV_PREFIX as DESK_PREFIX
 from comfyrelay.desk.settings import DeskSettings, load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
 from comfyrelay.lock import FolderLock
+from comfyrelay.portable.disks import free_bytes
+from comfyrelay.portable.system import describe
 from comfyrelay.server.main import listen
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings, config_path, load_settings
@@ -62,8 +63,8 @@ async def examine() -> AsyncIterator[Finding]:
 
 
 def _about_python() -> Finding:
-    kind = "WSL" if "microsoft" in platform.release().lower() else platform.system()
-    return _fine("python", f"ComfyRelay {__version__} on Python {platform.python_version()}, {kind}, {sys.executable}.")
+    version = platform.python_version()
+    return _fine("python", f"ComfyRelay {__version__} on Python {version}, {describe()}, {sys.executable}.")
 
 
 def _about_folder(folder: Path, holder: str | None) -> Iterator[Finding]:
@@ -82,7 +83,7 @@ def _about_folder(folder: Path, holder: str | None) -> Iterator[Finding]:
             yield _fine(about, f"{folder} can be used, and nobody uses it now.")
     except ConfigurationError as error:
         yield _broken(about, error.detail)
-    free = shutil.disk_usage(place).free
+    free = free_bytes(place)
     text = f"{free / GIB:.1f} GiB are free on the disk of {folder}."
     if free < LEAST_SPACE:
         yield _broken("disk", f"{text} Make room: the queue itself cannot be kept.")

@@ -2,10 +2,9 @@
 
 import asyncio
 import gc
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 import uvicorn
@@ -14,6 +13,7 @@ from fastapi import FastAPI
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.extras import require
 from comfyrelay.logs import log_as_json
+from comfyrelay.portable.signals import on_stop
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.connections import CarefulProtocol, HalfOpen
 from comfyrelay.server.base.context import Context
@@ -31,19 +31,13 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, context: Context, *, handles_signals: bool = True) -> None:
         super().__init__(config)
         self._context = context
-        self._signals = (signal.SIGINT, signal.SIGTERM) if handles_signals else ()
+        self._handles_signals = handles_signals
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Being told to stop is no failure: uvicorn would raise the signal again at the end."""
-        loop = asyncio.get_running_loop()
-        for number in self._signals:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
+        with on_stop(lambda number: self.handle_exit(number, None)) if self._handles_signals else nullcontext():
             yield
-        finally:
-            for number in self._signals:
-                loop.remove_signal_handler(number)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._context.stop_waiting()
@@ -57,7 +51,7 @@ async def serve(
     log_level: str = "info",
     on_ready: Callable[[Engine], None] = lambda _engine: None,
 ) -> None:
-    """Bring the schemas up, listen, and return after SIGTERM or SIGINT once every answer is given."""
+    """Bring the schemas up, listen, and return after SIGTERM or Ctrl-C once every answer is given."""
     # not at the first output, nor never: who is asked to check must be able to
     if settings.output_validation == "fail":
         require("media")

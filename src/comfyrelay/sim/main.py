@@ -1,18 +1,16 @@
 """The stand-in as a command: it runs until it is told to stop."""
 
 import asyncio
-import signal
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from comfyrelay.errors import InvalidInput
+from comfyrelay.portable.signals import on_stop
 from comfyrelay.sim.misbehaviour import Misbehaviour, Slow
 from comfyrelay.sim.options import Options
 from comfyrelay.sim.server import Sim
 
 _DEFAULTS = Options()
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 async def serve(
@@ -28,7 +26,7 @@ async def serve(
     misbehaviour: Iterable[Misbehaviour] = (),
     on_ready: Callable[[Sim], None] = lambda _sim: None,
 ) -> None:
-    """Serve until canceled, or until SIGINT or SIGTERM; `on_ready` is called once the port is open."""
+    """Serve until canceled, or until SIGTERM or Ctrl-C; `on_ready` is called once the port is open."""
     sim = Sim(
         host=host,
         port=port,
@@ -41,19 +39,10 @@ async def serve(
         misbehaviour=misbehaviour,
     )
     is_over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    # Windows has no such handlers: there the task is canceled
-    with suppress(NotImplementedError):
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, is_over.set)
-    try:
+    with on_stop(lambda _number: is_over.set()):
         async with sim:
             on_ready(sim)
             await is_over.wait()
-    finally:
-        with suppress(NotImplementedError):
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
 
 
 def slow_from_text(text: str) -> Slow:

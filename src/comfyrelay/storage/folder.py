@@ -14,6 +14,8 @@ from typing import BinaryIO
 
 from comfyrelay.atomic import PART_PREFIX
 from comfyrelay.errors import ConfigurationError, StorageUnavailable
+from comfyrelay.portable.files import IN_USE, remove
+from comfyrelay.portable.names import any_length
 from comfyrelay.storage.headers import guess_content_type
 from comfyrelay.storage.paths import check_path, is_path, no_object, refused_path
 from comfyrelay.storage.values import ObjectEntry, ObjectStat
@@ -26,7 +28,7 @@ class Folder:
     """A folder that is made when first needed; no path leads out of it."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root.absolute()
+        self._root = Path(any_length(root.absolute()))
 
     def open(self, path: str) -> BinaryIO:
         """Open an object for reading, or raise `NotFound`."""
@@ -102,7 +104,7 @@ class Folder:
         for path in paths:
             file = self._locate(path)
             with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                file.unlink()
+                remove(file)
             self._prune(file.parent)
 
     def scan(self, path: str) -> tuple[list[ObjectEntry], list[str]]:
@@ -127,7 +129,7 @@ class Folder:
         with disk(path), contextlib.suppress(FileNotFoundError), self._scan(path) as found:
             for each in found:
                 if each.name.startswith(PART_PREFIX) and each.stat(follow_symlinks=False).st_mtime < newest:
-                    Path(each.path).unlink(missing_ok=True)
+                    remove(Path(each.path), missing_ok=True)
                     removed += 1
         return removed
 
@@ -174,7 +176,7 @@ def disk(path: str) -> Iterator[None]:
         # an object stands where this path needs a folder, or the other way round
         raise refused_path(path) from None
     except OSError as error:
-        reason = os.strerror(error.errno or errno.EIO)
+        reason = IN_USE if error.strerror == IN_USE else os.strerror(error.errno or errno.EIO)
         raise StorageUnavailable(f"The folder of object storage cannot be used: {reason}.") from error
 
 

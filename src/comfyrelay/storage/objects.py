@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.extras import require
+from comfyrelay.portable.names import path_of_url
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
@@ -87,7 +88,7 @@ def open_objects(
     parts = urlsplit(url)
     match parts.scheme:
         case "file":
-            return LocalObjects(_folder(parts), base_url=base_url, secrets=secrets, clock=clock)
+            return LocalObjects(_folder(url), base_url=base_url, secrets=secrets, clock=clock)
         case "s3":
             return _open_bucket(parts, clock)
         case scheme:
@@ -96,10 +97,10 @@ def open_objects(
             )
 
 
-def _folder(parts: SplitResult) -> Path:
-    if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+def _folder(url: str) -> Path:
+    if (path := path_of_url(url)) is None:
         raise ConfigurationError("A file URL for object storage must name a folder: file:///absolute/path.")
-    return Path(unquote(parts.path))
+    return Path(path)
 
 
 def _open_bucket(parts: SplitResult, clock: Callable[[], datetime]) -> ObjectStore:

@@ -16,6 +16,7 @@ from typing import IO, Any, Final, get_args
 
 from comfyrelay.errors import StorageUnavailable
 from comfyrelay.media_types import MediaKind
+from comfyrelay.portable.processes import LIMITS_MEMORY, memory_of
 from comfyrelay.storage.media_info import MediaInfo, ProbeLimits, Refused, Why
 
 # The length that comes before the bytes that were asked for.
@@ -24,6 +25,8 @@ LONGEST_LINE = 4096
 LARGEST_READ = 64 * 1024 * 1024
 # Only a machine with much else to do takes so long to start one.
 START_SECONDS = 120.0
+# How often its memory is looked at, where nothing else limits it.
+LOOK_SECONDS = 0.05
 # What Python and its libraries need to start; secrets are not among it.
 ENVIRONMENT: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "TEMP", "TMP", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
@@ -49,8 +52,12 @@ class ProbeProcess:
             stderr=subprocess.DEVNULL,
             env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         )
+        # what it takes by itself
+        self._own_bytes = 0
         try:
             self._receive(START_SECONDS)
+            if not LIMITS_MEMORY:
+                self._own_bytes = memory_of(self.pid)
         except Refused:
             self.kill()
             raise StorageUnavailable("Media cannot be checked now: the process for it did not start.") from None
@@ -66,7 +73,7 @@ class ProbeProcess:
         left = limits.timeout_seconds
         while True:
             begun = time.monotonic()
-            message = self._receive(left)
+            message = self._receive(left, more_bytes=limits.max_memory_bytes)
             # the time that storage takes is not its own
             left -= time.monotonic() - begun
             match message:
@@ -98,26 +105,41 @@ class ProbeProcess:
             with suppress(OSError):
                 _opened(pipe).close()
 
-    def _receive(self, seconds: float) -> Any:
-        is_late = threading.Event()
+    def _receive(self, seconds: float, *, more_bytes: int | None = None) -> Any:
+        has_answered = threading.Event()
+        ended_for: list[Why] = []
+        until = time.monotonic() + seconds
 
-        def end() -> None:
-            is_late.set()
-            self._process.kill()
+        def watch() -> None:
+            while not has_answered.wait(_pause(until)):
+                if time.monotonic() >= until:
+                    ended_for.append("time")
+                elif self._is_too_large(more_bytes):
+                    ended_for.append("memory")
+                if ended_for:
+                    self._process.kill()
+                    return
 
-        watch = threading.Timer(max(0.0, seconds), end)
-        watch.start()
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
         try:
             line = _opened(self._process.stdout).readline(LONGEST_LINE)
         finally:
-            watch.cancel()
-        if is_late.is_set():
-            raise Refused("time")
+            has_answered.set()
+            watching.join()
+        if not ended_for and self._is_too_large(more_bytes):
+            ended_for.append("memory")
+        if ended_for:
+            raise Refused(ended_for[0])
         try:
             return json.loads(line)
         except ValueError:
             # it has died of what it read: libraries that run out of memory may end a process
             raise Refused("unreadable" if line else "memory") from None
+
+    def _is_too_large(self, more_bytes: int | None) -> bool:
+        """Never where the process limits itself."""
+        return not LIMITS_MEMORY and more_bytes is not None and memory_of(self.pid) > self._own_bytes + more_bytes
 
     def _send(self, data: bytes) -> None:
         # one that is dead is noticed when its answer is read
@@ -156,6 +178,12 @@ def look(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Medi
             _IDLE.give_back(process)
         else:
             process.kill()
+
+
+def _pause(until: float) -> float:
+    """Until the next look at a process: where it limits its own memory, only at the end of its time."""
+    left = max(0.0, until - time.monotonic())
+    return left if LIMITS_MEMORY else min(left, LOOK_SECONDS)
 
 
 def _opened(pipe: IO[bytes] | None) -> IO[bytes]:

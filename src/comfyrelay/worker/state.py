@@ -130,7 +130,7 @@ class State:
         found = []
         for path in sorted(self._held.glob("*.json")):
             try:
-                held = _HeldFile.model_validate(json.loads(path.read_text()))
+                held = _HeldFile.model_validate(json.loads(path.read_text("utf-8")))
             except (OSError, ValueError):
                 path.unlink(missing_ok=True)
                 continue
@@ -152,7 +152,7 @@ class State:
         found = []
         for path in sorted(self._unfinished.glob("*.json")):
             try:
-                found.append((str(json.loads(path.read_text())["server"]), path.stem))
+                found.append((str(json.loads(path.read_text("utf-8"))["server"]), path.stem))
             except (OSError, ValueError, KeyError, TypeError):
                 path.unlink(missing_ok=True)
         return found
@@ -163,7 +163,7 @@ class State:
 
 def _read(path: Path, name: str) -> str | None:
     try:
-        return str(json.loads(path.read_text())[name])
+        return str(json.loads(path.read_text("utf-8"))[name])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -12,6 +12,7 @@ from comfyrelay.atomic import part_of
 from comfyrelay.desk.batches.folders import readable_name
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.errors import ComfyRelayError, InvalidInput
+from comfyrelay.portable.names import room_below, usable
 from comfyrelay.services.engine import Engine
 from comfyrelay.worker.files.outputs import Collected
 from comfyrelay.worker.lease import Lease
@@ -44,7 +45,7 @@ class Copies:
             log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
             return f"The output could not be copied to the output folder: {error}. Download it from the page."
         # below the output folder, wherever that is when somebody asks: a backup may be restored elsewhere
-        lease.about[COPIES] = [str(each.relative_to(self._root)) for each in copied]
+        lease.about[COPIES] = [each.relative_to(self._root).as_posix() for each in copied]
         return None
 
     async def _place(self, lease: Lease) -> Path:
@@ -53,13 +54,15 @@ class Copies:
         seed = next((each for each in seeds if isinstance(each, int)), None)
         suffix = snapshot.output_extension
         if job.batch_id is None:
-            return self._root / readable_name(f"{job.label or 'job'} {job.id[-8:]}", seed, 1, suffix)
+            name = readable_name(f"{job.label or 'job'} {job.id[-8:]}", seed, 1, suffix, room=_room(self._root))
+            return self._root / name
         folder = snapshot.output_folder
         if folder is None:
             batch = await self._engine.jobs.batches.state(lease.job.tenant_id, job.batch_id)
             # a label is no path, whatever is in it
             folder = f"{_plain(batch.label or '') or 'batch'} {job.batch_id[-8:]}"
-        return self._root / folder / readable_name(job.label or "", seed, job.item_no + 1, suffix)
+        place = self._root / folder
+        return place / readable_name(job.label or "", seed, job.item_no + 1, suffix, room=_room(place))
 
 
 def folder_name(wanted: str) -> str:
@@ -72,8 +75,14 @@ def folder_name(wanted: str) -> str:
     return "/".join(filter(None, map(_plain, parts))) or "batch"
 
 
+def _room(folder: Path) -> int:
+    """For a name; several outputs of a job are numbered, the same name twice is marked, and parts are named like it."""
+    return room_below(folder) - len(" 0123abcd_99.part.")
+
+
 def _plain(name: str) -> str:
-    return _FOLDER.sub("-", name).strip(" .-")[:80].rstrip(" .-")
+    plain = _FOLDER.sub("-", name).strip(" .-")[:80].rstrip(" .-")
+    return usable(plain) if plain else ""
 
 
 def _copy(source: Path, place: Path, of_whom: str, umask: int | None) -> Path:

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path, PureWindowsPath
 
 from comfyrelay.domain.properties import kind_of
@@ -40,28 +41,31 @@ def inputs_in(root: Path, subdir: str = "") -> list[Path]:
         raise _refused(f"The folder {subdir or '.'!r} cannot be read: {why}.") from None
 
 
-def readable_name(label: str, seed: int | None, n: int, suffix: str) -> str:
+def readable_name(label: str, seed: int | None, n: int, suffix: str, *, room: int = 255) -> str:
     """A file name that says what is in the file, and that Windows takes, too: `0007_cat-a-red-fox_seed42.mp4`.
 
-    Names of different numbers differ, also where large and small letters are the same.
+    Names of different numbers differ, also where large and small letters are the same. The label is cut where the name
+    would have more characters than there is room for.
     """
     found = _SUFFIX.fullmatch(suffix)
-    parts = [f"{n:04d}", _plain(label), "" if seed is None else f"seed{seed}"]
-    return "_".join(filter(None, parts)) + (f".{found[1].lower()}" if found else "")
+    number, sown = f"{n:04d}", "" if seed is None else f"seed{seed}"
+    ending = f".{found[1].lower()}" if found else ""
+    words = _plain(label)[: max(0, room - len(f"{number}__{sown}{ending}"))].strip("-")
+    return "_".join(filter(None, (number, words, sown))) + ending
 
 
 def prompts_from(file: Path) -> list[str]:
     """The prompts in a text file: one in each line; or, where a line is `---`, what stands between such lines.
 
-    Empty ones do not count. The text is UTF-8.
+    Empty ones do not count. The text is UTF-8, or UTF-16 with a byte order mark.
     """
     try:
         with file.open("rb") as opened:
             content = opened.read(MOST_PROMPT_BYTES + 1)
         if len(content) > MOST_PROMPT_BYTES:
             raise InvalidInput(f"The file {file} is too large for prompts: at most {MOST_PROMPT_BYTES} bytes.")
-        # utf-8-sig: some editors on Windows put a byte order mark in front
-        text = content.decode("utf-8-sig")
+        # editors and shells on Windows put a byte order mark in front, and some of them write UTF-16
+        text = content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
     except OSError as error:
         raise InvalidInput(f"The prompts cannot be read from {file}: {error.strerror}.") from None
     except ValueError:

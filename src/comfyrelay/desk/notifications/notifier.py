@@ -6,7 +6,6 @@ The URLs hold passwords and tokens, and are never shown or logged: messages name
 import asyncio
 import logging
 import re
-import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from comfyrelay.portable.system import pick
 from comfyrelay.protocol.desk import Occasion
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 DESKTOP = "desktop://"
-_DESKTOPS = {"darwin": "macosx://", "win32": "windows://"}
+_THIS_DESKTOP = pick(windows="windows://", macos="macosx://", others="dbus://")
 # Of other services, what stands for the host may be a token.
 _WEBHOOKS = frozenset({"form", "forms", "json", "jsons", "xml", "xmls"})
 _SHORTEST_SECRET = 3
@@ -191,7 +191,7 @@ def why_unusable(url: str) -> str | None:
 
 
 def _real(url: str) -> str:
-    return _DESKTOPS.get(sys.platform, "dbus://") if url.strip() == DESKTOP else url
+    return _THIS_DESKTOP if url.strip() == DESKTOP else url
 
 
 def _send(url: str, title: str, body: str) -> str | None:

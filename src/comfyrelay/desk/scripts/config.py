@@ -11,6 +11,7 @@ from comfyrelay.comfy.graphs.graph import replace_placeholders
 from comfyrelay.desk.examples import EXAMPLES, SAMPLE_NAME
 from comfyrelay.desk.scripts.command import ScriptSettings, check_settings
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.portable.scripts import check_system
 from comfyrelay.settings import load_table
 
 _PATHS = ("python", "script", "working_folder", "input_folder", "template_folder", "output_folder")
@@ -26,6 +27,7 @@ def load_script_table() -> dict[str, Any] | None:
 
 def script_settings(table: Mapping[str, Any], *, data_dir: Path, input_folder: Path) -> ScriptSettings:
     """The settings with every folder in its place: relative paths begin at the data folder."""
+    check_system()
     given = {key: _placed(value, data_dir) if key in _PATHS else value for key, value in table.items()}
     made = {"working_folder": data_dir / "script", "template_folder": data_dir / "script" / "templates"}
     try:
@@ -38,7 +40,7 @@ def script_settings(table: Mapping[str, Any], *, data_dir: Path, input_folder: P
             folder.mkdir(parents=True, exist_ok=True)
     if "template_folder" not in given and not any(settings.template_folder.iterdir()):
         [graph] = [replace_placeholders(each.graph, _VALUES) for each in EXAMPLES if each.slug == _TEMPLATE]
-        (settings.template_folder / f"{_TEMPLATE}.json").write_text(json.dumps(graph, indent=2))
+        (settings.template_folder / f"{_TEMPLATE}.json").write_text(json.dumps(graph, indent=2), "utf-8")
     check_settings(settings)
     return settings
 

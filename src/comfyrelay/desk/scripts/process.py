@@ -1,16 +1,15 @@
 """A command in a process group of its own, of which nothing is left when it is over, canceled, or we are killed."""
 
 import asyncio
-import sys
-from asyncio.subprocess import PIPE, STDOUT, Process
+from asyncio.subprocess import Process
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.portable import scripts
 
-_LAUNCHER = Path(__file__).with_name("launcher.py")
 _PIECE = 64 * 1024
 # Longer than the launcher tries to kill: what is left then waits for a device, and nobody can end it.
 _FIRM_SECONDS = 15.0
@@ -38,22 +37,9 @@ class Child:
         umask: int | None = None,
     ) -> Self:
         """Start a command. Its standard input is empty, and its errors go to its output."""
-        mask = "-" if umask is None else f"{umask:o}"
-        if sys.platform == "win32":
-            raise ConfigurationError(
-                "Scripts are run on Linux, in WSL and on macOS. On Windows, start the desk in WSL."
-            )
         try:
-            launcher = await asyncio.create_subprocess_exec(
-                # isolated, so that what is meant for the script (PYTHONPATH, …) does not change the launcher
-                *(sys.executable, "-I", str(_LAUNCHER), str(grace_seconds), mask, *argv),
-                cwd=folder,
-                env=dict(environment),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=STDOUT,
-                # Ctrl-C in our terminal is for us
-                start_new_session=True,
+            launcher = await scripts.launch(
+                argv, folder=folder, environment=environment, grace_seconds=grace_seconds, umask=umask
             )
         except OSError as error:
             raise ConfigurationError(f"The script cannot be started in {folder}: {error.strerror}.") from None

@@ -15,12 +15,8 @@ from typing import Any
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from comfyrelay.portable.processes import most_open_files
 from comfyrelay.settings import Settings
-
-try:
-    import resource
-except ImportError:  # on Windows, where files are not limited in this way
-    resource = None  # type: ignore[assignment]
 
 log = structlog.get_logger(__name__)
 
@@ -133,19 +129,8 @@ class HalfOpen:
 
 def _room_for(connections: int) -> int:
     """How many connections fit into what the system lets a process open, as much of it as this one can get."""
-    if resource is None:
-        return connections
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + SPARE_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        # not every system keeps its word about what may be asked for
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return connections
-    return min(connections, soft - min(SPARE_FILES, soft // 2))
+    files = most_open_files(connections + SPARE_FILES)
+    return min(connections, files - min(SPARE_FILES, files // 2))
 
 
 class CarefulProtocol(HttpToolsProtocol):

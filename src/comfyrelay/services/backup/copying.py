@@ -8,11 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.portable.files import NO_LINK
 from comfyrelay.services.backup.manifest import Entry
 
 PIECE = 1024 * 1024
-# Windows has no such flag.
-_NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
 # How much is done, and of how much.
 Progress = Callable[[int, int], None]
 
@@ -117,4 +116,4 @@ def _link_of(source: Path) -> str:
 
 
 def _for_me(path: str, flags: int) -> int:
-    return os.open(path, flags | _NO_LINK, 0o600)
+    return os.open(path, flags | NO_LINK, 0o600)

@@ -4,10 +4,11 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from comfyrelay.atomic import PART_PREFIX
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.portable.names import path_of_url
 from comfyrelay.settings import Settings
 from comfyrelay.store.database import async_url
 from comfyrelay.store.migrate import Schema
@@ -136,7 +137,6 @@ def _sqlite_file(url: str) -> Path:
 
 
 def _folder(url: str) -> Path:
-    parts = urlsplit(url)
-    if parts.scheme != "file":
+    if (path := path_of_url(url)) is None:
         raise ConfigurationError(f"Only local files can be copied, and objects are stored elsewhere here. {_HOWTO}")
-    return Path(unquote(parts.path)).absolute().resolve()
+    return Path(path).absolute().resolve()

@@ -11,6 +11,7 @@ from pathlib import Path
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError, Conflict, InvalidInput
 from comfyrelay.lock import FolderLock
+from comfyrelay.portable.files import move
 from comfyrelay.services.backup.checking import check_entries
 from comfyrelay.services.backup.copying import Counter, Progress, disk_errors, make_folder, no_progress, put_back
 from comfyrelay.services.backup.manifest import Manifest, find
@@ -107,11 +108,11 @@ def _move(moves: Mapping[Path, Path]) -> None:
             if os.path.lexists(target):
                 # to some disks, the lock by another spelling
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-            source.rename(target)
+            move(source, target)
             done.append((source, target))
     except BaseException:
         for source, target in reversed(done):
-            target.rename(source)
+            move(target, source)
         raise
 
 

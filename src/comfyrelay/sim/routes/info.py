@@ -5,6 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
+from comfyrelay.portable.system import PLATFORM
 from comfyrelay.sim.nodes.catalogue import DEFINITIONS
 from comfyrelay.sim.process import Process
 
@@ -67,7 +68,7 @@ def system_stats(process: Process) -> dict[str, Any]:
     vram = process.options.vram_bytes
     return {
         "system": {
-            "os": sys.platform,
+            "os": PLATFORM,
             "ram_total": _RAM,
             "ram_free": _RAM // 2,
             "comfyui_version": process.options.version,

@@ -1,7 +1,6 @@
 """ComfyUI keeps what it was given and what it made. On a worker's own machine, a job's files are removed after it."""
 
 import re
-import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import structlog
 from comfyrelay.comfy.graphs.foreign import UPLOAD_FOLDER
 from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.uploads import safe_name
+from comfyrelay.portable.files import remove, remove_tree
 from comfyrelay.worker.files.inputs import job_folder
 from comfyrelay.worker.lease import Lease
 
@@ -45,7 +45,9 @@ class ComfyFolders:
                     _remove(base / kind, Path(UPLOAD_FOLDER, prompt_id), is_folder=True)
             for file in files:
                 if file.type in _MADE:
-                    _remove(base / file.type, Path(file.subfolder, file.filename), is_folder=False)
+                    # ComfyUI on Windows names folders in its own way, and this may be WSL
+                    for subfolder in {file.subfolder, file.subfolder.replace("\\", "/")}:
+                        _remove(base / file.type, Path(subfolder, file.filename), is_folder=False)
 
     def remove_asset(self, name: str) -> None:
         """An effect asset is no longer kept here, so its copies go, too; `name` is its name in the cache."""
@@ -68,9 +70,9 @@ def _remove(root: Path, path: Path, *, is_folder: bool) -> None:
         if not place.parent.resolve().is_relative_to(root.resolve()):
             log.warning("comfy_folders.not_ours", path=str(path))
         elif is_folder:
-            shutil.rmtree(place)
+            remove_tree(place)
         else:
-            place.unlink()
+            remove(place)
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:

@@ -3,9 +3,8 @@
 import asyncio
 import json
 import math
-import signal
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,11 +12,11 @@ from typing import Any
 import structlog
 
 from comfyrelay.clock import utc_now
+from comfyrelay.portable.signals import on_stop
 from comfyrelay.worker.host.imds import Imds
 
 log = structlog.get_logger(__name__)
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # EC2 promises that much, and sometimes less.
 SPOT_SECONDS = 120.0
 # Off EC2 nothing answers: how many intervals to wait before each further try. Then nobody looks any more.
@@ -66,7 +65,7 @@ class Notices:
         # what EC2 reported, by reason: it goes on reporting it
         self._reported: dict[str, str] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._undo: list[Callable[[], object]] = []
+        self._signals = ExitStack()
         self.current: Notice | None = None
 
     @property
@@ -75,8 +74,7 @@ class Notices:
         return self._reported.get(ENDED_BY_GROUP) in ENDING
 
     def handle_signals(self) -> None:
-        for number in SIGNALS:
-            self._handle_signal(number)
+        self._signals.enter_context(on_stop(self._on_signal))
 
     def watch(self) -> None:
         """Look for notices of EC2 from now on, where there is somebody to ask."""
@@ -84,8 +82,7 @@ class Notices:
             self._watching = asyncio.create_task(self._poll(self._imds))
 
     async def close(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._signals.close()
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -103,18 +100,7 @@ class Notices:
             await self._changed.wait()
         return self.current
 
-    def _handle_signal(self, number: int) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            loop.add_signal_handler(number, self._on_signal)
-        except NotImplementedError:
-            # not on Windows; there a handler runs between two steps of the loop, and must wake it
-            before = signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._on_signal))
-            self._undo.append(lambda: signal.signal(number, before))
-        else:
-            self._undo.append(lambda: loop.remove_signal_handler(number))
-
-    def _on_signal(self) -> None:
+    def _on_signal(self, _number: int) -> None:
         at_once, self._was_signaled = self._was_signaled, True
         self.add(Notice(reason="shutdown", seconds=0.0 if at_once else self._shutdown_seconds, at_once=at_once))
 

@@ -3,9 +3,9 @@
     python launcher.py GRACE_SECONDS UMASK COMMAND [ARGUMENT…]
 
 Whoever starts it holds the other end of the standard input, which the kernel closes however its holder dies. Ending
-is gentle (SIGTERM), then firm (SIGKILL). On Linux also processes are found that made a session of their own or whose
-parent is gone; elsewhere the process group must do. The exit code is that of the command, or 128 + its signal. The
-umask is octal, or `-` for the one that there is.
+is gentle (SIGTERM), then firm (SIGKILL). On Linux nobody leaves the family; on macOS those are missed that have made a
+session of their own and whose parent is gone. The exit code is that of the command, or 128 + its signal. The umask is
+octal, or `-` for the one that there is.
 
 It is run as a file, by itself: it may import nothing of ours.
 """
@@ -19,7 +19,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+
+import psutil
+
+assert sys.platform != "win32"
 
 CANNOT_START = 127
 # A process that waits for a device, or belongs to another user, cannot be killed: do not wait for it for ever.
@@ -27,7 +30,7 @@ FIRM_SECONDS = 10.0
 _CHECK_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_PROC = Path("/proc")
+_IS_LINUX = sys.platform == "linux"
 
 
 def main(grace_seconds: float, command: list[str]) -> int:
@@ -102,8 +105,9 @@ class Family:
             self.reap()
 
     def _is_alive(self) -> bool:
-        if _PROC.is_dir():
-            return bool(_descendants())
+        is_found = bool(_descendants())
+        if _IS_LINUX or is_found:
+            return is_found
         try:
             os.killpg(self._script.pid, 0)
         except (ProcessLookupError, PermissionError):
@@ -111,36 +115,28 @@ class Family:
         return True
 
     def _send(self, number: signal.Signals) -> None:
-        for pid in _descendants():
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
-        if not _PROC.is_dir():
+        for each in _descendants():
+            with suppress(psutil.Error):
+                each.send_signal(number)
+        if not _IS_LINUX:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._script.pid, number)
 
 
-def _descendants() -> list[int]:
+def _descendants() -> list[psutil.Process]:
     """Every living process below this one."""
-    children: dict[int, list[int]] = {}
-    dead = set()
-    for entry in _PROC.glob("[0-9]*"):
-        with suppress(OSError):
-            # the name in brackets may hold anything, also brackets
-            state, parent, *_ = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-            children.setdefault(int(parent), []).append(int(entry.name))
-            if state in (b"Z", b"X"):
-                dead.add(int(entry.name))
-    found = []
-    pending = [os.getpid()]
-    while pending:
-        below = children.pop(pending.pop(), [])
-        found.extend(below)
-        pending.extend(below)
-    return [pid for pid in found if pid not in dead]
+    return [each for each in psutil.Process().children(recursive=True) if _is_living(each)]
+
+
+def _is_living(process: psutil.Process) -> bool:
+    try:
+        return process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.Error:
+        return False
 
 
 def _prctl() -> Callable[[int, int], object]:
-    if not sys.platform.startswith("linux"):
+    if not _IS_LINUX:
         return lambda _option, _value: None
     libc = ctypes.CDLL(None)
     return lambda option, value: libc.prctl(option, value, 0, 0, 0)

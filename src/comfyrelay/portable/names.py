@@ -1,0 +1,49 @@
+"""Names and paths that every system takes: a folder may be copied to another, or shared with it."""
+
+import re
+from pathlib import PurePath, PureWindowsPath
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+_IS_WINDOWS: Final = isinstance(PurePath(), PureWindowsPath)
+# Most programs on Windows take no longer ones.
+LONGEST_PATH: Final = 259
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])(?=\s*(?:[.:]|$))", re.IGNORECASE)
+_NOT_IN_NAMES = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
+
+
+def is_usable(name: str) -> bool:
+    """Whether a file or a folder can be called this everywhere, and be found under it again."""
+    return not (_NOT_IN_NAMES.search(name) or _DEVICE.match(name) or name.endswith((".", " ")))
+
+
+def usable(name: str) -> str:
+    """The name, or one like it that is usable: on Windows `CON` is a device and not a file, and so is `con.png`."""
+    plain = _NOT_IN_NAMES.sub("_", name).rstrip(". ") or "_"
+    found = _DEVICE.match(plain)
+    return f"{plain[: found.end()]}_{plain[found.end() :]}" if found else plain
+
+
+def room_below(folder: PurePath, *, windows: bool = _IS_WINDOWS) -> int:
+    """How many characters a name in this folder may have."""
+    return max(0, LONGEST_PATH - len(str(folder)) - 1) if windows else LONGEST_PATH
+
+
+def path_of_url(url: str, *, windows: bool = _IS_WINDOWS) -> str | None:
+    """The absolute path in a `file:` URL; nothing for one that names another machine, or no folder."""
+    parts = urlsplit(url)
+    path, host = unquote(parts.path), "" if parts.netloc == "localhost" else parts.netloc
+    if parts.scheme != "file" or not path.strip("/") or (host and not windows):
+        return None
+    if not windows:
+        return path
+    found = PureWindowsPath(f"//{host}{path}" if host else path.lstrip("/"))
+    return str(found) if found.drive and found.root else None
+
+
+def any_length(folder: PurePath, *, windows: bool = _IS_WINDOWS) -> str:
+    """An absolute path, below which Windows has no limit of length."""
+    path = str(folder)
+    if not windows or path.startswith("\\\\?\\"):
+        return path
+    return f"\\\\?\\UNC\\{path[2:]}" if path.startswith("\\\\") else f"\\\\?\\{path}"

@@ -1,0 +1,38 @@
+"""Commands of which nothing is left when they are over: a process that watches over each, and ends all it started."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from comfyrelay.errors import ConfigurationError
+from comfyrelay.portable.system import IS_WINDOWS
+
+NEEDS = "Scripts need Linux, macOS or WSL: start the desk there, or take [desk.script] out of comfyrelay.toml."
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+
+
+def check_system() -> None:
+    """`ConfigurationError` where scripts cannot be ended with all that they have started."""
+    if IS_WINDOWS:
+        raise ConfigurationError(NEEDS)
+
+
+async def launch(
+    argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], grace_seconds: float, umask: int | None
+) -> Process:
+    """Start a command under the launcher, which ends it when its standard input is closed."""
+    check_system()
+    mask = "-" if umask is None else f"{umask:o}"
+    return await asyncio.create_subprocess_exec(
+        # what is meant for the script (PYTHONPATH, …) does not change the launcher, nor what lies in its folder
+        *(sys.executable, "-E", "-P", str(_LAUNCHER), str(grace_seconds), mask, *argv),
+        cwd=folder,
+        env=dict(environment),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=STDOUT,
+        # Ctrl-C in our terminal is for us
+        start_new_session=True,
+    )

@@ -1,0 +1,28 @@
+"""Which system this is."""
+
+import platform
+import sys
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+IS_WINDOWS: Final[bool] = sys.platform == "win32"
+IS_MACOS: Final[bool] = sys.platform == "darwin"
+IS_LINUX: Final[bool] = sys.platform == "linux"
+# As ComfyUI names it.
+PLATFORM: Final[str] = sys.platform
+
+
+def pick(*, windows: T, macos: T, others: T) -> T:
+    """What is for this system."""
+    return windows if IS_WINDOWS else macos if IS_MACOS else others
+
+
+def describe() -> str:
+    """The system as people call it."""
+    return "WSL" if is_wsl() else pick(windows="Windows", macos="macOS", others=platform.system())
+
+
+def is_wsl() -> bool:
+    """Linux, with Windows around it."""
+    return IS_LINUX and "microsoft" in platform.release().lower()

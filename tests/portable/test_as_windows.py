@@ -1,0 +1,116 @@
+"""What holds on Windows: run there as it is, and elsewhere in a process that plays it (test_without_posix.py)."""
+
+import asyncio
+import errno
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from comfyrelay import atomic
+from comfyrelay.desk.scripts.config import script_settings
+from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
+from comfyrelay.lock import FolderLock
+from comfyrelay.portable import files, processes, signals, system, terminal
+from comfyrelay.storage.folder import Folder
+
+pytestmark = pytest.mark.skipif(not system.IS_WINDOWS, reason="this is not Windows, nor plays it")
+
+
+def test_a_folder_is_one_processs_and_others_can_read_whose(tmp_path: Path) -> None:
+    first, second = FolderLock(tmp_path), FolderLock(tmp_path)
+    first.take(advice="")
+    # what is written there moves the end of the file, where a lock would be another one
+    assert second.holder() == (tmp_path / "lock").read_text("ascii") != ""
+    with pytest.raises(ConfigurationError, match=r"Another process \(process \d+\)"):
+        second.take(advice="")
+    first.give_up()
+    second.take(advice="")
+
+
+def test_a_file_that_is_open_is_replaced_once_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "token.json"
+    path.write_bytes(b"old")
+    file = path.open("rb")
+    closing = threading.Timer(0.1, file.close)
+    closing.start()
+    atomic.write(path, b"new")
+    closing.join()
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_stays_open_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "output.mp4"
+    path.write_bytes(b"old")
+    with path.open("rb"):
+        for change in (lambda: atomic.write(path, b"new"), lambda: files.remove(path)):
+            with pytest.raises(PermissionError) as refused:
+                change()
+            assert refused.value.strerror == files.IN_USE
+            assert refused.value.filename == str(path)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_object_that_is_being_read_is_not_removed_and_the_sentence_says_why(tmp_path: Path) -> None:
+    objects = Folder(tmp_path)
+    objects.write("a/b.png", b"data")
+    with objects.open("a/b.png"), pytest.raises(StorageUnavailable, match="open in another program"):
+        objects.remove(["a/b.png"])
+    objects.remove(["a/b.png"])
+    with pytest.raises(NotFound):
+        objects.read("a/b.png")
+
+
+def test_of_two_that_make_a_file_one_is_first_though_the_disk_cannot_link(tmp_path: Path) -> None:
+    path = tmp_path / "owner-secret"
+    assert atomic.write_new(path, b"first")
+    assert not atomic.write_new(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_being_asked_to_end_wakes_the_loop_that_waits() -> None:
+    received: asyncio.Queue[int] = asyncio.Queue()
+    before = [signals.signal.getsignal(each) for each in signals.STOPS]
+    with signals.on_stop(received.put_nowait):
+        for number in signals.STOPS:
+            signals.signal.raise_signal(number)
+            assert await received.get() == number
+    assert [signals.signal.getsignal(each) for each in signals.STOPS] == before
+
+
+async def test_keys_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pressed: asyncio.Queue[str] = asyncio.Queue()
+    # pytest reads nothing, and this is no terminal
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    with terminal.keys(pressed.put_nowait):
+        assert [await pressed.get() for _ in "pq"] == ["p", "q"]
+
+
+class Terminal:
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_process_has_no_limits_of_its_own_and_is_watched() -> None:
+    assert processes.most_open_files(100_000) == 100_000
+    processes.forbid_files()
+    processes.limit_memory(1)
+    processes.limit_time(0)
+    assert not processes.LIMITS_MEMORY
+
+
+def test_scripts_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        script_settings({}, data_dir=tmp_path, input_folder=tmp_path)
+    assert refused.value.detail.startswith("Scripts need Linux, macOS or WSL: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_the_system_that_is_not_about_rights_comes_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        files.remove(tmp_path / "nothing")
+    assert missing.value.errno == errno.ENOENT

@@ -1,0 +1,125 @@
+"""Names and paths as Windows has them, on any system."""
+
+from pathlib import Path, PureWindowsPath
+
+import pytest
+
+from comfyrelay.client.files import safe_name
+from comfyrelay.desk.batches.copies import folder_name
+from comfyrelay.desk.batches.folders import inputs_in, prompts_from, readable_name
+from comfyrelay.errors import InvalidInput
+from comfyrelay.portable import names
+from comfyrelay.storage.paths import is_path
+
+DEVICES = ("CON", "con", "nul.txt", "aux.tar.gz", "COM1", "lpt9.png", "COM¹", "prn .txt", "CONIN$")
+FINE = ("console", "com", "COM10", "nullable.png", "a con", "_con", "x.con", "lpt", "auxiliary.mp4", "été.png")
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_what_stands_for_a_device_on_windows_gets_another_name(name: str) -> None:
+    assert not names.is_usable(name)
+    other = names.usable(name)
+    assert other != name
+    assert names.is_usable(other)
+    assert PureWindowsPath(other).suffix == PureWindowsPath(name).suffix
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_what_only_looks_like_a_device_stays_as_it_is(name: str) -> None:
+    assert names.is_usable(name)
+    assert names.usable(name) == name
+
+
+@pytest.mark.parametrize("name", ["a:b", "what?.png", 'a"b', "a|b", "a*", "<a>", "end.", "end ", "...", "a\tb"])
+def test_what_windows_would_refuse_or_cut_is_replaced(name: str) -> None:
+    assert not names.is_usable(name)
+    assert names.is_usable(names.usable(name))
+
+
+@pytest.mark.parametrize("label", ["CON", "nul", "LPT1", "aux."])
+def test_a_folder_of_outputs_is_never_a_device(label: str) -> None:
+    assert all(map(names.is_usable, folder_name(f"night/{label}").split("/")))
+
+
+@pytest.mark.parametrize(
+    "name", ["C:\\Windows\\win.ini", "\\\\server\\share\\x.png", "..\\..\\x.png", "CON", "a:b.png"]
+)
+def test_a_file_from_a_server_is_saved_under_a_name_that_windows_takes(name: str) -> None:
+    found = safe_name(name)
+    assert names.is_usable(found)
+    assert PureWindowsPath(found).name == found
+
+
+@pytest.mark.parametrize("path", ["tenants/7/CON", "tenants/7/a.", "tenants/7/a:b", "C:/x", "tenants/nul.png/x", "a?b"])
+def test_an_object_is_never_named_so_that_windows_could_not_hold_it(path: str) -> None:
+    assert not is_path(path)
+
+
+@pytest.mark.parametrize("subdir", ["C:\\Users", "c:x", "\\\\server\\share", "\\x", "a\\..\\..\\b", "//server/share/x"])
+def test_a_folder_of_inputs_is_never_another_drive_or_share(subdir: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="without"):
+        inputs_in(tmp_path, subdir)
+
+
+def test_names_that_differ_in_their_letters_size_only_do_not_meet() -> None:
+    first, second = readable_name("Cat", 1, 1, "png"), readable_name("cat", 1, 2, "png")
+    assert first.casefold() != second.casefold()
+
+
+@pytest.mark.parametrize(
+    "folder", ["C:\\out", "C:\\Users\\somebody\\" + 12 * "a long name\\", "\\\\server\\share\\out"]
+)
+def test_a_name_is_cut_so_that_its_path_is_one_that_windows_takes(folder: str) -> None:
+    place = PureWindowsPath(folder)
+    name = readable_name("a cat on the moon " * 20, 2**64 - 1, 12, "png", room=names.room_below(place, windows=True))
+    assert len(str(place / name)) <= names.LONGEST_PATH
+    assert name.startswith("0012_a-cat")
+    assert name.endswith(f"_seed{2**64 - 1}.png")
+
+
+def test_where_there_is_no_room_for_a_label_number_and_seed_are_left() -> None:
+    assert readable_name("a cat", 7, 3, "png", room=0) == "0003_seed7.png"
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("file:///C:/Users/J%C3%B6rg%20B/objects", "C:\\Users\\Jörg B\\objects"),
+        ("file://localhost/C:/objects", "C:\\objects"),
+        ("file://server/share/objects", "\\\\server\\share\\objects"),
+        ("file:///objects", None),
+        ("file:///", None),
+        ("s3://bucket/x", None),
+    ],
+)
+def test_a_file_url_is_read_as_windows_writes_it(url: str, path: str | None) -> None:
+    assert names.path_of_url(url, windows=True) == path
+    if path is not None and "localhost" not in url:
+        assert PureWindowsPath(path).as_uri() == url
+
+
+def test_elsewhere_a_file_url_names_a_folder_of_this_machine() -> None:
+    assert names.path_of_url("file:///srv/my%20objects", windows=False) == "/srv/my objects"
+    assert names.path_of_url("file://server/share", windows=False) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "long"),
+    [
+        ("C:\\data", "\\\\?\\C:\\data"),
+        ("\\\\server\\share\\x", "\\\\?\\UNC\\server\\share\\x"),
+        ("\\\\?\\C:\\data", "\\\\?\\C:\\data"),
+    ],
+)
+def test_below_such_a_path_windows_has_no_limit_of_length(path: str, long: str) -> None:
+    assert names.any_length(PureWindowsPath(path), windows=True) == long
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
+def test_prompts_are_read_as_editors_on_any_system_save_them(encoding: str, line_end: str, tmp_path: Path) -> None:
+    file = tmp_path / "my prompts.txt"
+    file.write_bytes(line_end.join(["a cat", "", "ein Käfer ", ""]).encode(encoding))
+    assert prompts_from(file) == ["a cat", "ein Käfer"]
+    file.write_bytes(line_end.join(["a cat", "at night", "---", "a dog"]).encode(encoding))
+    assert prompts_from(file) == ["a cat\nat night", "a dog"]

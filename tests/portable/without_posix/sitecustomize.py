@@ -1,0 +1,150 @@
+"""A Python as it is on Windows, as far as Linux can play it: any process that has this folder in PYTHONPATH is one.
+
+What Windows has not is gone; files that are open can be neither replaced nor removed; and no name is made that Windows
+would not take. What Python itself needs of POSIX to run here is left to Python.
+"""
+
+import asyncio
+import errno
+import fcntl
+import importlib.util
+import os
+import pkgutil
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import types
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil  # noqa: F401 - it asks for the system once, and must hear the truth
+
+MODULES = (
+    "curses",
+    "fcntl",
+    "grp",
+    "posix",
+    "pty",
+    "pwd",
+    "readline",
+    "resource",
+    "syslog",
+    "termios",
+    "tty",
+    "uvloop",
+)
+FUNCTIONS = (
+    *("chown", "fchmod", "fchown", "fork", "forkpty", "getegid", "geteuid", "getgid", "getgroups", "getloadavg"),
+    *("getpgid", "getpgrp", "getsid", "getuid", "initgroups", "killpg", "lchown", "mkfifo", "mknod", "nice", "openpty"),
+    *("pipe2", "posix_spawn", "pread", "pwrite", "sched_getaffinity", "sendfile", "setegid", "seteuid", "setgid"),
+    *("setpgid", "setsid", "setuid", "sysconf", "wait3", "wait4", "waitid"),
+)
+SIGNALS = ("SIGALRM", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGSTOP", "SIGTSTP", "SIGUSR1", "SIGUSR2")
+# Below it, names are as on Windows; this is how much of the length of a path is left there.
+ROOT, ROOM = os.environ.get("TESTS_WINDOWS_ROOT"), 259 - len(r"C:\Users\somebody-s\.local\share\comfyrelay")
+DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+
+
+def take_away() -> None:
+    for name in FUNCTIONS:
+        if hasattr(os, name):
+            delattr(os, name)
+    # Python's own way of ending a child here
+    subprocess.Popen.kill = lambda self: self.send_signal(9)  # type: ignore[method-assign]
+    signal.SIGBREAK = signal.SIGQUIT  # type: ignore[attr-defined]
+    for name in SIGNALS:
+        delattr(signal, name)
+    loop = asyncio.SelectorEventLoop
+    for name in ("add_signal_handler", "remove_signal_handler", "create_unix_server", "create_unix_connection"):
+        delattr(loop, name)
+    for name in ("add_reader", "add_writer"):
+        setattr(loop, name, getattr(asyncio.AbstractEventLoop, name))
+    for name in MODULES:
+        sys.modules[name] = None  # type: ignore[assignment]
+
+
+def play_files() -> None:
+    rename, unlink = os.rename, os.unlink
+    shutil._use_fd_functions = shutil._USE_CP_SENDFILE = False  # type: ignore[attr-defined]
+
+    def refuse_open(*paths: Any) -> None:
+        wanted = {os.path.realpath(each) for each in paths}
+        for each in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):
+                if (found := str(each.readlink())) in wanted:
+                    raise PermissionError(errno.EACCES, "The process cannot access the file", found)
+
+    def replacing(source: Any, target: Any) -> None:
+        refuse_open(source, target)
+        rename(source, target)
+
+    def renaming(source: Any, target: Any) -> None:
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        replacing(source, target)
+
+    def removing(path: Any, *, dir_fd: int | None = None) -> None:
+        refuse_open(path)
+        unlink(path, dir_fd=dir_fd)
+
+    def linking(*_args: Any, **_more: Any) -> None:
+        raise OSError(errno.EPERM, "This disk has one name for a file")
+
+    os.replace, os.rename, os.link = replacing, renaming, linking  # type: ignore[assignment]
+    os.unlink = os.remove = removing
+    # rights are those of the folder
+    os.chmod = lambda *_args, **_more: None  # type: ignore[assignment]
+
+
+def play_names(event: str, arguments: tuple[Any, ...]) -> None:
+    made = {"open": (0,), "os.mkdir": (0,), "os.rename": (0, 1), "sqlite3.connect": (0,)}.get(event, ())
+    for path in (arguments[each] for each in made):
+        if not isinstance(path, str | os.PathLike) or ROOT is None or not str(path).startswith(f"{ROOT}/"):
+            continue
+        below = str(path).removeprefix(f"{ROOT}/")
+        if len(below) > ROOM:
+            raise FileNotFoundError(errno.ENOENT, f"Windows takes no path as long as this: {below}")
+        for part in below.split("/"):
+            if re.search(r'[\x00-\x1f<>:"|?*\\]|[. ]$', part) or DEVICE.fullmatch(part):
+                raise OSError(errno.EINVAL, f"Windows takes no such name: {part!r}")
+
+
+def play_msvcrt() -> types.ModuleType:
+    played = types.ModuleType("msvcrt")
+    control, command, write_lock = fcntl.fcntl, fcntl.F_OFD_SETLK, fcntl.F_WRLCK
+
+    def locking(file: int, _mode: int, size: int) -> None:
+        start = os.lseek(file, 0, os.SEEK_CUR)
+        control(file, command, struct.pack("hhqqi4x", write_lock, os.SEEK_SET, start, size, 0))
+
+    vars(played).update(LK_NBLCK=2, locking=locking, kbhit=lambda: bool(KEYS), getwch=lambda: KEYS.pop(0))
+    return played
+
+
+KEYS = list(os.environ.get("TESTS_WINDOWS_KEYS", ""))
+
+
+def import_as_windows() -> None:
+    """What asks for the system asks when it is imported."""
+    before, sys.platform = sys.platform, "win32"
+    try:
+        folder = Path(importlib.util.find_spec("comfyrelay.portable").origin).parent  # type: ignore[union-attr, arg-type]
+        for each in pkgutil.iter_modules([str(folder)]):
+            if each.name != "launcher":
+                importlib.import_module(f"comfyrelay.portable.{each.name}")
+    finally:
+        sys.platform = before
+
+
+sys.modules["msvcrt"] = play_msvcrt()
+take_away()
+play_files()
+sys.addaudithook(play_names)
+# what is not named is the code page of a country there
+warnings.filterwarnings("error", category=EncodingWarning, module=r"comfyrelay(\..*)?")
+import_as_windows()
