@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +22,7 @@ from comfyrelay.errors import PoolUnavailable
 from comfyrelay.server.main import listen
 from comfyrelay.services import databases, engine
 from comfyrelay.services.engine import Engine
+from comfyrelay.services.outbox import delivery
 from comfyrelay.services.queue import demand, polls
 from comfyrelay.services.webhooks import deliveries
 from comfyrelay.settings import Settings
@@ -50,10 +51,14 @@ HEARTBEAT_SECONDS = 0.5
 RUN = {"name": "Slow", "class_type": "ImageInvert", "seconds": 0.6, "steps": 6}
 # No two attempts make the same output, so that one can be told from another.
 OUTPUTS = {"name": "Vary", "class_type": "SaveImage"}
+# What no worker can run.
+DOOM = {"name": "Fail", "class_type": "RepeatImageBatch"}
 
 # Pauses that a rig would only wait for.
 SERVER_CONSTANTS: forks.Constants = {
     (databases, "DOWN_SECONDS"): 0.5,
+    # longer: what is applied, and has not left the outbox, is what a crash makes a server apply again
+    (delivery, "REMOVAL_SECONDS"): 0.5,
     (demand, "RECALL_AFTER_SECONDS"): 0.5,
     (deliveries, "LEASE_SECONDS"): 4.0,
     (deliveries, "WAITS_SECONDS"): [0.5] * 20,
@@ -158,6 +163,16 @@ class World:
             return None
         return found
 
+    @asynccontextmanager
+    async def queue_held(self) -> AsyncIterator[None]:
+        """Nothing gets into the queue, as while it is migrated; if its database is there at all."""
+        async with AsyncExitStack() as stack:
+            with suppress(OSError, asyncpg.PostgresError):
+                connection = await asyncpg.connect(self.postgres[PLACES["central"]].url("central"), timeout=1)
+                stack.push_async_callback(_closed, connection)
+                await connection.execute("BEGIN; LOCK TABLE ai_job_dispatches IN EXCLUSIVE MODE")
+            yield
+
     def data_of(self, worker: str) -> Path:
         return self.folder / worker
 
@@ -206,12 +221,14 @@ class World:
         self.tenants = tenants
         plain = invert()
         plain["1"]["inputs"]["color"] = "{{COLOR}}"
+        doomed = plain | {"2": {"class_type": "RepeatImageBatch", "inputs": {"image": ["1", 0], "amount": 1}}}
         output: dict[str, Any] = {"output_node_id": "3", "output_extension": "png", "output_mime_type": "image/png"}
-        for slug, graph, field_ in (("plain", plain, COLOR), ("image", invert_file("{{INPUT}}"), INPUT)):
+        image = invert_file("{{INPUT}}")
+        for slug, graph, field_ in (("plain", plain, COLOR), ("image", image, INPUT), ("doomed", doomed, COLOR)):
             await catalogue.workflows.create(slug=slug, graph=graph, properties=[field_], **output)
             made = await catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=COST)
             self.effects[slug] = made.id
-        await self.engine.fleet.fleets.create(slug=FLEET, workflow_slugs=["plain", "image"])
+        await self.engine.fleet.fleets.create(slug=FLEET, workflow_slugs=[*self.effects])
 
     async def _until_answered(self, name: str, path: str) -> None:
         while True:
@@ -227,6 +244,12 @@ class World:
         connection = await asyncpg.connect(self.postgres[place or PLACES[database]].url(database))
         await connection.execute(statement)
         await connection.close()
+
+
+async def _closed(connection: asyncpg.Connection) -> None:
+    # the database may be gone meanwhile
+    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        await connection.close(timeout=1)
 
 
 @asynccontextmanager
@@ -277,9 +300,9 @@ async def _databases() -> AsyncIterator[dict[str, Postgres]]:
         Path(home).chmod(0o755)
         postgres = {name: Postgres(Path(home) / name) for name in DATABASES}
         first = postgres[DATABASES[0]]
-        for each in postgres.values():
-            await asyncio.to_thread(each.make, None if each is first else first)
         try:
+            for each in postgres.values():
+                await asyncio.to_thread(each.make, None if each is first else first)
             for each in postgres.values():
                 await each.start()
             yield postgres
@@ -287,6 +310,7 @@ async def _databases() -> AsyncIterator[dict[str, Postgres]]:
             for each in postgres.values():
                 if each.is_up:
                     await each.stop_at_once()
+                each.disk.unmount()
 
 
 def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_url: str) -> dict[str, str]:
@@ -344,7 +368,7 @@ def _comfyuis(folder: Path, ports: Mapping[str, int]) -> dict[str, RigProcess]:
         name: RigProcess(
             name,
             *("sim", "--port", str(ports[name]), "--folder", str(folder / name)),
-            *("--misbehave", json.dumps(RUN), "--misbehave", json.dumps(OUTPUTS)),
+            *(word for each in (RUN, OUTPUTS, DOOM) for word in ("--misbehave", json.dumps(each))),
             environment={},
             log=folder / f"{name}.log",
         )
