@@ -109,8 +109,8 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     dice = random.Random(f"soak {seed}")
     acts = [act for tenant in TENANTS for act in _acts(dice, tenant)]
-    # in each seed a server dies over a request: that is when what is written down counts
-    over_request = _kill_receiver(dice)
+    # in each seed somebody dies over a request: that is when what is written down counts
+    over_request = _death_over_request(dice)
     if (verb := {FAIL: Verb.DOOMED, ONCE: Verb.ONCE}.get(over_request.route)) is not None:
         acts.append(Act(at=over_request.at + 0.1, tenant=dice.choice(TENANTS), verb=verb))
     faults = sorted([over_request, *(_fault(dice) for _ in range(dice.randint(1, 4)))], key=lambda fault: fault.at)
@@ -197,33 +197,37 @@ def _fault_on_the_wire(dice: random.Random, at: float) -> Fault:
 
 def _kill_sender(dice: random.Random, at: float) -> Fault:
     if dice.random() < 0.5:
-        # when another has the job, and has not yet ended it
-        target, route, seconds = dice.choice(WORKERS), COMPLETE, dice.uniform(1.05, 1.45) * LEASE_SECONDS
-    else:
-        # when another has ended it
-        target, route, seconds = STORAGE, OUTPUT, dice.uniform(1.6, 2.2) * LEASE_SECONDS
-    return Fault(at=at, kind=Kind.KILL_SENDER, target=target, route=route, seconds=seconds)
+        return _late_report(dice, at)
+    # when another has ended it
+    seconds = dice.uniform(1.6, 2.2) * LEASE_SECONDS
+    return Fault(at=at, kind=Kind.KILL_SENDER, target=STORAGE, route=OUTPUT, seconds=seconds)
 
 
-def _kill_receiver(dice: random.Random) -> Fault:
-    target, route, longest = dice.choice(
-        [
-            # what was decided is with the tenant, mostly, and still in the outbox
-            (ANY_WORKER, FAIL, 0.5),
-            (ANY_WORKER, FAIL, 0.5),
-            (ANY_WORKER, COMPLETE, 0.5),
-            # the job is with the tenant, and not yet in the queue
-            (CLIENTS, ONCE, 0.4),
-            (CLIENTS, ONCE, 0.4),
-        ]
-    )
-    return Fault(
-        at=_moment(dice),
-        kind=Kind.KILL_RECEIVER,
-        target=target,
-        route=route,
-        seconds=dice.uniform(0.2, 1) * longest,
-    )
+def _late_report(dice: random.Random, at: float) -> Fault:
+    # when another has the job, and has not yet ended it
+    seconds = dice.uniform(1.05, 1.45) * LEASE_SECONDS
+    return Fault(at=at, kind=Kind.KILL_SENDER, target=dice.choice(WORKERS), route=COMPLETE, seconds=seconds)
+
+
+def _death_over_request(dice: random.Random) -> Fault:
+    at = _moment(dice)
+    choices = [
+        # a worker, whose report comes when another has the job
+        None,
+        None,
+        # a server: what it decided is with the tenant, mostly, and still in the outbox
+        (ANY_WORKER, FAIL, 0.5),
+        (ANY_WORKER, FAIL, 0.5),
+        (ANY_WORKER, COMPLETE, 0.5),
+        # a server: the job is with the tenant, and not yet in the queue
+        (CLIENTS, ONCE, 0.4),
+        (CLIENTS, ONCE, 0.4),
+    ]
+    if (chosen := dice.choice(choices)) is None:
+        return _late_report(dice, at)
+    target, route, longest = chosen
+    seconds = dice.uniform(0.2, 1) * longest
+    return Fault(at=at, kind=Kind.KILL_RECEIVER, target=target, route=route, seconds=seconds)
 
 
 # How often each is chosen.
