@@ -1,7 +1,6 @@
 """Letting the faults of a plan happen, and healing them."""
 
 import asyncio
-from contextlib import AsyncExitStack
 
 from tests.soak.plan import ANY_WORKER, DATABASES, LEASE_SECONDS, ON_THE_WIRE, ONCE, WORKERS, Fault, Kind
 from tests.soak.wire import Wire
@@ -95,9 +94,13 @@ async def _without_receiver(world: World, fault: Fault) -> None:
     except TimeoutError:
         return
     [name] = [name for name, url in world.addresses.items() if url == address]
-    async with AsyncExitStack() as stack:
-        if fault.route == ONCE:
-            await stack.enter_async_context(world.queue_held())
+    if fault.route == ONCE:
+        # the tenant has the job, and the queue has not
+        async with world.queue_held() as until_tried:
+            active.may_pass.set()
+            await until_tried()
+            await world.processes[name].kill()
+    else:
         active.may_pass.set()
         await asyncio.sleep(fault.seconds)
         await world.processes[name].kill()

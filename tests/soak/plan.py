@@ -220,8 +220,8 @@ def _death_over_request(dice: random.Random) -> Fault:
         (ANY_WORKER, FAIL, 0.5),
         (ANY_WORKER, COMPLETE, 0.5),
         # a server: the job is with the tenant, and not yet in the queue
-        (CLIENTS, ONCE, 0.4),
-        (CLIENTS, ONCE, 0.4),
+        (CLIENTS, ONCE, 0.0),
+        (CLIENTS, ONCE, 0.0),
     ]
     if (chosen := dice.choice(choices)) is None:
         return _late_report(dice, at)

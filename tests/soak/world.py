@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +83,13 @@ INSERT INTO soak_clock VALUES (0);
 CREATE OR REPLACE FUNCTION relay_now(seconds double precision) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$ SELECT now() + make_interval(secs => ahead_seconds + seconds) FROM soak_clock $$;
 """
+
+# Whether somebody waits to put a job into the queue.
+ENQUEUING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE wait_event_type = 'Lock' AND query ILIKE '%INSERT INTO ai_job_dispatches%' AND pid <> pg_backend_pid()
+"""
+TRIED_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,14 +171,25 @@ class World:
         return found
 
     @asynccontextmanager
-    async def queue_held(self) -> AsyncIterator[None]:
-        """Nothing gets into the queue, as while it is migrated; if its database is there at all."""
+    async def queue_held(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """Nothing gets into the queue, as while it is migrated; what is handed out waits until something tries to.
+
+        If its database is not there, nothing gets into it either."""
         async with AsyncExitStack() as stack:
-            with suppress(OSError, asyncpg.PostgresError):
+            connection: asyncpg.Connection | None = None
+            with suppress(OSError, asyncpg.PostgresError, TimeoutError):
                 connection = await asyncpg.connect(self.postgres[PLACES["central"]].url("central"), timeout=1)
                 stack.push_async_callback(_closed, connection)
                 await connection.execute("BEGIN; LOCK TABLE ai_job_dispatches IN EXCLUSIVE MODE")
-            yield
+
+            async def until_tried() -> None:
+                with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                    async with asyncio.timeout(TRIED_SECONDS):
+                        # a database does not tell who waits
+                        while connection is not None and not await connection.fetchval(ENQUEUING):  # noqa: ASYNC110
+                            await asyncio.sleep(0.02)
+
+            yield until_tried
 
     def data_of(self, worker: str) -> Path:
         return self.folder / worker
