@@ -29,8 +29,16 @@ class RigProcess(Service):
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
         self._full_disk = False
+        # two faults may be about one process, and each starts it again
+        self._changing = asyncio.Lock()
 
     async def start(self, *, skew_seconds: float = 0.0) -> None:
+        """Start it, unless somebody has done so meanwhile."""
+        async with self._changing:
+            if not self.is_running:
+                await self._start(skew_seconds)
+
+    async def _start(self, skew_seconds: float) -> None:
         self._environment[forks.SKEW_VARIABLE] = str(skew_seconds)
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
@@ -51,8 +59,9 @@ class RigProcess(Service):
             self.send(signal.SIGCONT)
 
     async def kill(self) -> None:
-        self._full_disk = False
-        await super().kill()
+        async with self._changing:
+            self._full_disk = False
+            await super().kill()
 
     def fill_disk(self) -> None:
         """Every file that it writes to is too large from now on, which is as close to a full disk as one comes without

@@ -155,9 +155,7 @@ class World:
         return self.wires[CLIENTS].url
 
     async def start(self, name: str, *, skew_seconds: float = 0.0) -> None:
-        process = self.processes[name]
-        if not process.is_running:
-            await process.start(skew_seconds=skew_seconds)
+        await self.processes[name].start(skew_seconds=skew_seconds)
 
     async def holder_of(self, path: str) -> str | None:
         """The worker that has the job of an output."""
@@ -326,9 +324,11 @@ async def _databases() -> AsyncIterator[dict[str, Postgres]]:
             yield postgres
         finally:
             for each in postgres.values():
-                if each.is_up:
-                    await each.stop_at_once()
-                each.disk.unmount()
+                try:
+                    if each.is_up:
+                        await each.stop_at_once()
+                finally:
+                    each.disk.unmount()
 
 
 def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_url: str) -> dict[str, str]:
