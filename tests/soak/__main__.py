@@ -159,6 +159,7 @@ def _summary(ran: Sequence[Result]) -> str:
     runs = Counter(each.seed for each in ran)
     times = Counter(each.seed for each in ran if each.broken)
     broken = ", ".join(f"{seed} ({count} of {runs[seed]} runs)" for seed, count in sorted(times.items()))
+    skipped = Counter(text for each in ran for text in each.skipped)
     unexpected = Counter(text for each in ran for text in each.unexpected)
     slowest = sorted(ran, key=lambda each: each.own_seconds, reverse=True)[:3]
     slow = sum(each.own_seconds > SLOW_SECONDS for each in ran)
@@ -167,6 +168,7 @@ def _summary(ran: Sequence[Result]) -> str:
         f"{sum(ends.values())} jobs: {dict(ends)}",
         f"{sum(faults.values())} faults: {dict(faults.most_common())}",
         f"{sum(each.requests for each in ran)} requests were lost, doubled, delayed or brought late",
+        *(f"skipped, {count} times: {text}" for text, count in skipped.most_common()),
         *(f"unexpected, {count} times: {text}" for text, count in unexpected.most_common()),
         f"slowest, without the time that faults need: "
         f"{', '.join(f'seed {each.seed} {each.own_seconds:.1f} s' for each in slowest)}; {slow} over {SLOW_SECONDS} s",

@@ -3,6 +3,7 @@
 import asyncio
 import io
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,10 @@ class Client:
         match act.verb:
             case Verb.PLAIN:
                 await self._submit("plain", key, {"input_payload": {"color": colour}})
+            case Verb.DOOMED:
+                await self._submit("doomed", key, {"input_payload": {"color": colour}})
+            case Verb.ONCE:
+                await self._submit_once(key, {"input_payload": {"color": colour}})
             case Verb.IMAGE:
                 await self._submit("image", key, {"input_file_id": await self._upload(_png(colour))})
             case Verb.BATCH:
@@ -79,6 +84,15 @@ class Client:
     async def _submit(self, effect: str, key: str, item: dict[str, Any]) -> None:
         body = {"effect_id": self.world.effects[effect], "idempotency_key": key, **item}
         self.jobs.append((await self.wanted("POST", "/api/ai-jobs", body))["id"])
+
+    async def _submit_once(self, key: str, item: dict[str, Any]) -> None:
+        """As one who leaves does: what was not answered may have been accepted, and must end then, too."""
+        body = {"effect_id": self.world.effects["plain"], "idempotency_key": key, **item}
+        url = f"{self.world.url}/api/ai-jobs?once"
+        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with self.world.http.post(url, json=body, headers=self.tenant.headers) as answer:
+                if answer.status < 300:
+                    self.jobs.append((await answer.json())["data"]["id"])
 
     async def _submit_batch(self, key: str, items: list[dict[str, Any]]) -> None:
         body = {"effect_id": self.world.effects["plain"], "idempotency_key": key, "items": items}

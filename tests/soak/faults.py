@@ -2,11 +2,16 @@
 
 import asyncio
 
-from tests.soak.plan import DATABASES, LEASE_SECONDS, ON_THE_WIRE, STORAGE, WORKERS, Fault, Kind
+from tests.soak.plan import ANY_WORKER, DATABASES, LEASE_SECONDS, ON_THE_WIRE, ONCE, WORKERS, Fault, Kind
+from tests.soak.wire import Wire
 from tests.soak.world import World
 
 # How long a fault waits for the request that it is about.
 MEET_SECONDS = 3.0
+# How long a server that was killed over a request is away.
+DOWN_SECONDS = 0.5
+# Until what was just submitted has been run.
+FAILED_SECONDS = 6.0
 
 
 async def happen(world: World, fault: Fault, began_at: float) -> None:
@@ -18,6 +23,8 @@ async def happen(world: World, fault: Fault, began_at: float) -> None:
         case Kind.KILL_SENDER:
             assert wire is not None
             await _without_sender(world, fault, wire.add(fault).met)
+        case Kind.KILL_RECEIVER:
+            await _without_receiver(world, fault)
         case kind if kind in ON_THE_WIRE:
             assert wire is not None
             wire.add(fault)
@@ -37,27 +44,26 @@ async def happen(world: World, fault: Fault, began_at: float) -> None:
             process.pause()
             await asyncio.sleep(fault.seconds)
             process.go_on()
-        case Kind.FULL_DISK if wire is not None and fault.target == STORAGE:
-            wire.is_full = True
-            await asyncio.sleep(fault.seconds)
-            wire.is_full = False
-        case Kind.FULL_DISK:
-            assert process is not None
+        case Kind.FULL_DISK if fault.target in DATABASES:
+            await _full_database(world, fault)
+        case Kind.FULL_DISK if process is not None:
             process.fill_disk()
             await asyncio.sleep(fault.seconds)
             process.free_disk()
-        case Kind.CUT_OFF:
+        case Kind.FULL_DISK | Kind.CUT_OFF | Kind.STORAGE_ERRORS:
             assert wire is not None
-            wire.cut()
-            await asyncio.sleep(fault.seconds)
-            wire.is_cut = False
-        case Kind.STORAGE_ERRORS:
-            assert wire is not None
-            wire.answers_errors = True
-            await asyncio.sleep(fault.seconds)
-            wire.answers_errors = False
+            await _bad_wire(wire, fault)
         case Kind.WEBHOOKS_REFUSED:
             world.receiver.refusing += fault.count
+
+
+async def _bad_wire(wire: Wire, fault: Fault) -> None:
+    if fault.kind is Kind.CUT_OFF:
+        wire.cut()
+    name = {Kind.CUT_OFF: "is_cut", Kind.FULL_DISK: "is_full", Kind.STORAGE_ERRORS: "answers_errors"}[fault.kind]
+    setattr(wire, name, True)
+    await asyncio.sleep(fault.seconds)
+    setattr(wire, name, False)
 
 
 async def _without_sender(world: World, fault: Fault, met: asyncio.Future[str]) -> None:
@@ -76,6 +82,32 @@ async def _without_sender(world: World, fault: Fault, met: asyncio.Future[str]) 
     await world.start(sender)
 
 
+async def _without_receiver(world: World, fault: Fault) -> None:
+    """The server that gets the request is killed so long after it got it."""
+    first, *others = WORKERS if fault.target == ANY_WORKER else [fault.target]
+    active = world.wires[first].add(fault)
+    for name in others:
+        world.wires[name].share(active)
+    try:
+        async with asyncio.timeout(FAILED_SECONDS):
+            address = await active.met
+    except TimeoutError:
+        return
+    [name] = [name for name, url in world.addresses.items() if url == address]
+    if fault.route == ONCE:
+        # the tenant has the job, and the queue has not
+        async with world.queue_held() as until_tried:
+            active.may_pass.set()
+            await until_tried()
+            await world.processes[name].kill()
+    else:
+        active.may_pass.set()
+        await asyncio.sleep(fault.seconds)
+        await world.processes[name].kill()
+    await asyncio.sleep(DOWN_SECONDS)
+    await world.start(name)
+
+
 async def _without_database(world: World, fault: Fault) -> None:
     postgres = world.postgres[fault.target]
     if not postgres.is_up:
@@ -89,13 +121,27 @@ async def _without_database(world: World, fault: Fault) -> None:
     await postgres.start()
 
 
+async def _full_database(world: World, fault: Fault) -> None:
+    postgres = world.postgres[fault.target]
+    if not postgres.disk.is_mounted:
+        # told in the result
+        return
+    postgres.disk.fill()
+    await asyncio.sleep(fault.seconds)
+    postgres.disk.make_room()
+    if postgres.is_up:
+        await postgres.revive()
+
+
 async def heal(world: World) -> None:
     """All is well again: everything runs, with the right clock, and can be reached."""
     for wire in world.wires.values():
         wire.heal()
     world.receiver.refusing = 0
     for postgres in world.postgres.values():
-        if not postgres.is_up:
+        if postgres.is_up:
+            await postgres.revive()
+        else:
             await postgres.start()
     for name, process in world.processes.items():
         process.free_disk()

@@ -80,7 +80,8 @@ async def _unended(_world: World, clients: Sequence[Client]) -> list[str]:
 
 async def _under_way(world: World, clients: Sequence[Client]) -> list[str]:
     facts = await look_at(world.engine.databases)
-    found = broken(facts, QUIET[:1])
+    # also what somebody has submitted who did not wait for the answer
+    found = broken(facts, (*QUIET[:1], every_job_has_ended))
     for pool in world.engine.databases.pools.values():
         async with pool.read() as tx:
             rows = await tx.execute(select(tenant.webhook_deliveries.c.job_id, tenant.webhook_deliveries.c.status))

@@ -12,6 +12,8 @@ COMFYUIS = ("comfyui-1", "comfyui-2", "comfyui-3")
 DATABASES = ("core", "side")
 TENANTS = ("ann", "ben", "cleo", "dan")
 CLIENTS = "clients"
+# whichever of them sends the request
+ANY_WORKER = "workers"
 STORAGE = "storage"
 RECEIVER = "receiver"
 LEASE_SECONDS = 3.0
@@ -37,13 +39,26 @@ class Kind(StrEnum):
     COME_LATE = "bring late requests of"
     # and whoever sent it is killed, and stays away for longer than its lease lives
     KILL_SENDER = "kill the sender of, and bring late, requests of"
+    # the server that got it is killed, in the middle of it or just after
+    KILL_RECEIVER = "kill the receiver of requests of"
 
 
 ON_THE_WIRE = frozenset(
-    {Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.DOUBLE, Kind.DELAY, Kind.COME_LATE, Kind.KILL_SENDER}
+    {
+        Kind.LOSE_REQUEST,
+        Kind.LOSE_ANSWER,
+        Kind.DOUBLE,
+        Kind.DELAY,
+        Kind.COME_LATE,
+        Kind.KILL_SENDER,
+        Kind.KILL_RECEIVER,
+    }
 )
 OUTPUT = "PUT /.*/ai-jobs/"
 COMPLETE = "POST /api/worker/complete"
+FAIL = "POST /api/worker/fail"
+# of a client that does not ask again; the servers do not know of the mark
+ONCE = r"POST /api/ai-jobs\?once"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +82,8 @@ class Verb(StrEnum):
     PLAIN = "submit"
     IMAGE = "upload and submit"
     BATCH = "submit a batch"
+    DOOMED = "submit what must fail"
+    ONCE = "submit once, whatever is answered"
     CANCEL = "cancel"
     PAUSE = "pause"
     CREDIT = "be credited"
@@ -91,13 +108,19 @@ class Plan:
 
 def plan_of(seed: int) -> Plan:
     dice = random.Random(f"soak {seed}")
-    acts = sorted((act for tenant in TENANTS for act in _acts(dice, tenant)), key=lambda act: act.at)
-    faults = sorted((_fault(dice) for _ in range(dice.randint(2, 5))), key=lambda fault: fault.at)
-    return Plan(seed=seed, acts=acts, faults=faults)
+    acts = [act for tenant in TENANTS for act in _acts(dice, tenant)]
+    # in each seed somebody dies over a request: that is when what is written down counts
+    over_request = _death_over_request(dice)
+    if (verb := {FAIL: Verb.DOOMED, ONCE: Verb.ONCE}.get(over_request.route)) is not None:
+        acts.append(Act(at=over_request.at + 0.1, tenant=dice.choice(TENANTS), verb=verb))
+    faults = sorted([over_request, *(_fault(dice) for _ in range(dice.randint(1, 4)))], key=lambda fault: fault.at)
+    return Plan(seed=seed, acts=sorted(acts, key=lambda act: act.at), faults=faults)
 
 
 def _acts(dice: random.Random, tenant: str) -> list[Act]:
-    submissions = dice.choices([Verb.PLAIN, Verb.IMAGE, Verb.BATCH], weights=[4, 3, 1], k=dice.randint(2, 3))
+    submissions = dice.choices(
+        [Verb.PLAIN, Verb.IMAGE, Verb.BATCH, Verb.DOOMED], weights=[8, 6, 2, 1], k=dice.randint(2, 3)
+    )
     acts = [
         Act(at=_moment(dice), tenant=tenant, verb=verb, number=dice.randint(2, 3) if verb is Verb.BATCH else 0)
         for verb in submissions
@@ -135,7 +158,7 @@ def _skew(dice: random.Random, at: float) -> Fault:
 
 
 def _fill_disk(dice: random.Random, at: float) -> Fault:
-    target = dice.choice([*WORKERS, *COMFYUIS, STORAGE, STORAGE])
+    target = dice.choice([*WORKERS, *COMFYUIS, STORAGE, STORAGE, *DATABASES, *DATABASES])
     return Fault(at=at, kind=Kind.FULL_DISK, target=target, seconds=dice.uniform(0.5, 2))
 
 
@@ -174,12 +197,37 @@ def _fault_on_the_wire(dice: random.Random, at: float) -> Fault:
 
 def _kill_sender(dice: random.Random, at: float) -> Fault:
     if dice.random() < 0.5:
-        # when another has the job, and has not yet ended it
-        target, route, seconds = dice.choice(WORKERS), COMPLETE, dice.uniform(1.05, 1.45) * LEASE_SECONDS
-    else:
-        # when another has ended it
-        target, route, seconds = STORAGE, OUTPUT, dice.uniform(1.6, 2.2) * LEASE_SECONDS
-    return Fault(at=at, kind=Kind.KILL_SENDER, target=target, route=route, seconds=seconds)
+        return _late_report(dice, at)
+    # when another has ended it
+    seconds = dice.uniform(1.6, 2.2) * LEASE_SECONDS
+    return Fault(at=at, kind=Kind.KILL_SENDER, target=STORAGE, route=OUTPUT, seconds=seconds)
+
+
+def _late_report(dice: random.Random, at: float) -> Fault:
+    # when another has the job, and has not yet ended it
+    seconds = dice.uniform(1.05, 1.45) * LEASE_SECONDS
+    return Fault(at=at, kind=Kind.KILL_SENDER, target=dice.choice(WORKERS), route=COMPLETE, seconds=seconds)
+
+
+def _death_over_request(dice: random.Random) -> Fault:
+    at = _moment(dice)
+    choices = [
+        # a worker, whose report comes when another has the job
+        None,
+        None,
+        # a server: what it decided is with the tenant, mostly, and still in the outbox
+        (ANY_WORKER, FAIL, 0.5),
+        (ANY_WORKER, FAIL, 0.5),
+        (ANY_WORKER, COMPLETE, 0.5),
+        # a server: the job is with the tenant, and not yet in the queue
+        (CLIENTS, ONCE, 0.0),
+        (CLIENTS, ONCE, 0.0),
+    ]
+    if (chosen := dice.choice(choices)) is None:
+        return _late_report(dice, at)
+    target, route, longest = chosen
+    seconds = dice.uniform(0.2, 1) * longest
+    return Fault(at=at, kind=Kind.KILL_RECEIVER, target=target, route=route, seconds=seconds)
 
 
 # How often each is chosen.
@@ -188,7 +236,7 @@ _WEIGHTS = {
     _stop_database: 2,
     _pause: 5,
     _skew: 2,
-    _fill_disk: 2,
+    _fill_disk: 3,
     _cut_off: 2,
     _storage_errors: 2,
     _refuse_webhooks: 1,

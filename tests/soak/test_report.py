@@ -14,11 +14,12 @@ def test_a_seed_that_broke_once_stays_in_the_report(tmp_path: Path, capsys: pyte
     runs = [
         Result(seed=7, broken="a promise", seconds=30, fault_seconds=5),
         Result(seed=7, seconds=10, fault_seconds=3),
-        Result(seed=8, seconds=40, fault_seconds=38),
+        Result(seed=8, seconds=40, fault_seconds=38, skipped=["fill the disk of core: nothing can be mounted here"]),
     ]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(asdict(each)) + "\n" for each in runs))
     assert main(["--report", "--folder", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "2 seeds, 3 runs" in text
     assert "broken: 7 (1 of 2 runs)" in text
+    assert "skipped, 1 times: fill the disk of core: nothing can be mounted here" in text
     assert "slowest, without the time that faults need: seed 7 25.0 s, seed 7 7.0 s, seed 8 2.0 s; 1 over 20 s" in text

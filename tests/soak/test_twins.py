@@ -14,7 +14,8 @@ def test_the_text_of_a_twin_is_in_the_source_once(twin: SoakTwin) -> None:
 def test_a_twin_is_noticed_by_its_own_promise_alone() -> None:
     [twin] = [each for each in SOAK_TWINS if each.name == "refund twice"]
     other = Result(seed=1, broken="the job 1 of ann is still queued: {}")
-    rig = Result(seed=2, broken="The rig itself broke:\nthe failed job 1 has 2 × JOB_REFUND", is_rig_broken=True)
+    line = "the balance of 1 is 14, its transactions come to 7"
+    rig = Result(seed=2, broken=f"The rig itself broke:\n{line}", is_rig_broken=True)
     assert noticed(twin, [Result(seed=3), other, rig]) is None
-    own = Result(seed=4, broken=f"{other.broken}\nthe failed job 1 has 2 × JOB_REFUND")
-    assert noticed(twin, [other, rig, own]) == (4, "the failed job 1 has 2 × JOB_REFUND")
+    own = Result(seed=4, broken=f"{other.broken}\n{line}")
+    assert noticed(twin, [other, rig, own]) == (4, line)

@@ -101,6 +101,25 @@ async def test_a_delayed_request_arrives_though_its_sender_is_gone() -> None:
                 await asyncio.sleep(0.01)
 
 
+async def test_who_gets_a_request_is_known_before_it_arrives() -> None:
+    async with wired() as (target, wire, http):
+        active = wire.add(fault(Kind.KILL_RECEIVER))
+        sending = asyncio.create_task(send(http))
+        assert await active.met in wire._targets
+        assert target.bodies == []
+        active.may_pass.set()
+        assert await sending == 1
+
+
+async def test_a_fault_that_two_networks_share_is_met_once() -> None:
+    async with wired() as (first, wire, http), wired() as (second, other, other_http):
+        other.share(wire.add(fault(Kind.LOSE_REQUEST)))
+        with pytest.raises(aiohttp.ClientError):
+            await send(other_http)
+        assert await send(http) == 1
+        assert (len(first.bodies), len(second.bodies)) == (1, 0)
+
+
 async def test_a_network_that_is_cut_answers_nobody_until_it_is_healed() -> None:
     async with wired() as (_target, wire, http):
         wire.cut()

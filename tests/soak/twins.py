@@ -46,23 +46,31 @@ def _known(name: str) -> Change:
 SOAK_TWINS = (
     SoakTwin(
         name="no fence",
-        changes=[_known("no fence: any token speaks for a leased dispatch")],
+        changes=[
+            _known("no fence: any token speaks for a leased dispatch"),
+            # who speaks is looked at, too: else only a worker that has the job once more could be mistaken
+            Change(
+                file="services/queue/settle.py",
+                old="report.lease_token) and report.worker_id in {None, dispatch.worker_id}\n",
+                new="report.lease_token)\n",
+            ),
+        ],
         breaks=["was taken, and its lease .* has ended as"],
     ),
     SoakTwin(
         name="no outbox, of decisions",
         changes=[_known("a decision leaves no entry in the outbox")],
-        breaks=["the job .* is still", "had to mend"],
+        breaks=["job .* is still", "had to mend"],
     ),
     SoakTwin(
         name="no outbox, of submissions",
         changes=[_known("a submission leaves nothing in the outbox")],
-        breaks=["the job .* is still", "had to mend"],
+        breaks=["job .* is still", "had to mend"],
     ),
     SoakTwin(
         name="outbox entry skipped",
         changes=[_known("an entry leaves the outbox although it could not be applied")],
-        breaks=["the job .* is still", "had to mend"],
+        breaks=["job .* is still", "had to mend"],
     ),
     SoakTwin(
         name="refund twice",
@@ -72,10 +80,11 @@ SOAK_TWINS = (
             Change(
                 file="domain/settlement.py",
                 old="update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB",
-                new="update.version >= settled.job.dispatch_version > 0 or update.version == 1",
+                new="update.version == settled.job.dispatch_version + (settled.job.status not in TERMINAL_JOB)",
             ),
         ],
-        breaks=["the .* job .* has 2 × JOB_REFUND"],
+        # of a second transaction the database would not take, so it is the balance that shows it
+        breaks=["the balance of"],
     ),
     SoakTwin(
         name="output overwritten",

@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import aiohttp
@@ -40,11 +40,13 @@ class Call:
 
 @dataclass
 class Active:
-    """A fault that the next requests of its kind meet; `met` has the path of the first."""
+    """A fault that the next requests of its kind meet; `met` has the path of the first, or who has got it."""
 
     fault: Fault
     left: int
     met: asyncio.Future[str]
+    # whether the request may go on: not before all is prepared for it
+    may_pass: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +118,12 @@ class Wire:
 
     def add(self, fault: Fault) -> Active:
         active = Active(fault, fault.count, asyncio.get_running_loop().create_future())
-        self._active.append(active)
+        self.share(active)
         return active
+
+    def share(self, active: Active) -> None:
+        """A fault of another wire, which the first request on either meets."""
+        self._active.append(active)
 
     def cut(self) -> None:
         """End what is under way, and answer nobody."""
@@ -165,7 +171,8 @@ class Wire:
             return web.Response(status=503, text="The rig answers for it.")
         if self.is_full and asked.method in ("PUT", "POST"):
             return web.Response(status=507, text="The rig answers for it: nothing can be written.")
-        fault = self._next_fault(asked)
+        active = self._next_fault(asked)
+        fault = active.fault if active is not None else None
         match fault.kind if fault is not None else None:
             case Kind.LOSE_REQUEST:
                 raise Lost
@@ -188,16 +195,19 @@ class Wire:
                 # until it is killed
                 await asyncio.sleep(fault.seconds)
                 raise Lost
+            case Kind.KILL_RECEIVER:
+                assert active is not None
+                return await self._answer(request, asked, active=active)
         return await self._answer(request, asked)
 
-    def _next_fault(self, asked: _Request) -> Fault | None:
+    def _next_fault(self, asked: _Request) -> Active | None:
         for active in self._active:
             if active.left and re.match(active.fault.route, asked.route):
                 active.left -= 1
-                if not active.met.done():
+                if active.fault.kind is not Kind.KILL_RECEIVER and not active.met.done():
                     active.met.set_result(asked.raw_path)
                 self.hit.append(active.fault)
-                return active.fault
+                return active
         return None
 
     async def _hold(self, asked: _Request, seconds: float) -> None:
@@ -228,8 +238,10 @@ class Wire:
             self._record(asked, answer.status)
             return answer.status
 
-    async def _answer(self, request: web.BaseRequest, asked: _Request) -> web.StreamResponse:
-        answer = await self._ask(asked)
+    async def _answer(
+        self, request: web.BaseRequest, asked: _Request, *, active: Active | None = None
+    ) -> web.StreamResponse:
+        answer = await self._ask(asked, active=active)
         async with answer:
             self._record(asked, answer.status)
             response = web.StreamResponse(status=answer.status, reason=answer.reason)
@@ -242,9 +254,13 @@ class Wire:
             await response.write_eof()
         return response
 
-    async def _ask(self, asked: _Request) -> aiohttp.ClientResponse:
+    async def _ask(self, asked: _Request, *, active: Active | None = None) -> aiohttp.ClientResponse:
+        """The answer of the first that takes it, which a fault about who has got it gets to know before."""
         first = next(self._turns)
         for target in (*self._targets[first:], *self._targets[:first]):
+            if active is not None and not active.met.done():
+                active.met.set_result(target)
+                await active.may_pass.wait()
             try:
                 return await self._session.request(
                     asked.method,

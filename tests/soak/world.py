@@ -6,8 +6,8 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +22,7 @@ from comfyrelay.errors import PoolUnavailable
 from comfyrelay.server.main import listen
 from comfyrelay.services import databases, engine
 from comfyrelay.services.engine import Engine
+from comfyrelay.services.outbox import delivery
 from comfyrelay.services.queue import demand, polls
 from comfyrelay.services.webhooks import deliveries
 from comfyrelay.settings import Settings
@@ -50,10 +51,14 @@ HEARTBEAT_SECONDS = 0.5
 RUN = {"name": "Slow", "class_type": "ImageInvert", "seconds": 0.6, "steps": 6}
 # No two attempts make the same output, so that one can be told from another.
 OUTPUTS = {"name": "Vary", "class_type": "SaveImage"}
+# What no worker can run.
+DOOM = {"name": "Fail", "class_type": "RepeatImageBatch"}
 
 # Pauses that a rig would only wait for.
 SERVER_CONSTANTS: forks.Constants = {
     (databases, "DOWN_SECONDS"): 0.5,
+    # longer: what is applied, and has not left the outbox, is what a crash makes a server apply again
+    (delivery, "REMOVAL_SECONDS"): 0.5,
     (demand, "RECALL_AFTER_SECONDS"): 0.5,
     (deliveries, "LEASE_SECONDS"): 4.0,
     (deliveries, "WAITS_SECONDS"): [0.5] * 20,
@@ -78,6 +83,13 @@ INSERT INTO soak_clock VALUES (0);
 CREATE OR REPLACE FUNCTION relay_now(seconds double precision) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$ SELECT now() + make_interval(secs => ahead_seconds + seconds) FROM soak_clock $$;
 """
+
+# Whether somebody waits to put a job into the queue.
+ENQUEUING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE wait_event_type = 'Lock' AND query ILIKE '%INSERT INTO ai_job_dispatches%' AND pid <> pg_backend_pid()
+"""
+TRIED_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +155,7 @@ class World:
         return self.wires[CLIENTS].url
 
     async def start(self, name: str, *, skew_seconds: float = 0.0) -> None:
-        process = self.processes[name]
-        if not process.is_running:
-            await process.start(skew_seconds=skew_seconds)
+        await self.processes[name].start(skew_seconds=skew_seconds)
 
     async def holder_of(self, path: str) -> str | None:
         """The worker that has the job of an output."""
@@ -157,6 +167,27 @@ class World:
         except PoolUnavailable:
             return None
         return found
+
+    @asynccontextmanager
+    async def queue_held(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """Nothing gets into the queue, as while it is migrated; what is handed out waits until something tries to.
+
+        If its database is not there, nothing gets into it either."""
+        async with AsyncExitStack() as stack:
+            connection: asyncpg.Connection | None = None
+            with suppress(OSError, asyncpg.PostgresError, TimeoutError):
+                connection = await asyncpg.connect(self.postgres[PLACES["central"]].url("central"), timeout=1)
+                stack.push_async_callback(_closed, connection)
+                await connection.execute("BEGIN; LOCK TABLE ai_job_dispatches IN EXCLUSIVE MODE")
+
+            async def until_tried() -> None:
+                with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                    async with asyncio.timeout(TRIED_SECONDS):
+                        # a database does not tell who waits
+                        while connection is not None and not await connection.fetchval(ENQUEUING):  # noqa: ASYNC110
+                            await asyncio.sleep(0.02)
+
+            yield until_tried
 
     def data_of(self, worker: str) -> Path:
         return self.folder / worker
@@ -206,12 +237,14 @@ class World:
         self.tenants = tenants
         plain = invert()
         plain["1"]["inputs"]["color"] = "{{COLOR}}"
+        doomed = plain | {"2": {"class_type": "RepeatImageBatch", "inputs": {"image": ["1", 0], "amount": 1}}}
         output: dict[str, Any] = {"output_node_id": "3", "output_extension": "png", "output_mime_type": "image/png"}
-        for slug, graph, field_ in (("plain", plain, COLOR), ("image", invert_file("{{INPUT}}"), INPUT)):
+        image = invert_file("{{INPUT}}")
+        for slug, graph, field_ in (("plain", plain, COLOR), ("image", image, INPUT), ("doomed", doomed, COLOR)):
             await catalogue.workflows.create(slug=slug, graph=graph, properties=[field_], **output)
             made = await catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=COST)
             self.effects[slug] = made.id
-        await self.engine.fleet.fleets.create(slug=FLEET, workflow_slugs=["plain", "image"])
+        await self.engine.fleet.fleets.create(slug=FLEET, workflow_slugs=[*self.effects])
 
     async def _until_answered(self, name: str, path: str) -> None:
         while True:
@@ -227,6 +260,12 @@ class World:
         connection = await asyncpg.connect(self.postgres[place or PLACES[database]].url(database))
         await connection.execute(statement)
         await connection.close()
+
+
+async def _closed(connection: asyncpg.Connection) -> None:
+    # the database may be gone meanwhile
+    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        await connection.close(timeout=1)
 
 
 @asynccontextmanager
@@ -277,16 +316,19 @@ async def _databases() -> AsyncIterator[dict[str, Postgres]]:
         Path(home).chmod(0o755)
         postgres = {name: Postgres(Path(home) / name) for name in DATABASES}
         first = postgres[DATABASES[0]]
-        for each in postgres.values():
-            await asyncio.to_thread(each.make, None if each is first else first)
         try:
+            for each in postgres.values():
+                await asyncio.to_thread(each.make, None if each is first else first)
             for each in postgres.values():
                 await each.start()
             yield postgres
         finally:
             for each in postgres.values():
-                if each.is_up:
-                    await each.stop_at_once()
+                try:
+                    if each.is_up:
+                        await each.stop_at_once()
+                finally:
+                    each.disk.unmount()
 
 
 def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_url: str) -> dict[str, str]:
@@ -344,7 +386,7 @@ def _comfyuis(folder: Path, ports: Mapping[str, int]) -> dict[str, RigProcess]:
         name: RigProcess(
             name,
             *("sim", "--port", str(ports[name]), "--folder", str(folder / name)),
-            *("--misbehave", json.dumps(RUN), "--misbehave", json.dumps(OUTPUTS)),
+            *(word for each in (RUN, OUTPUTS, DOOM) for word in ("--misbehave", json.dumps(each))),
             environment={},
             log=folder / f"{name}.log",
         )

@@ -82,3 +82,29 @@ async def test_a_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(
     await worker.start()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
+
+
+async def test_a_worker_whose_token_is_changed_while_it_works_keeps_its_job(system: System) -> None:
+    effect = await system.plain_effect()
+    stuck = system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    worker = await system.started("gpu-1", prefetch=0)
+    job = await system.submit(effect)
+    await system.until_running(system.sim)
+    await system.admin("POST", "/workers/gpu-1/rotate-token")
+    await worker.until_said("worker.registered", count=2)
+    stuck.end()
+    await system.completed(job)
+    assert worker.said("worker.job_lost") == []
+    assert worker.said("worker.job_leased")[1:] == []
+
+
+async def test_a_worker_that_its_fleet_does_not_take_back_lets_its_job_go(system: System) -> None:
+    effect = await system.plain_effect()
+    stuck = system.sim.misbehave(Stuck(class_type="ImageInvert"))
+    worker = await system.started("gpu-1", prefetch=0)
+    await system.submit(effect)
+    await system.until_running(system.sim)
+    await system.admin("POST", "/workers/gpu-1/revoke")
+    await worker.until_said("worker.job_lost")
+    stuck.end()
+    assert len(worker.said("worker.registered")) == 1

@@ -170,16 +170,23 @@ class Agent:
             "instance_type": this.instance_type,
         }
 
-        async def register() -> None:
-            capabilities = self._capabilities.current
-            is_at_work = any(each.lease.stop is not Stop.LOST for each in self._works)
-            if await registration.enlist({**details, "capabilities": capabilities}, is_at_work=is_at_work):
-                # megabytes, which the first poll need not bring again
-                self._capabilities.mark_sent(capabilities)
+        registering = asyncio.Lock()
+
+        async def register(refused: str | None = None) -> None:
+            async with registering:
+                if refused is not None and control.token not in ("", refused):
+                    # another call was refused as well, and has got a token meanwhile
+                    return
+                capabilities = self._capabilities.current
+                is_at_work = any(each.lease.stop is not Stop.LOST for each in self._works)
+                if await registration.enlist({**details, "capabilities": capabilities}, is_at_work=is_at_work):
+                    # megabytes, which the first poll need not bring again
+                    self._capabilities.mark_sent(capabilities)
 
         self._protect()
         tools = self._tools(control, state, transfers)
         registration.recall()
+        control.renew = register
         await self._settle_after_kill(state, tools)
         await register()
         self._poller = Poller(
@@ -215,6 +222,8 @@ class Agent:
         working.cancel()
         await asyncio.wait({working})
         notice = await drain(notice, self._notices, self._works, typical=self._typical)
+        # who has signed off does not come back for a call that was under way
+        control.renew = None
         if not control.token:
             return
         try:

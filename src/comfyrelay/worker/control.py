@@ -10,7 +10,14 @@ import httpx
 from pydantic import ValidationError
 
 from comfyrelay import __version__
-from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Fault, TooManyRequests, Unauthorized
+from comfyrelay.errors import (
+    ComfyRelayError,
+    ConfigurationError,
+    ControlPlaneUnreachable,
+    Fault,
+    TooManyRequests,
+    Unauthorized,
+)
 from comfyrelay.net import http_client, is_loopback, object_in
 from comfyrelay.protocol.base import AnswerBody, WorkerRequest, checked
 from comfyrelay.protocol.refusals import refusal_in
@@ -51,6 +58,8 @@ class Control:
         self.token = ""
         # whether the last call was answered
         self.is_up = True
+        # gets another token in place of the one that was refused
+        self.renew: Callable[[str], Awaitable[None]] | None = None
         self._http = http_client(
             base_url=url,
             # each lease has a call parked
@@ -92,7 +101,7 @@ class Control:
             wait_seconds=wait_seconds,
             fresh_urls=fresh_urls,
         )
-        answer = await self._call("heartbeat", body, HeartbeatAnswer, waits=wait_seconds)
+        answer = await self._call_held("heartbeat", body, HeartbeatAnswer, waits=wait_seconds)
         if answer.urls is not None:
             lease.urls = answer.urls
         return Stop(answer.stop) if answer.stop in tuple(Stop) else None
@@ -100,7 +109,7 @@ class Control:
     async def complete(self, lease: Lease, run: RunReport, *, output: StoredOutput, provider_job_id: str) -> None:
         """`InvalidInput` when the output is not there or not readable: the lease is kept."""
         body = checked(Complete, **_named(lease), **dict(run), output=output, provider_job_id=provider_job_id)
-        await self._call("complete", body, Settled, waits=60.0)
+        await self._call_held("complete", body, Settled, waits=60.0)
 
     async def fail(
         self, lease: Lease, run: RunReport, *, error: str, fault: Fault, retry_after_seconds: float = 0.0
@@ -113,11 +122,11 @@ class Control:
             fault=fault,
             retry_after_seconds=retry_after_seconds,
         )
-        await self._call("fail", body, Settled)
+        await self._call_held("fail", body, Settled)
 
     async def requeue(self, lease: Lease, run: RunReport, *, reason: str) -> None:
         body = checked(Requeue, **_named(lease), **dict(run), reason=storable(reason))
-        await self._call("requeue", body, Settled)
+        await self._call_held("requeue", body, Settled)
 
     async def deregister(self, *, reason: str) -> None:
         await self._call("deregister", checked(Deregister, reason=reason), Released)
@@ -134,6 +143,22 @@ class Control:
     async def _join(self, secret: str, details: Mapping[str, Any], answer: type[A]) -> A:
         body = checked(Register, worker_id=self.worker_id, protocol=PROTOCOL, version=__version__, **details)
         return await self._send("register", body, answer, headers={"X-Fleet-Secret": secret}, seconds=60.0)
+
+    async def _call_held(self, call: str, body: WorkerRequest, answer: type[A], *, waits: float = 0.0) -> A:
+        """About a lease. Its own token is what holds it, so a worker whose token was changed gets another, and goes
+        on."""
+        token = self.token
+        try:
+            return await self._call(call, body, answer, waits=waits)
+        except Unauthorized as refusal:
+            if self.renew is None:
+                raise
+            try:
+                await self.renew(token)
+            except ConfigurationError:
+                # the fleet does not take it back
+                raise refusal from None
+        return await self._call(call, body, answer, waits=waits)
 
     async def _call(self, call: str, body: WorkerRequest, answer: type[A], *, waits: float = 0.0) -> A:
         if not self.token:

@@ -37,7 +37,7 @@ class Poller:
         servers: Servers,
         capabilities: Capabilities,
         accept: Callable[[Lease], None],
-        register: Callable[[], Awaitable[None]],
+        register: Callable[[str], Awaitable[None]],
         wait_seconds: float,
     ) -> None:
         self._control = control
@@ -68,11 +68,12 @@ class Poller:
         pause = 0.0
         while True:
             capacity = await self._wait_for_capacity()
+            token = self._control.token
             try:
                 pause = await self._ask(capacity, pause)
             except Unauthorized:
                 log.warning("worker.token_refused")
-                await self._register()
+                await self._register(token)
             except Forbidden as error:
                 # revoked, which may be taken back
                 log.warning("worker.forbidden", why=error.detail)
