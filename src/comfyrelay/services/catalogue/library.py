@@ -62,11 +62,7 @@ class Library:
 def inputs_of(workflow: Workflow, overrides: Mapping[str, Any]) -> list[Input]:
     properties = [Property.from_json(each) for each in workflow.properties]
     unsent = defaults(properties, overrides)
-    return [
-        _input(each, unsent[each.key])
-        for each in properties
-        if each.user_configurable or each.is_primary_input
-    ]
+    return [_input(each, unsent[each.key]) for each in properties if each.user_configurable or each.is_primary_input]
 
 
 def _input(prop: Property, preset: Any) -> Input:
