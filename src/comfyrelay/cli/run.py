@@ -48,7 +48,7 @@ Values = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="NODE.INPUT=VALUE of a graph (node by id or title), or PROPERTY=VALUE; for a further image, video or "
+        help="PROPERTY=VALUE, or NODE.INPUT=VALUE of a graph (node by id or title); for a further image, video or "
         "sound the VALUE is its path. Repeat for more.",
     ),
 ]
@@ -87,7 +87,6 @@ def run(
                     **target.named,
                     input_payload=payload,
                     input_file_id=next(iter(works_on), None),
-                    label=Path(what).stem,
                 )
             await _follow(client, job.id, is_quiet=as_json)
             job = await client.job(job.id)

@@ -156,7 +156,8 @@ def job_details(job: Job, label: str, about: AboutJob | None, now: datetime, *, 
         ("ended", _moment(job.completed_at) + _took(job)),
         ("command", Text(printable(shlex.join(run.get("argv", []))))),
         ("exit code", str(run.get("exit_code", ""))),
-        *((printable(each.key), Text(printable(str(each.value)))) for each in inputs),
+        ("seed", "" if job.seed is None or any(each.key == "seed" for each in inputs) else str(job.seed)),
+        *((printable(each.label), Text(printable(str(each.value)))) for each in inputs),
         ("", f"and {hidden} more as the workflow has them: --all" if hidden else ""),
     ]
     return _rows(rows)

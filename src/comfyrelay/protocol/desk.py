@@ -202,6 +202,7 @@ class InputValue(AnswerBody):
     """A value; of a file, its name and a URL that works for a while. `is_default`: nobody changed it for this job."""
 
     key: str
+    label: str
     type: str
     value: Any
     url: str | None

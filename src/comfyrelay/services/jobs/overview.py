@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.payloads import Snapshot
@@ -36,6 +36,7 @@ class InputValue:
     """A value, or a file with a URL that works for a while."""
 
     key: str
+    label: str
     type: str
     value: Any = None
     url: str | None = None
@@ -96,21 +97,25 @@ class Overview:
             metadata = await media.metadata_of(tx, tenant_id, output) if output is not None else None
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow(tx, id_=job.workflow_id)
+        snapshot = Snapshot.from_json(payload)
         properties = [Property.from_json(each) for each in workflow.properties] if workflow else []
         return AboutJob(
             workflow_slug=workflow.slug if workflow else "",
             workflow_name=workflow.name if workflow else "",
-            inputs=await self._inputs(Snapshot.from_json(payload), properties),
+            inputs=await self._inputs(snapshot, properties),
             error_detail=job.error_detail,
-            attempts=attempts,
+            # what the job was given is known for certain; a worker may see several in the graph
+            attempts=attempts if snapshot.seed is None else [replace(each, seed=snapshot.seed) for each in attempts],
             output_metadata=metadata,
         )
 
     async def _inputs(self, snapshot: Snapshot, properties: Sequence[Property]) -> list[InputValue]:
         """In the order of the workflow's properties; those that were removed since then come by their placeholders."""
+        words = {each.key: each.words for each in properties}
         found = [
             InputValue(
                 key=each.key,
+                label=words.get(each.key, each.key),
                 type=each.type,
                 value=each.name,
                 url=await self._objects.sign_download(
@@ -128,6 +133,7 @@ class Overview:
             found.append(
                 InputValue(
                     key=prop.key if prop else placeholder,
+                    label=prop.words if prop else placeholder,
                     type=prop.type if prop else "",
                     value=value,
                     is_default=prop is not None and value == prop.default_value,
