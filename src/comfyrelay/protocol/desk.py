@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from comfyrelay.domain.bulk import Mode, SeedMode
+from comfyrelay.domain.properties import Role
 from comfyrelay.domain.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
@@ -207,6 +208,7 @@ class InputValue(AnswerBody):
     value: Any
     url: str | None
     is_default: bool
+    role: OpenEnum[Role] | None
 
 
 class RunFile(AnswerBody):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.payloads import Snapshot
-from comfyrelay.domain.properties import Property
+from comfyrelay.domain.properties import Property, Role
 from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.domain.settlement import Attempt
 from comfyrelay.domain.states import JobStatus
@@ -42,6 +42,7 @@ class InputValue:
     url: str | None = None
     # nobody changed it: it is what the workflow has
     is_default: bool = False
+    role: Role | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,11 +112,12 @@ class Overview:
 
     async def _inputs(self, snapshot: Snapshot, properties: Sequence[Property]) -> list[InputValue]:
         """In the order of the workflow's properties; those that were removed since then come by their placeholders."""
-        words = {each.key: each.words for each in properties}
+        by_key = {each.key: each for each in properties}
         found = [
             InputValue(
                 key=each.key,
-                label=words.get(each.key, each.key),
+                label=by_key[each.key].words if each.key in by_key else each.key,
+                role=Role.INPUT,
                 type=each.type,
                 value=each.name,
                 url=await self._objects.sign_download(
@@ -137,6 +139,7 @@ class Overview:
                     type=prop.type if prop else "",
                     value=value,
                     is_default=prop is not None and value == prop.default_value,
+                    role=prop.role if prop else None,
                 )
             )
         order = {each.key: number for number, each in enumerate(properties)}
