@@ -79,7 +79,7 @@ def run(
             target = await find_target(client, what, values or [])
             of_preset = {} if preset is None else await _preset(client, preset, target)
             works_on, files = await send_files(client, target, [] if input_ is None else [input_])
-            payload = {**of_preset, **target.values, **files}
+            payload = {**_as_it_was(what, target), **of_preset, **target.values, **files}
             if not as_json:
                 await _show_command(client, target, payload)
             with errors_as_typed(target, has_input=bool(works_on)):
@@ -102,6 +102,15 @@ def run(
         ended = f"The job {'was canceled' if job.status == JobStatus.CANCELED else job.status}{reason}"
         err.print(ended, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(FAILED)
+
+
+def _as_it_was(what: str, target: Target) -> dict[str, Any]:
+    """What ComfyUI made is made again with the seeds that it had; a workflow gets new ones."""
+    from comfyrelay.comfy.editor.loading import may_hold_workflow
+
+    path = Path(what)
+    is_made = may_hold_workflow(path) and path.suffix.lower() != ".json"
+    return {each.key: each.default_value for each in target.properties if is_made and each.role == "seed"}
 
 
 def _make_folder(folder: Path) -> None:
