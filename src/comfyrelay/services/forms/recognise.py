@@ -73,8 +73,8 @@ class Recogniser:
         groups: dict[int, list[Input]] = {}
         for each in ordered:
             groups.setdefault(each.value, []).append(each)
-        first, *others = groups.values() or [[]]
-        return first, others
+        found = list(groups.values())
+        return (found[0], found[1:]) if found else ([], [])
 
     def files(self) -> list[list[Input]]:
         """The files, the one that the graph begins with first. The same file in two nodes is one."""
