@@ -329,6 +329,7 @@ class World:
             input_payload=values.pop("input_payload", {}),
             input_file_id=values.pop("input_file_id", None),
             video_id=values.pop("video_id", None),
+            label=values.pop("label", None),
         )
         request = JobRequest(
             tenant_id=user.tenant_id,

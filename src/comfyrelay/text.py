@@ -49,6 +49,12 @@ def printable(text: str) -> str:
     return "".join(" " if unicodedata.category(each) in _UNSEEN and each not in _KEPT else each for each in seen)
 
 
+def excerpt(text: str, *, length: int) -> str:
+    """The beginning of a text as one line, cut between words."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else f"{line[:length].rsplit(' ', 1)[0]}…"
+
+
 def natural(text: str) -> tuple[tuple[Any, ...], str]:
     """A key that sorts as people count: `a2` before `a10`."""
     # digits by their length and not as a number: Python reads none of more than 4,300

@@ -173,6 +173,71 @@ async def test_a_64_bit_seed_arrives_exactly(world: World) -> None:
     assert leased.graph["2"]["inputs"]["strength"] == 2**64 - 1
 
 
+SEED = {
+    "key": "seed",
+    "type": "number",
+    "placeholder": "{{STRENGTH}}",
+    "default_value": 7,
+    "user_configurable": True,
+}
+
+
+def seed_in(leased: LeasedJob) -> int:
+    seed = leased.graph["2"]["inputs"]["strength"]
+    assert isinstance(seed, int)
+    return seed
+
+
+async def test_a_job_that_names_no_seed_gets_a_new_one(world: World) -> None:
+    desk = await make_desk(world, SEED)
+    seeds = {seed_in(await run(desk)) for _ in range(3)}
+    assert len(seeds | {7}) == 4
+    assert seed_in(await run(desk, input_payload={"seed": 7})) == 7
+
+
+async def test_a_seed_that_the_effect_fixes_stays(world: World) -> None:
+    assert seed_in(await run(await make_desk(world, SEED, overrides={"seed": 3}))) == 3
+
+
+async def test_a_job_has_one_seed_whatever_is_sent_again_and_whichever_attempt_it_is(world: World) -> None:
+    desk = await make_desk(world, SEED)
+    views = world.engine.jobs.views
+    job, same = await asyncio.gather(*(desk.submit(key="once") for _ in range(2)))
+    assert job.id == same.id
+    seed = (await views.job(job.tenant_id, job.id)).seed
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    assert seed_in(leased) == seed
+    await world.requeue(leased)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+    assert seed_in(leased) == seed
+    await world.fail(leased)
+    again = await world.engine.jobs.submit.retry(job.tenant_id, job.id)
+    assert (await views.job(job.tenant_id, again.id)).seed == seed
+    listed = await views.jobs(job.tenant_id, limit=10)
+    assert [each.seed for each in listed.items] == [seed, seed]
+
+
+async def test_a_retry_may_ask_for_another_seed(world: World) -> None:
+    desk = await make_desk(world, SEED)
+    job, leased = await desk.leased(input_payload={"seed": 7})
+    await world.fail(leased)
+    again = await world.engine.jobs.submit.retry(job.tenant_id, job.id, new_seeds=True)
+    assert (await world.engine.jobs.views.job(job.tenant_id, again.id)).seed not in (None, 7)
+
+
+async def test_a_job_without_a_label_is_called_by_what_it_runs_its_input_and_its_prompt(world: World) -> None:
+    desk = await make_desk(world, PROMPT, VIDEO)
+    cat = await world.engine.accounts.tenancy.add_file(
+        desk.user, path="uploads/cat", mime_type="video/mp4", size=1, original_filename="My cat.mp4"
+    )
+    words = {"prompt": "it runs\nthrough the snow " + "and on " * 20}
+    job = await desk.submit(input_file_id=cat, input_payload=words)
+    assert job.label == f"{desk.effect.name} · My cat · it runs through the snow and on and on and on and on and on…"
+    assert (await desk.submit(input_file_id=cat, label="mine")).label == "mine"
+
+
 @pytest.mark.parametrize(
     "prompt",
     [

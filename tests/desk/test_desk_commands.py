@@ -20,6 +20,7 @@ from tests.api.studio import png
 from tests.comfy.editor.files import empty, invert, save, workflow
 from tests.desk.conftest import OpenDesk, make_desk
 from tests.desk.test_desk_script import SAVES, open_desk
+from tests.forms.graphs import WAN_22
 from tests.web.looking import PROMPT_GRAPH
 
 TIMEOUT_SECONDS = 120.0
@@ -48,19 +49,19 @@ async def start(url: str, *words: str, **more: str) -> commands.Running:
 
 async def test_show_has_what_people_change_most_and_what_was_changed(desk: OpenDesk) -> None:
     made = await desk.client.add_graph(PROMPT_GRAPH, name="portrait")
-    payload = {"prompt": "a hill", "ksampler_steps": 7}
+    payload = {"prompt": "a hill", "steps": 7}
     job = await desk.client.submit(workflow_slug=made.workflow.slug, input_payload=payload)
     await desk.ended(job.id)
     code, out, _ = await command(desk.ready.url, "show", job.id[-8:])
     assert code == 0
     words = [line.split() for line in out.splitlines()]
-    assert ["prompt", "a", "hill"] in words
-    assert ["seed", str(PROMPT_GRAPH["5"]["inputs"]["seed"])] in words
-    assert ["ksampler_steps", "7"] in words
-    assert "ksampler_cfg" not in out
+    assert ["Prompt", "a", "hill"] in words
+    assert ["Seed", str(job.seed)] in words
+    assert ["Steps", "7"] in words
+    assert "CFG" not in out
     assert "more as the workflow has them: --all" in out
     code, out, _ = await command(desk.ready.url, "show", job.id, "--all")
-    assert ["ksampler_cfg", "7.0"] in [line.split() for line in out.splitlines()]
+    assert ["CFG", "7.0"] in [line.split() for line in out.splitlines()]
     assert "--all" not in out
 
 
@@ -77,6 +78,53 @@ async def test_run_takes_what_the_editor_saves_and_what_comfyui_made(desk: OpenD
     assert code == 0
     (again,) = json.loads(out)["saved"]
     assert Image.open(again).size == (40, 48)
+
+
+async def test_every_run_has_a_new_seed_unless_one_is_named_or_what_was_made_is_made_again(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    noisy = {
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0}},
+        "2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 40, "strength": 0.5}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}},
+    }
+    (tmp_path / "noisy.json").write_text(json.dumps(noisy))
+
+    async def run(what: object, *more: str) -> dict[str, Any]:
+        code, out, err = await command(desk.ready.url, "run", str(what), *more, "--out", str(tmp_path), "--json")
+        assert code == 0, err
+        made: dict[str, Any] = json.loads(out)
+        about = await desk.client.about(made["id"])
+        assert about is not None
+        assert [each.seed for each in about.attempts] == [made["seed"]]
+        return made
+
+    one, other = [await run(tmp_path / "noisy.json") for _ in range(2)]
+    assert len({one["seed"], other["seed"], 40}) == 3
+    assert (await run(tmp_path / "noisy.json", "--set", "2.seed=40"))["seed"] == 40
+    assert (await run(tmp_path / "noisy.json", "--set", "seed=41"))["seed"] == 41
+    (picture,) = one["saved"]
+    assert (await run(picture))["seed"] == one["seed"]
+    _, out, _ = await command(desk.ready.url, "jobs")
+    assert f"noisy · seed {other['seed']}" in out
+
+
+async def test_steps_that_samplers_share_are_set_by_their_name_and_their_border_follows(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    (tmp_path / "wan.json").write_text(json.dumps(WAN_22))
+    words = ("batch", "add", str(tmp_path / "wan.json"), "--set")
+    code, out, err = await command(desk.ready.url, *words, "steps=8", "--json")
+    assert code == 0, err
+    [job] = [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]
+    about = await desk.client.about(job.id)
+    assert about is not None
+    values = {each.label: each.value for each in about.inputs}
+    assert (values["Steps"], values["Switch to low-noise sampler at step"]) == (8, 4)
+    code, _, err = await command(desk.ready.url, *words, "steps=1.5")
+    assert (code, "steps: This must be a whole number." in err) == (2, True)
+    code, _, err = await command(desk.ready.url, *words, "stepps=8")
+    assert (code, "There is no input 'stepps'" in err) == (2, True)
 
 
 async def test_a_picture_without_a_workflow_is_explained(desk: OpenDesk, tmp_path: Path) -> None:

@@ -12,12 +12,15 @@ def node(class_type: str, title: str | None = None, **inputs: Any) -> dict[str, 
     return {"class_type": class_type, "inputs": inputs, **({"_meta": {"title": title}} if title else {})}
 
 
-def definition(*, output: bool = False, names: tuple[str, ...] = (), **inputs: Any) -> dict[str, Any]:
-    return {"input": {"required": inputs}, "output_name": list(names), "output_node": output}
+def definition(
+    title: str | None = None, *, output: bool = False, names: tuple[str, ...] = (), **inputs: Any
+) -> dict[str, Any]:
+    named = {} if title is None else {"display_name": title}
+    return {"input": {"required": inputs}, "output_name": list(names), "output_node": output, **named}
 
 
-def whole(low: int = 0, high: int = 10_000) -> list[Any]:
-    return ["INT", {"default": low, "min": low, "max": high}]
+def whole(low: int = 0, high: int = 10_000, **more: Any) -> list[Any]:
+    return ["INT", {"default": low, "min": low, "max": high, **more}]
 
 
 TEXT = ["STRING", {"multiline": True}]
@@ -26,12 +29,14 @@ PAIR = ("positive", "negative", "latent")
 
 # What a server with the usual packs of nodes says, as far as the graphs below need it.
 OBJECT_INFO: dict[str, Any] = {
-    "CheckpointLoaderSimple": definition(ckpt_name=[["sdxl/base.safetensors", "other.safetensors"]]),
+    "UNETLoader": definition("Load Diffusion Model", unet_name=[["wan2.2_t2v_high_noise.safetensors"]]),
+    "EmptyHunyuanLatentVideo": definition(width=whole(16, step=16), height=whole(16, step=16), length=whole(1, step=4)),
+    "CheckpointLoaderSimple": definition("Load Checkpoint", ckpt_name=[["sdxl/base.safetensors", "other.safetensors"]]),
     "CLIPTextEncode": definition(text=TEXT, clip=["CLIP"]),
     "CLIPTextEncodeSDXL": definition(text_g=TEXT, text_l=TEXT, width=whole(), height=whole(), clip=["CLIP"]),
     "ConditioningZeroOut": definition(conditioning=["CONDITIONING"]),
     "KSampler": definition(
-        seed=whole(0, BIG), steps=whole(1), cfg=["FLOAT", {"min": 0.0, "max": 100.0}], **SIDES,
+        seed=whole(0, BIG), steps=whole(1), cfg=["FLOAT", {"min": 0.0, "max": 100.0, "step": 0.1}], **SIDES,
         sampler_name=[SAMPLERS], scheduler=[SCHEDULERS], denoise=["FLOAT", {"min": 0.0, "max": 1.0}],
     ),
     "KSamplerAdvanced": definition(
@@ -107,6 +112,33 @@ WAN: Graph = {
     "108": node(
         "SaveVideo", "Save Video", filename_prefix="video/ComfyUI", format="auto", codec="auto", video=["94", 0]
     ),
+}  # fmt: skip
+
+# Wan 2.2: a model for much noise and one for little, each with its sampler; they change over in the middle.
+WAN_22: Graph = {
+    "37": node("UNETLoader", "Load Diffusion Model", unet_name="wan2.2_t2v_high_noise.safetensors"),
+    "56": node("UNETLoader", "Load Diffusion Model", unet_name="wan2.2_t2v_low_noise.safetensors"),
+    "54": node("ModelSamplingSD3", "ModelSamplingSD3", shift=8.0, model=["37", 0]),
+    "55": node("ModelSamplingSD3", "ModelSamplingSD3", shift=8.0, model=["56", 0]),
+    "38": node("CLIPLoader", "Load CLIP", clip_name="umt5.safetensors", type="wan"),
+    "39": node("VAELoader", "Load VAE", vae_name="wan_2.1_vae.safetensors"),
+    "6": node("CLIPTextEncode", "CLIP Text Encode (Positive Prompt)", text="a fox", clip=["38", 0]),
+    "7": node("CLIPTextEncode", "CLIP Text Encode (Negative Prompt)", text="blurry", clip=["38", 0]),
+    "59": node("EmptyHunyuanLatentVideo", width=1280, height=704, length=81, batch_size=1),
+    "57": node(
+        "KSamplerAdvanced", "KSampler (Advanced)", add_noise="enable", noise_seed=7, steps=20, cfg=3.5,
+        sampler_name="euler", scheduler="simple", start_at_step=0, end_at_step=10, return_with_leftover_noise="enable",
+        model=["54", 0], positive=["6", 0], negative=["7", 0], latent_image=["59", 0],
+    ),
+    "58": node(
+        "KSamplerAdvanced", "KSampler (Advanced)", add_noise="disable", noise_seed=0, steps=20, cfg=3.5,
+        sampler_name="euler", scheduler="simple", start_at_step=10, end_at_step=10_000,
+        return_with_leftover_noise="disable",
+        model=["55", 0], positive=["6", 0], negative=["7", 0], latent_image=["57", 0],
+    ),
+    "8": node("VAEDecode", "VAE Decode", samples=["58", 0], vae=["39", 0]),
+    "60": node("CreateVideo", "Create Video", fps=16, images=["8", 0]),
+    "61": node("SaveVideo", "Save Video", filename_prefix="v", format="auto", codec="auto", video=["60", 0]),
 }  # fmt: skip
 
 SVD: Graph = {
@@ -206,6 +238,7 @@ FLUX: Graph = {
 ALL = {
     "sdxl": SDXL,
     "wan": WAN,
+    "wan 2.2": WAN_22,
     "svd": SVD,
     "ltx": LTX,
     "wan wrapper": WAN_WRAPPER,

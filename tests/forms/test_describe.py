@@ -30,6 +30,7 @@ from tests.forms.graphs import (
     SVD,
     VIDEO_TO_VIDEO,
     WAN,
+    WAN_22,
     WAN_WRAPPER,
     definition,
     node,
@@ -119,6 +120,9 @@ class TestTheSameGraphAgain:
         payload = {}
         input_file_id = None
         for each in described.properties:
+            if each.get("role") == "seed":
+                # without a word it would be another one
+                payload[each["key"]] = each["default_value"]
             if each["type"] in ASSET_TYPES:
                 file_id = await world.engine.accounts.tenancy.add_file(
                     user, path=f"uploads/{each['key']}", mime_type=f"{each['type']}/x", size=1
@@ -202,18 +206,22 @@ class TestRoles:
                 {
                     "prompt": ("93", "text"),
                     "negative_prompt": ("89", "text"),
-                    "seed": ("86", "noise_seed"),
                     "image": ("97", "image"),
+                    "seed": ("86", "noise_seed"),
                 },
             ),
-            (SVD, {"seed": ("3", "seed"), "image": ("23", "image")}),
+            (
+                WAN_22,
+                {"prompt": ("6", "text"), "negative_prompt": ("7", "text"), "seed": ("57", "noise_seed")},
+            ),
+            (SVD, {"image": ("23", "image"), "seed": ("3", "seed")}),
             (
                 LTX,
                 {
                     "prompt": ("6", "text"),
                     "negative_prompt": ("7", "text"),
-                    "seed": ("72", "noise_seed"),
                     "image": ("78", "image"),
+                    "seed": ("72", "noise_seed"),
                 },
             ),
             (
@@ -221,13 +229,13 @@ class TestRoles:
                 {
                     "prompt": ("16", "positive_prompt"),
                     "negative_prompt": ("16", "negative_prompt"),
-                    "seed": ("27", "seed"),
                     "image": ("58", "image"),
+                    "seed": ("27", "seed"),
                 },
             ),
             (
                 VIDEO_TO_VIDEO,
-                {"prompt": ("6", "text"), "seed": ("10", "value"), "video": ("1", "video"), "image": ("2", "image")},
+                {"prompt": ("6", "text"), "video": ("1", "video"), "image": ("2", "image"), "seed": ("10", "value")},
             ),
             (FLUX, {"prompt": ("50", "value"), "seed": ("25", "noise_seed")}),
         ],
@@ -325,8 +333,8 @@ class TestRoles:
         assert describe(graph).roles == {
             "prompt": "prompt",
             "negative_prompt": "negative_prompt",
-            "seed": "seed",
             "image": "image",
+            "seed": "seed",
         }
         titled = {
             "1": node("Encode", "Negative", text="rain"),
@@ -369,16 +377,18 @@ class TestRoles:
 class TestTypes:
     def test_ranges_and_choices_are_the_servers(self) -> None:
         described = describe(SDXL, OBJECT_INFO)
-        steps, sampler = prop(described, "ksampler_steps"), prop(described, "ksampler_sampler_name")
-        assert (steps["type"], steps["minimum"], steps["maximum"]) == ("number", 1, 10_000)
+        steps, sampler = prop(described, "steps"), prop(described, "ksampler_sampler_name")
+        assert (steps["type"], steps["minimum"], steps["maximum"], steps["step"]) == ("number", 1, 10_000, 1)
+        assert prop(described, "ksampler_cfg")["step"] == 0.1
+        assert prop(describe(WAN_22, OBJECT_INFO), "length")["step"] == 4
         assert (sampler["type"], sampler["choices"]) == ("choice", ["euler", "dpmpp_2m", "uni_pc"])
 
     def test_without_the_servers_word_the_value_tells(self) -> None:
         described = describe(changed(SVD, "14", flag=True, note="x"))
-        assert prop(described, "ksampler_steps")["type"] == "number"
+        assert prop(described, "steps")["type"] == "number"
         assert prop(described, "ksampler_sampler_name")["type"] == "text"
         assert prop(described, "video_linear_cfg_guidance_flag")["type"] == "boolean"
-        assert "minimum" not in prop(described, "ksampler_steps")
+        assert "minimum" not in prop(described, "steps")
 
     def test_a_model_that_is_not_installed_stays_what_the_graph_says(self) -> None:
         described = describe(changed(SDXL, "4", ckpt_name="mine.safetensors"), OBJECT_INFO)
@@ -439,7 +449,7 @@ class TestTypes:
         many = {f"{n}": node("Add", a=["3", 0], b=n, c=n) for n in range(1000, 1400)}
         described = describe({**WAN, **many}, OBJECT_INFO)
         assert len(described.properties) == MOST_PROPERTIES
-        assert keys(described)[:4] == ["prompt", "negative_prompt", "seed", "image"]
+        assert keys(described)[:4] == ["prompt", "negative_prompt", "image", "seed"]
         wire.NewWorkflow.model_validate(_body(described))
 
 
@@ -447,7 +457,7 @@ class TestKeys:
     def test_are_title_and_input_and_the_second_of_a_name_has_the_nodes_id(self) -> None:
         found = keys(describe(WAN, OBJECT_INFO))
         assert len(set(found)) == len(found)
-        assert {"wan_image_to_video_width", "ksampler_advanced_steps", "ksampler_advanced_steps_86"} <= set(found)
+        assert {"wan_image_to_video_batch_size", "ksampler_advanced_cfg", "ksampler_advanced_cfg_85"} <= set(found)
 
     def test_inputs_whose_names_differ_only_in_marks_have_keys_of_their_own(self) -> None:
         graph = {
@@ -461,8 +471,8 @@ class TestKeys:
         assert keys(describe(backwards, OBJECT_INFO)) == keys(describe(WAN, OBJECT_INFO))
 
     def test_a_title_without_plain_letters_gives_way_to_the_class(self) -> None:
-        graph = {**SDXL, "5": node("EmptyLatentImage", "空", width=8, height=8)}
-        assert "empty_latent_image_width" in keys(describe(graph, OBJECT_INFO))
+        graph = {**SDXL, "5": node("EmptyLatentImage", "空", width=8, height=8, batch_size=1)}
+        assert "empty_latent_image_batch_size" in keys(describe(graph, OBJECT_INFO))
 
     def test_a_node_called_prompt_does_not_take_the_prompts_name(self) -> None:
         graph = {**SDXL, "5": node("EmptyLatentImage", "Negative", prompt=8, width=8)}
@@ -477,6 +487,7 @@ class TestOutput:
         [
             (SDXL, ("9", "png", "image/png")),
             (WAN, ("108", "mp4", "video/mp4")),
+            (WAN_22, ("61", "mp4", "video/mp4")),
             (SVD, ("10", "webp", "image/webp")),
             (LTX, ("41", "webp", "image/webp")),
             (WAN_WRAPPER, ("30", "mp4", "video/mp4")),

@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 from comfyrelay.domain.properties import (
     Property,
     PropertyType,
+    Role,
+    apply_preset,
     check_overrides,
     check_properties,
+    defaults,
+    problem_with,
     resolve,
+    seeds_to_draw,
 )
 from comfyrelay.errors import InvalidInput
 from comfyrelay.text import is_storable
@@ -149,6 +154,143 @@ def test_a_seed_by_chance_is_one_that_every_node_takes() -> None:
     assert prop("number", key="seed", maximum=999).seed_limit == 999
 
 
+def test_a_whole_number_is_whole() -> None:
+    each = prop("number", key="steps", is_whole=True, minimum=1)
+    with pytest.raises(InvalidInput) as refused:
+        resolve([each], overrides={}, user_input={"steps": 1.5})
+    assert refused.value.errors == {"steps": "This must be a whole number."}
+    value = resolved(each, 8.0)
+    assert (value, type(value)) == (8, int)
+    assert resolved(prop("number"), 1.5) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("type_", "key", "role"),
+    [
+        ("text", "prompt", Role.PROMPT),
+        ("text", "positive", Role.PROMPT),
+        ("text", "negative_prompt", Role.NEGATIVE_PROMPT),
+        ("number", "frames", Role.LENGTH),
+        ("number", "denoise", Role.STRENGTH),
+        ("number", "ksampler_steps", None),
+        ("number", "prompt", None),
+        ("video", "clip", Role.INPUT),
+    ],
+)
+def test_a_key_says_the_role_where_nobody_named_one(type_: str, key: str, role: Role | None) -> None:
+    assert prop(type_, key=key).role is role
+    assert prop(type_, key=key, role="model").role is Role.MODEL
+
+
+def test_without_a_label_the_key_is_put_into_words() -> None:
+    assert prop(key="input_subdir").words == "Input subdir"
+    assert prop(key="it", label="The thing").words == "The thing"
+
+
+STEPS = prop("number", key="steps", default_value=20, is_whole=True, minimum=1, maximum=10_000)
+BORDER = prop("number", key="border", default_value=10, is_whole=True, minimum=0, maximum=10_000, scaled_from="steps")
+
+
+def border(**sent: Any) -> Any:
+    overrides = sent.pop("overrides", {})
+    values = resolve([STEPS, BORDER], overrides=overrides, user_input=sent)
+    return {each.property.key: each.value for each in values}["border"]
+
+
+class TestWhatFollowsAnotherValue:
+    def test_keeps_its_part_of_it(self) -> None:
+        assert border() == 10
+        assert border(steps=8) == 4
+        assert border(steps=9) == 5
+        assert border(steps=1) == 1
+
+    def test_is_what_the_user_says_all_the_same(self) -> None:
+        assert border(steps=8, border=7) == 7
+        assert border(border=7) == 7
+
+    def test_follows_what_an_effect_sets_and_an_effects_border_is_meant_for_the_effects_steps(self) -> None:
+        assert border(overrides={"steps": 8}) == 4
+        assert border(overrides={"steps": 8, "border": 2}) == 2
+        assert border(overrides={"steps": 8, "border": 2}, steps=16) == 4
+        assert border(overrides={"border": 5}, steps=40) == 10
+        assert defaults([STEPS, BORDER], {"steps": 8}) == {"steps": 8, "border": 4}
+
+    def test_stays_where_it_lies_behind_the_end(self) -> None:
+        assert border(overrides={"border": 10_000}, steps=8) == 10_000
+
+    def test_is_not_a_problem_of_its_own_where_the_other_is_wrong(self) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            border(steps="many")
+        assert list(refused.value.errors) == ["steps"]
+
+    @given(st.integers(1, 10_000), st.integers(1, 20), st.integers(1, 20))
+    def test_is_always_within_it_and_keeps_its_order(self, steps: int, one: int, other: int) -> None:
+        low, high = (border(overrides={"border": each}, steps=steps) for each in sorted((one, other)))
+        assert 1 <= low <= high <= steps
+
+    @pytest.mark.parametrize(
+        "fields",
+        [{"scaled_from": "nothing"}, {"scaled_from": "border"}, {"default_value": None}, {"type": "text"}],
+        ids=repr,
+    )
+    def test_needs_a_number_to_follow(self, fields: dict[str, Any]) -> None:
+        wrong = {"key": "border", "type": "number", "placeholder": "b", "default_value": 10, "scaled_from": "steps"}
+        if fields.get("type") == "text":
+            fields = {"type": "text", "default_value": "10"}
+        assert list(complaints(STEPS, Property.from_json({**wrong, **fields}))) == ["border"]
+
+
+class TestSeedsToDraw:
+    MAIN, OTHER = (prop("number", key=key, default_value=7) for key in ("seed", "other_seed"))
+
+    def drawn(self, *properties: Property, overrides: Any = None, **sent: Any) -> list[str]:
+        found = seeds_to_draw(properties, overrides=overrides or {}, user_input=sent)
+        return [each.key for each in found]
+
+    def test_without_a_word_all_of_them_are(self) -> None:
+        assert self.drawn(self.MAIN, self.OTHER, STEPS) == ["seed", "other_seed"]
+        assert self.drawn(self.MAIN, seed=None) == ["seed"]
+
+    def test_whoever_names_one_sees_the_same_again(self) -> None:
+        assert self.drawn(self.MAIN, self.OTHER, seed=0) == []
+        assert self.drawn(self.MAIN, self.OTHER, other_seed=7) == []
+
+    def test_one_that_the_effect_or_the_operator_fixed_stays(self) -> None:
+        assert self.drawn(self.MAIN, self.OTHER, overrides={"seed": 3}) == ["other_seed"]
+        assert self.drawn(prop("number", key="seed", default_value=7, user_configurable=False)) == []
+        assert self.drawn(prop("number", key="seed", user_configurable=False)) == ["seed"]
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda key, type_, role, low, is_whole: prop(
+                type_, key=key, role=role, minimum=low, is_whole=is_whole, choices=["a", 2]
+            ),
+            st.sampled_from(["steps", "a", "b", "length"]),
+            st.sampled_from(list(PropertyType)),
+            st.none() | st.sampled_from(list(Role)),
+            st.none() | st.integers(-3, 3),
+            st.booleans(),
+        ),
+        unique_by=lambda each: each.key,
+    ),
+    st.dictionaries(
+        st.sampled_from([*Role, "a", "b"]).map(str), st.none() | st.integers() | st.floats() | st.text() | st.booleans()
+    ),
+)
+def test_a_preset_sets_only_what_a_property_takes_and_says_what_it_did_not_use(
+    properties: list[Property], preset: dict[str, Any]
+) -> None:
+    applied = apply_preset(preset, properties)
+    by_key = {each.key: each for each in properties}
+    assert all(problem_with(by_key[key], value) is None for key, value in applied.values.items())
+    assert all({key, by_key[key].role} & preset.keys() for key in applied.values)
+    used = {name for key in applied.values for name in (key, by_key[key].role)}
+    assert set(applied.ignored) <= preset.keys()
+    assert preset.keys() - used <= set(applied.ignored)
+
+
 def test_a_choice_is_one_of_its_choices() -> None:
     each = prop("choice", choices=["small", "large"])
     assert resolved(each, "small") == "small"
@@ -210,6 +352,7 @@ def test_properties_that_agree_are_accepted() -> None:
         ({"key": "", "type": "text", "placeholder": "x"}, "key"),
         ({"key": "a", "type": "colour", "placeholder": "x"}, "type"),
         ({"key": "a", "type": "text", "placeholder": "x", "defualt": 1}, "defualt"),
+        ({"key": "a", "type": "text", "placeholder": "x", "role": "hero"}, "role"),
     ],
 )
 def test_a_property_that_is_no_property_is_refused(fields: dict[str, Any], wrong: str) -> None:

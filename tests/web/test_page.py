@@ -8,6 +8,7 @@ from playwright.async_api import expect
 
 from comfyrelay.desk.examples import sample_picture
 from tests.comfy.editor.files import empty, save, workflow
+from tests.forms.graphs import WAN_22
 from tests.web.looking import PROMPT_GRAPH, Looking
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -109,16 +110,26 @@ async def test_a_dropped_graph_becomes_a_form(looking: Looking) -> None:
     await expect(dialog.get_by_label("Workflow or effect").locator("option:checked")).to_have_text("portrait")
     await expect(dialog.get_by_label("Prompt", exact=True)).to_have_value("a lake")
     await expect(dialog.get_by_label("Negative prompt")).to_have_value("blurry")
-    # a seed has more digits than JavaScript's numbers
-    await expect(dialog.get_by_label("Seed")).to_have_value("18446744073709551615")
+    # without a word each run gets a new one
+    await expect(dialog.get_by_label("Seed")).to_have_value("")
+    shown = await page.locator("#adding-fields > .field").evaluate_all("all => all.map(each => each.dataset.key)")
+    assert shown[:6] == ["prompt", "negative_prompt", "seed", "width", "height", "steps"]
     await dialog.get_by_text("more setting").click()
-    steps = page.locator(".field[data-key$=_steps]")
+    await expect(dialog.get_by_role("heading", name="Sampler", exact=True)).to_be_visible()
+    steps = page.locator(".field[data-key=steps]")
     await expect(steps).to_contain_text("1 to 10000")
+    await steps.locator("input").fill("1.5")
+    await dialog.get_by_role("button", name="Add job").click()
+    await expect(steps.locator(".field-error")).to_have_text("This must be a whole number.")
+    await steps.locator("input").fill("8")
+    await steps.locator("input").press("ArrowUp")
+    await expect(steps.locator("input")).to_have_value("9")
     await steps.locator("input").fill("0")
     await dialog.get_by_role("button", name="Add job").click()
     await expect(steps.locator(".field-error")).to_have_text("This must be at least 1.")
     await expect(page.locator(".field[data-key$=_sampler_name] option").first).to_be_attached()
     await steps.locator("input").fill("30")
+    # more digits than JavaScript's numbers have
     await dialog.get_by_label("Seed").fill("18446744073709551614")
     await dialog.get_by_role("button", name="Add job").click()
     await expect(looking.pane.locator(".inputs").first).to_contain_text("18446744073709551614")
@@ -189,13 +200,14 @@ async def test_prompts_by_line_and_tries_multiply(looking: Looking) -> None:
     await expect(dialog.locator("#adding-sum")).to_have_text("Batch: 2 prompts × 2 tries = 4 jobs")
     await dialog.get_by_role("button", name="Add 4 jobs").click()
     items = looking.pane.locator(".items .item a")
-    await expect(items).to_have_text(["a lake", "a lake · try 2", "a hill", "a hill · try 2"])
+    await expect(items).to_have_text([f"{words} · try {n}" for words in ("a lake", "a hill") for n in (1, 2)])
 
 
 async def test_a_preset_keeps_values_and_puts_them_in_with_one_click(looking: Looking) -> None:
     await looking.drop(GRAPH)
     dialog = looking.page.get_by_role("dialog")
     await dialog.get_by_label("Prompt", exact=True).fill("by night")
+    await dialog.get_by_label("Seed").fill("18446744073709551615")
     await dialog.get_by_role("button", name="Save preset").click()
     await dialog.get_by_label("Preset name").fill("my look")
     await looking.page.keyboard.press("Enter")
@@ -204,6 +216,20 @@ async def test_a_preset_keeps_values_and_puts_them_in_with_one_click(looking: Lo
     await dialog.get_by_role("button", name="my look", exact=True).click()
     await expect(dialog.get_by_label("Prompt", exact=True)).to_have_value("by night")
     await expect(dialog.get_by_label("Seed")).to_have_value("18446744073709551615")
+
+
+async def test_the_border_of_two_samplers_moves_with_their_steps_until_it_is_set(looking: Looking) -> None:
+    await looking.drop(("wan.json", "application/json", json.dumps(WAN_22).encode()))
+    dialog = looking.page.get_by_role("dialog")
+    border = dialog.get_by_label("Switch to low-noise sampler at step")
+    await expect(border).to_have_value("10")
+    await dialog.get_by_role("button", name="look-dev", exact=True).click()
+    await expect(dialog.get_by_label("Steps", exact=True)).to_have_value("8")
+    await expect(border).to_have_value("4")
+    await dialog.get_by_text("more setting").click()
+    await border.fill("3")
+    await dialog.get_by_label("Steps", exact=True).fill("30")
+    await expect(border).to_have_value("3")
 
 
 async def test_what_users_write_stays_text(looking: Looking) -> None:

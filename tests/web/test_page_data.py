@@ -80,8 +80,9 @@ async def test_a_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncCli
     by_key = {each["key"]: each for each in data["workflow"]["properties"]}
     assert list(by_key)[:3] == ["prompt", "negative_prompt", "seed"]
     # the range is that of the node
-    (steps,) = (each for key, each in by_key.items() if key.endswith("_steps"))
-    assert (steps["minimum"], steps["maximum"]) == (1, 10000)
+    steps = by_key["steps"]
+    assert (steps["minimum"], steps["maximum"], steps["step"], steps["is_whole"]) == (1, 10000, 1, True)
+    assert (steps["label"], steps["role"], steps["group"]) == ("Steps", "steps", "Sampler")
     listed = (await http.get("/api/workflows")).json()["data"]["items"]
     assert [each["slug"] for each in listed] == [data["workflow"]["slug"]]
 

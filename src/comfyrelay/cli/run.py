@@ -48,7 +48,7 @@ Values = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="NODE.INPUT=VALUE of a graph (node by id or title), or PROPERTY=VALUE; for a further image, video or "
+        help="PROPERTY=VALUE, or NODE.INPUT=VALUE of a graph (node by id or title); for a further image, video or "
         "sound the VALUE is its path. Repeat for more.",
     ),
 ]
@@ -79,7 +79,7 @@ def run(
             target = await find_target(client, what, values or [])
             of_preset = {} if preset is None else await _preset(client, preset, target)
             works_on, files = await send_files(client, target, [] if input_ is None else [input_])
-            payload = {**of_preset, **target.values, **files}
+            payload = {**_as_it_was(what, target), **of_preset, **target.values, **files}
             if not as_json:
                 await _show_command(client, target, payload)
             with errors_as_typed(target, has_input=bool(works_on)):
@@ -87,7 +87,6 @@ def run(
                     **target.named,
                     input_payload=payload,
                     input_file_id=next(iter(works_on), None),
-                    label=Path(what).stem,
                 )
             await _follow(client, job.id, is_quiet=as_json)
             job = await client.job(job.id)
@@ -103,6 +102,15 @@ def run(
         ended = f"The job {'was canceled' if job.status == JobStatus.CANCELED else job.status}{reason}"
         err.print(ended, highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(FAILED)
+
+
+def _as_it_was(what: str, target: Target) -> dict[str, Any]:
+    """What ComfyUI made is made again with the seeds that it had; a workflow gets new ones."""
+    from comfyrelay.comfy.editor.loading import may_hold_workflow
+
+    path = Path(what)
+    is_made = may_hold_workflow(path) and path.suffix.lower() != ".json"
+    return {each.key: each.default_value for each in target.properties if is_made and each.role == "seed"}
 
 
 def _make_folder(folder: Path) -> None:

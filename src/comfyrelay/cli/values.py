@@ -148,7 +148,7 @@ def _of_properties(named: dict[str, Any], properties: Sequence[Input], given: Se
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What `--set` says of a graph, as it was typed, and which input is meant."""
+    """What `--set` says of a graph, as it was typed, and which input is meant: of a node, or of the workflow."""
 
     typed: str
     text: str
@@ -157,7 +157,7 @@ class _Given:
 
     @property
     def place(self) -> str:
-        return f"{self.node_id}.{self.name}"
+        return f"{self.node_id}.{self.name}" if self.name else self.node_id
 
 
 async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> Target:
@@ -165,24 +165,33 @@ async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> Target:
 
     described = await client.add_graph(load_workflow(path), name=path.stem)
     graph = described.graph
-    given = [_given(graph, each) for each in sets]
+    given = [_given(described, each) for each in sets]
     types = {each.key: each.type for each in described.workflow.properties}
     keys = _keys_of(described)
+    by_key = {each.place: each for each in given if each.place in types}
+    by_node = [each for each in given if each.place not in by_key]
     files = {
-        each.place: _file(each.typed, each.text) for each in given if types.get(keys.get(each.place, "")) in _ASSETS
+        each.place: _file(each.typed, each.text)
+        for each in given
+        if types.get(keys.get(each.place, each.place)) in _ASSETS
     }
-    changed = _changed(graph, given, files)
-    values = _difference(described.positions, graph, changed)
-    if values is None:
+    changed = _changed(graph, by_node, files)
+    # a property that stands for several inputs gives all of them one value
+    if any(len(described.positions.get(keys.get(each.place, ""), ())) != 1 for each in by_node):
         # something was set that is no property, or one of several that are the same: then it is another graph
-        described, values = await client.add_graph(changed, name=path.stem), {}
+        described = await client.add_graph(changed, name=path.stem)
         keys = _keys_of(described)
-    typed = {keys[each.place]: each.typed for each in given if each.place in keys}
+    # also what is as before: a seed that is named is not drawn
+    set_ = {each.place: changed[each.node_id]["inputs"][each.name] for each in by_node}
+    values = {keys[place]: value for place, value in set_.items() if place in keys}
+    values.update((key, _value(each.text, is_text=types[key] == "text")) for key, each in by_key.items())
+    file_keys = {keys.get(place, place): file for place, file in files.items()}
+    typed = {keys.get(each.place, each.place): each.typed for each in given}
     return Target(
         named={"workflow_slug": described.workflow.slug},
         properties=described.workflow.properties,
-        values={key: value for key, value in values.items() if key not in {keys[place] for place in files}},
-        files={keys[place]: file for place, file in files.items()},
+        values={key: value for key, value in values.items() if key not in file_keys},
+        files=file_keys,
         names={**{key: places[0] for key, places in described.positions.items() if places}, **typed},
     )
 
@@ -191,15 +200,18 @@ def _keys_of(described: DescribedGraph) -> dict[str, str]:
     return {place: key for key, places in described.positions.items() for place in places}
 
 
-def _given(graph: Graph, text: str) -> _Given:
+def _given(described: DescribedGraph, text: str) -> _Given:
     from comfyrelay.comfy.graphs.nodes import find_node
 
     typed, value = _pair(text)
+    if typed in described.positions:
+        return _Given(typed, value, typed, "")
     node, _, name = typed.rpartition(".")
     if not node:
-        raise InvalidInput(f"Write NODE.INPUT=VALUE, not {text!r}.")
-    node_id = find_node(graph, node)
-    inputs = graph[node_id]["inputs"]
+        known = ", ".join(described.positions) or "none"
+        raise InvalidInput(f"There is no input {typed!r}: write NODE.INPUT=VALUE, or one of these: {known}.")
+    node_id = find_node(described.graph, node)
+    inputs = described.graph[node_id]["inputs"]
     if name not in inputs:
         raise GraphError(f"The node {node!r} has no input {name!r}. Its inputs: {', '.join(inputs) or 'none'}.")
     return _Given(typed, value, node_id, name)
@@ -216,21 +228,6 @@ def _changed(graph: Graph, given: Sequence[_Given], files: Mapping[str, Path | s
         else:
             inputs[each.name] = _value(each.text, is_text=isinstance(inputs[each.name], str))
     return changed
-
-
-def _difference(positions: dict[str, list[str]], graph: Graph, changed: Graph) -> dict[str, Any] | None:
-    """The values that were set, by property; `None` when one of them belongs to no property."""
-    known = {place: key for key, places in positions.items() for place in places}
-    found = {
-        f"{node_id}.{name}": value
-        for node_id, node in changed.items()
-        for name, value in node["inputs"].items()
-        if value != graph[node_id]["inputs"][name]
-    }
-    # a property that stands for several inputs gives all of them one value
-    if any(place not in known or len(positions[known[place]]) > 1 for place in found):
-        return None
-    return {known[place]: value for place, value in found.items()}
 
 
 # Values

@@ -1,4 +1,5 @@
-"""What jobs are called: their label, their batch and place in it, their effect, or what they made."""
+"""What jobs are called: their label, their batch and place in it, their effect, or what they made; and their seed, by
+which one tells tries of the same thing apart."""
 
 from collections.abc import Iterable
 
@@ -18,7 +19,7 @@ class Labels:
         self._effects: dict[int, str] | None = None
 
     async def of(self, jobs: Iterable[Job]) -> dict[str, str]:
-        return {each.id: printable(await self._of(each)) for each in jobs}
+        return {each.id: printable(_with_seed(await self._of(each), each.seed)) for each in jobs}
 
     async def _of(self, job: Job) -> str:
         if job.batch_id is not None:
@@ -46,6 +47,10 @@ class Labels:
         if self._effects is None:
             self._effects = {each.id: each.name for each in await self._client.effects()}
         return self._effects.get(effect_id, "")
+
+
+def _with_seed(name: str, seed: int | None) -> str:
+    return name if seed is None else f"{name} · seed {seed}".removeprefix(" · ")
 
 
 def _batch_name(label: str | None, batch_id: str) -> str:

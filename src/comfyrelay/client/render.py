@@ -156,7 +156,8 @@ def job_details(job: Job, label: str, about: AboutJob | None, now: datetime, *, 
         ("ended", _moment(job.completed_at) + _took(job)),
         ("command", Text(printable(shlex.join(run.get("argv", []))))),
         ("exit code", str(run.get("exit_code", ""))),
-        *((printable(each.key), Text(printable(str(each.value)))) for each in inputs),
+        ("seed", "" if job.seed is None or any(each.role == "seed" for each in inputs) else str(job.seed)),
+        *((printable(each.label), Text(printable(str(each.value)))) for each in inputs),
         ("", f"and {hidden} more as the workflow has them: --all" if hidden else ""),
     ]
     return _rows(rows)
@@ -166,7 +167,7 @@ def _worth_showing(inputs: Sequence[InputValue]) -> list[InputValue]:
     """What people change most, and what was changed: a graph may have hundreds of inputs."""
     if len(inputs) <= FEW_INPUTS:
         return list(inputs)
-    return [each for each in inputs if each.url or each.key in _FIRST or not each.is_default]
+    return [each for each in inputs if each.url or each.role in _FIRST or not each.is_default]
 
 
 def output_lines(job: Job, about: AboutJob | None) -> list[str]:

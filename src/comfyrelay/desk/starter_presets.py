@@ -6,8 +6,8 @@ from typing import Any
 
 
 def _preset(name: str, *, steps: int, frames: int, megapixels: float) -> dict[str, Any]:
-    """Under the names that nodes have for them. No width and height: they would bend what is not of their shape."""
-    return {"steps": steps, "length": frames, "frames": frames, "megapixels": megapixels, "profile": name}
+    """By role, and for scripts by key. No width and height: they would bend what is not of their shape."""
+    return {"steps": steps, "length": frames, "megapixels": megapixels, "profile": name}
 
 
 # Video models take 4 n + 1 frames.

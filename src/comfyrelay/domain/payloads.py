@@ -64,6 +64,12 @@ class Snapshot:
         return cls(**{**fields, "assets": [Asset(**each) for each in fields["assets"]]})
 
     @property
+    def seed(self) -> int | None:
+        """The seed, where it has one that is known; of several the first, which is that of the whole."""
+        found = (self.values.get(each) for each in self.seeds)
+        return next((each for each in found if isinstance(each, int)), None)
+
+    @property
     def primary_input(self) -> Asset | None:
         return next((each for each in self.assets if each.is_primary_input), None)
 

@@ -25,6 +25,26 @@ class PropertyType(StrEnum):
     AUDIO = "audio"
 
 
+class Role(StrEnum):
+    """What a property is to people, in the order in which a form shows them. A preset means the same in every
+    workflow, because it names roles."""
+
+    PROMPT = "prompt"
+    NEGATIVE_PROMPT = "negative_prompt"
+    INPUT = "input"
+    SEED = "seed"
+    WIDTH = "width"
+    HEIGHT = "height"
+    MEGAPIXELS = "megapixels"
+    # in frames
+    LENGTH = "length"
+    # in seconds
+    DURATION = "duration"
+    STEPS = "steps"
+    STRENGTH = "strength"
+    MODEL = "model"
+
+
 ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
 _KINDS = {
     PropertyType.IMAGE: "png jpg jpeg webp gif bmp tif tiff avif apng svg exr",
@@ -32,8 +52,21 @@ _KINDS = {
     PropertyType.AUDIO: "wav mp3 flac ogg opus m4a aac",
 }
 _KIND_OF = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes.split()}
-# `seed`, `noise_seed`, `ksampler_seed`, `ksampler_seed_12`; not `seed_strength`.
+# What a key says of a role where nobody named one. `seed`, `noise_seed`, `ksampler_seed_12`; not `seed_strength`.
 _SEED_KEY = re.compile(r"(?:^|_)seed(?:_\d+)*$")
+_TEXT_ROLES = {
+    **dict.fromkeys(("prompt", "positive", "positive_prompt"), Role.PROMPT),
+    **dict.fromkeys(("negative_prompt", "negative"), Role.NEGATIVE_PROMPT),
+}
+_NUMBER_ROLES = {
+    "width": Role.WIDTH,
+    "height": Role.HEIGHT,
+    "megapixels": Role.MEGAPIXELS,
+    **dict.fromkeys(("length", "frames", "num_frames"), Role.LENGTH),
+    **dict.fromkeys(("duration", "seconds"), Role.DURATION),
+    "steps": Role.STEPS,
+    **dict.fromkeys(("strength", "denoise"), Role.STRENGTH),
+}
 # Every node takes so many, and not every one takes more.
 _SEED_LIMIT = 2**32 - 1
 
@@ -51,6 +84,15 @@ class Property:
     choices: Sequence[Any] = field(default=())
     minimum: float | None = None
     maximum: float | None = None
+    # how far apart two values of it should be; others are taken, too
+    step: float | None = None
+    is_whole: bool = False
+    role: Role | None = None
+    # the key of a number that this one follows: the step at which one sampler hands over to the next, and all steps
+    scaled_from: str | None = None
+    # words for people, and the node that it belongs to
+    label: str | None = None
+    group: str | None = None
 
     @property
     def is_asset(self) -> bool:
@@ -60,12 +102,18 @@ class Property:
     def is_seed(self) -> bool:
         """Whether another value gives another try of the same thing."""
         is_whole = self.default_value is None or isinstance(self.default_value, int)
-        return self.type == "number" and is_whole and _SEED_KEY.search(self.key) is not None
+        return self.type == "number" and is_whole and self.role is Role.SEED
 
     @property
     def seed_limit(self) -> int:
         """The largest that a seed by chance may be."""
         return _SEED_LIMIT if self.maximum is None else max(0, min(_SEED_LIMIT, int(self.maximum)))
+
+    @property
+    def words(self) -> str:
+        """What people read; its key in words where nobody gave it a label."""
+        words = re.sub(r"[_.-]+", " ", self.key).strip()
+        return self.label or words[:1].upper() + words[1:]
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Property":
@@ -79,7 +127,11 @@ class Property:
         if known["type"] not in set(PropertyType):
             words = ", ".join(PropertyType)
             raise InvalidInput(errors={"type": f"Unknown property type {known['type']!r}; use one of {words}."})
-        return cls(**{**known, "type": PropertyType(known["type"])})
+        if known.get("role") is not None and known["role"] not in set(Role):
+            raise InvalidInput(errors={"role": f"Unknown role {known['role']!r}; use one of {', '.join(Role)}."})
+        type_ = PropertyType(known["type"])
+        role = Role(known["role"]) if known.get("role") is not None else _role_named(known["key"], type_)
+        return cls(**{**known, "type": type_, "role": role})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +141,14 @@ class Value:
     property: Property
     value: Any
     from_user: bool = False
+
+
+def _role_named(key: str, type_: PropertyType) -> Role | None:
+    if type_ in ASSET_TYPES:
+        return Role.INPUT
+    if type_ is PropertyType.NUMBER:
+        return Role.SEED if _SEED_KEY.search(key) else _NUMBER_ROLES.get(key)
+    return _TEXT_ROLES.get(key) if type_ is PropertyType.TEXT else None
 
 
 def kind_of(name: str) -> PropertyType | None:
@@ -101,6 +161,7 @@ def check_properties(properties: Sequence[Property]) -> None:
     errors: dict[str, str] = {}
     keys = [each.key for each in properties]
     placeholders = [each.placeholder for each in properties]
+    by_key = {each.key: each for each in properties}
     for each in properties:
         if keys.count(each.key) > 1:
             errors[each.key] = "Two properties have this key."
@@ -112,10 +173,23 @@ def check_properties(properties: Sequence[Property]) -> None:
             errors[each.key] = "The primary input must be an image, a video or audio."
         elif each.default_value is not None and (problem := problem_with(each, each.default_value)):
             errors[each.key] = f"Default value: {problem}"
+        elif each.step is not None and each.step <= 0:
+            errors[each.key] = "A step is larger than zero."
+        elif each.scaled_from is not None and not _can_follow(each, by_key.get(each.scaled_from)):
+            errors[each.key] = "Only a number can be scaled, and only from another one; both need defaults above zero."
     if sum(each.is_primary_input for each in properties) > 1:
         errors["is_primary_input"] = "Only one property can be the primary input."
     if errors:
         raise InvalidInput(errors=errors)
+
+
+def _can_follow(each: Property, source: Property | None) -> bool:
+    both = (each, source)
+    return (
+        source is not None
+        and source.scaled_from is None
+        and all(one is not None and one.type is PropertyType.NUMBER and (one.default_value or 0) > 0 for one in both)
+    )
 
 
 def resolve(
@@ -128,7 +202,7 @@ def resolve(
     for each in properties:
         given = user_input.get(each.key)
         from_user = each.key not in errors and given is not None
-        value = given if from_user else overrides.get(each.key, each.default_value)
+        value = given if from_user else _unsent(each, by_key, overrides, user_input)
         if each.key in errors:
             continue
         if value is None and each.type is PropertyType.TEXT and not each.required:
@@ -140,10 +214,57 @@ def resolve(
         elif problem := problem_with(each, value):
             errors[each.key] = problem
         else:
+            # 8.0 is whole, but ComfyUI does not think so everywhere
+            value = int(value) if each.is_whole and isinstance(value, float) else value
             values.append(Value(property=each, value=value, from_user=from_user))
     if errors:
         raise InvalidInput(errors=errors)
     return values
+
+
+def defaults(properties: Sequence[Property], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What each property is as long as the user sends nothing."""
+    by_key = {each.key: each for each in properties}
+    return {each.key: _unsent(each, by_key, overrides, {}) for each in properties}
+
+
+def seeds_to_draw(
+    properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
+) -> list[Property]:
+    """The seeds that a job gets by chance. Whoever names one wants to see the same again: then none is drawn.
+
+    One that an effect sets stays, and so does a default that users may not change.
+    """
+    seeds = [each for each in properties if each.is_seed]
+    if any(user_input.get(each.key) is not None for each in seeds):
+        return []
+    return [
+        each
+        for each in seeds
+        if overrides.get(each.key) is None and (each.user_configurable or each.default_value is None)
+    ]
+
+
+def _unsent(
+    each: Property, by_key: Mapping[str, Property], overrides: Mapping[str, Any], user_input: Mapping[str, Any]
+) -> Any:
+    """The value of a property that the user does not set: what is scaled keeps its part of what it follows."""
+    value = overrides.get(each.key, each.default_value)
+    source = by_key.get(each.scaled_from or "")
+    if source is None:
+        return value
+    # an effect that sets a border means it for the steps that it has itself
+    whole = overrides.get(source.key, source.default_value) if each.key in overrides else source.default_value
+    now = user_input.get(source.key)
+    now = overrides.get(source.key, source.default_value) if now is None else now
+    if now == whole or problem_with(source, now) or not value or not whole or value > whole:
+        return value
+    return _within(each, max(1, math.floor(value * now / whole + 0.5)) if each.is_whole else value * now / whole)
+
+
+def _within(each: Property, value: float) -> float:
+    low = value if each.minimum is None else max(value, each.minimum)
+    return low if each.maximum is None else min(low, each.maximum)
 
 
 def check_overrides(properties: Sequence[Property], overrides: Mapping[str, Any]) -> None:
@@ -201,6 +322,8 @@ def _text_problem(value: Any) -> str | None:
 def _number_problem(prop: Property, value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         return "This must be a number."
+    if prop.is_whole and value != int(value):
+        return "This must be a whole number."
     if prop.minimum is not None and value < prop.minimum:
         return f"This must be at least {_shown(prop.minimum)}."
     if prop.maximum is not None and value > prop.maximum:
@@ -235,19 +358,15 @@ class AppliedPreset:
 
 
 def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> AppliedPreset:
-    """The properties of a graph are named after its nodes: `steps` is also meant for `ksampler_steps`, wherever the
-    value is one that such a property takes, and for both samplers where there are two."""
+    """A key is meant for the property of that name, and for all that have that role: `steps` for every sampler. Named
+    in full beats meant by the role, and nobody gets a value that it does not take."""
     configurable = [each for each in properties if each.user_configurable and not each.is_asset]
-    keys = {each.key for each in configurable}
     values: dict[str, Any] = {}
     ignored = []
     for key, value in preset.items():
-        alike = [
-            other.key for other in configurable if other.key.endswith(f"_{key}") and not problem_with(other, value)
-        ]
-        meant = [key] if key in keys else alike
-        if not meant:
+        meant = [each for each in configurable if each.key == key or (each.role == key and each.key not in preset)]
+        found = [each.key for each in meant if not problem_with(each, value)]
+        if not found:
             ignored.append(key)
-        # what is named in full beats what is meant, too
-        values.update({name: value for name in meant if name not in preset or name == key})
+        values.update(dict.fromkeys(found, value))
     return AppliedPreset(values=values, ignored=ignored)

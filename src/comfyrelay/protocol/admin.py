@@ -7,11 +7,22 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from comfyrelay.domain.capabilities import Fit
-from comfyrelay.domain.properties import PropertyType
+from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.domain.states import DispatchStatus, Provider, Stage, WorkerState
 from comfyrelay.domain.waiting import Reason
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, AnswerBody, Page, Request, example
-from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Json, JsonValue, Line, Number, OpenEnum, Reported, Whole
+from comfyrelay.protocol.fields import (
+    LARGEST_ID,
+    STORABLE,
+    Json,
+    JsonValue,
+    Line,
+    Number,
+    OpenEnum,
+    PropertyKey,
+    Reported,
+    Whole,
+)
 
 
 def _refuse_change(_value: object) -> None:
@@ -51,7 +62,7 @@ class Patch(Request):
 class WorkflowProperty(Request):
     """A named input of a workflow: its value takes the place of the placeholder."""
 
-    key: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
+    key: PropertyKey
     type: PropertyType
     placeholder: Line
     default_value: JsonValue = None
@@ -62,6 +73,12 @@ class WorkflowProperty(Request):
     choices: list[Annotated[Scalar, Field()]] = Field(default_factory=list, max_length=1000)
     minimum: Number | None = None
     maximum: Number | None = None
+    step: Number | None = None
+    is_whole: bool = False
+    role: Role | None = None
+    scaled_from: PropertyKey | None = None
+    label: Line | None = None
+    group: Line | None = None
 
 
 Properties = Annotated[list[WorkflowProperty], Field(max_length=200)]

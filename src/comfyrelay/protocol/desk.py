@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from comfyrelay.domain.bulk import Mode, SeedMode
+from comfyrelay.domain.properties import Role
 from comfyrelay.domain.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
@@ -202,10 +203,12 @@ class InputValue(AnswerBody):
     """A value; of a file, its name and a URL that works for a while. `is_default`: nobody changed it for this job."""
 
     key: str
+    label: str
     type: str
     value: Any
     url: str | None
     is_default: bool
+    role: OpenEnum[Role] | None
 
 
 class RunFile(AnswerBody):

@@ -142,6 +142,7 @@ class Job(AnswerBody):
     item_no: int
     label: str | None
     input_file_id: str | None
+    seed: int | None
     retry_of: str | None
     priority: int
     progress: dict[str, Any] | None

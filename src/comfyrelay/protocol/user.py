@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from comfyrelay.domain.properties import PropertyType
+from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, AnswerBody, Request, example
-from comfyrelay.protocol.fields import STORABLE, Json, Line, Number, OpenEnum
+from comfyrelay.protocol.fields import STORABLE, Json, Line, Number, OpenEnum, PropertyKey
 
 
 def _small(value: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,8 @@ class Wallet(AnswerBody):
 
 
 class Input(AnswerBody):
-    """An input that is the user's to set. The primary input is sent as `input_file_id` or `video_id`."""
+    """An input that is the user's to set. The primary input is sent as `input_file_id` or `video_id`. `label` is in
+    words, `group` the node it belongs to. What is `scaled_from` another input keeps its part of it until it is set."""
 
     key: str
     type: OpenEnum[PropertyType]
@@ -91,6 +92,12 @@ class Input(AnswerBody):
     choices: list[Any]
     minimum: Number | None
     maximum: Number | None
+    step: Number | None
+    is_whole: bool
+    role: OpenEnum[Role] | None
+    scaled_from: str | None
+    label: str
+    group: str | None
 
 
 class Effect(AnswerBody):
@@ -121,7 +128,7 @@ class Preset(AnswerBody):
 class Property(Request):
     """An input of a graph of your own: the value takes the placeholder's place."""
 
-    key: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
+    key: PropertyKey
     type: PropertyType
     placeholder: Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
     default_value: Scalar | None = None
@@ -131,6 +138,12 @@ class Property(Request):
     choices: list[Scalar] = Field(default_factory=list, max_length=1000)
     minimum: Number | None = None
     maximum: Number | None = None
+    step: Number | None = None
+    is_whole: bool = False
+    role: Role | None = None
+    scaled_from: PropertyKey | None = None
+    label: Line | None = None
+    group: Line | None = None
 
 
 class NewWorkflow(Request):

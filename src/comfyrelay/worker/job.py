@@ -468,7 +468,9 @@ def _seed_of(graph: dict[str, Any], about: Mapping[str, Any]) -> int | None:
     """The seed that was told of the run; else the one that the graph names, where it names one."""
     if isinstance(seed := about.get("seed"), int):
         return seed
-    for node in graph.values():
+    # one that adds no noise has a seed that changes nothing
+    makers = [each for each in graph.values() if each["inputs"].get("add_noise") not in ("disable", False)]
+    for node in makers or graph.values():
         for name in ("seed", "noise_seed"):
             value = node["inputs"].get(name)
             if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

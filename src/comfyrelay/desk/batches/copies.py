@@ -50,8 +50,7 @@ class Copies:
 
     async def _place(self, lease: Lease) -> Path:
         job, snapshot = await self._engine.jobs.views.job_with_snapshot(lease.job.tenant_id, lease.job_id)
-        seeds = (snapshot.values.get(each) for each in snapshot.seeds)
-        seed = next((each for each in seeds if isinstance(each, int)), None)
+        seed = snapshot.seed
         suffix = snapshot.output_extension
         if job.batch_id is None:
             name = readable_name(f"{job.label or 'job'} {job.id[-8:]}", seed, 1, suffix, room=_room(self._root))

@@ -10,6 +10,7 @@ from typing import Any
 
 from comfyrelay.domain.bulk import MOST_ITEMS, Mode, SeedMode
 from comfyrelay.errors import InvalidInput
+from comfyrelay.text import excerpt
 
 __all__ = ["LARGEST_SEED", "MOST_ITEMS", "Item", "Mode", "SeedMode", "SeedPlan", "expand"]
 
@@ -127,7 +128,5 @@ def _seeds(plan: SeedPlan, rng: random.Random) -> Iterator[int]:
 
 def _label(source: Path | str | None, prompt: str | None, number: int | None) -> str:
     name = "" if source is None else PurePath(source).stem
-    words = " ".join((prompt or "").split())
-    if len(words) > _LABEL_LENGTH:
-        words = f"{words[:_LABEL_LENGTH].rsplit(' ', 1)[0]}…"
+    words = excerpt(prompt or "", length=_LABEL_LENGTH)
     return " · ".join(filter(None, (name, words, "" if number is None else f"try {number}")))

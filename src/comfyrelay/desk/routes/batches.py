@@ -8,13 +8,13 @@ from typing import Any
 from fastapi import APIRouter, Request, status
 
 from comfyrelay.desk.batches.copies import folder_name
-from comfyrelay.desk.batches.expand import ROLES, SeedPlan, expand
 from comfyrelay.desk.batches.expand import Item as ExpandedItem
+from comfyrelay.desk.batches.expand import SeedPlan, expand
 from comfyrelay.desk.batches.folders import inputs_in
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.ids import digest, new_id
-from comfyrelay.domain.properties import AppliedPreset, Property, apply_preset
+from comfyrelay.domain.properties import AppliedPreset, Property, Role, apply_preset
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import InvalidInput
@@ -130,15 +130,11 @@ async def _inputs(body: NewDeskBatch, state: DeskState) -> list[Path | str]:
 
 
 def _roles(target: Target) -> dict[str, str]:
-    keys = {each.key for each in target.properties}
-    found = {role: key for role, key in ROLES.items() if key in keys}
-    if "seed" not in found and (seed := _seed_of(target)) is not None:
-        found["seed"] = seed.key
-    # as the options of a script are called
-    for role, key in (("prompt", "positive"), ("negative_prompt", "negative")):
-        if role not in found and key in keys:
-            found[role] = key
-    return found
+    """Under which keys the workflow takes them, each the first of its role."""
+    wanted = (Role.PROMPT, Role.NEGATIVE_PROMPT)
+    found = {str(each.role): each.key for each in reversed(target.properties) if each.role in wanted}
+    seed = _seed_of(target)
+    return found if seed is None else {**found, Role.SEED: seed.key}
 
 
 def _seed_of(target: Target) -> Property | None:

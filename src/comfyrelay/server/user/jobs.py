@@ -47,7 +47,7 @@ async def submit(body: wire.NewJob, response: Response, context: ContextOf, user
     submitted = await context.engine.jobs.submit.submit_once(request)
     if submitted.is_new:
         # nothing can be said of it yet that would be worth a query
-        return Answer(data=_body(JobView(job=submitted.job)), message="Submitted.")
+        return Answer(data=_body(JobView(job=submitted.job, seed=submitted.seed)), message="Submitted.")
     response.status_code = status.HTTP_200_OK
     return await _answer(context, submitted.job, "Submitted before.")
 

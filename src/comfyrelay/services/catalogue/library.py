@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.domain.properties import Property, PropertyType
+from comfyrelay.domain.properties import Property, PropertyType, Role, defaults
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
@@ -25,6 +25,12 @@ class Input:
     choices: Sequence[Any]
     minimum: float | None
     maximum: float | None
+    step: float | None
+    is_whole: bool
+    role: Role | None
+    scaled_from: str | None
+    label: str
+    group: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,11 +61,8 @@ class Library:
 
 def inputs_of(workflow: Workflow, overrides: Mapping[str, Any]) -> list[Input]:
     properties = [Property.from_json(each) for each in workflow.properties]
-    return [
-        _input(each, overrides.get(each.key, each.default_value))
-        for each in properties
-        if each.user_configurable or each.is_primary_input
-    ]
+    unsent = defaults(properties, overrides)
+    return [_input(each, unsent[each.key]) for each in properties if each.user_configurable or each.is_primary_input]
 
 
 def _input(prop: Property, preset: Any) -> Input:
@@ -73,6 +76,12 @@ def _input(prop: Property, preset: Any) -> Input:
         choices=prop.choices,
         minimum=prop.minimum,
         maximum=prop.maximum,
+        step=prop.step,
+        is_whole=prop.is_whole,
+        role=prop.role,
+        scaled_from=prop.scaled_from,
+        label=prop.words,
+        group=prop.group,
     )
 
 

@@ -49,6 +49,10 @@ class Input:
     choices: tuple[Any, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
+    step: float | None = None
+    is_whole: bool = False
+    # what the server calls it
+    words: str | None = None
     is_multiline: bool = False
 
     @property
@@ -91,18 +95,20 @@ def _typed(class_type: str, name: str, value: Any, spec: list[Any] | None, *, is
     """The type of an input and what belongs to it; `None` for what is better left alone."""
     if isinstance(value, str) and not is_saver and (kind := _asset(class_type, name, value, spec)) is not None:
         return {"type": kind}
-    guess = {"type": _looks_like(value)}
+    guess: dict[str, Any] = {"type": _looks_like(value)}
     if spec is None:
         return guess
     if str(spec[0]).startswith("COMFY_DYNAMICCOMBO"):
         # another choice would need other inputs, too
         return None
     options, choices = _options(spec), choices_of(spec)
+    if isinstance(name_shown := options.get("display_name"), str):
+        guess["words"] = name_shown
     if choices is not None and len(choices) < _MOST_CHOICES and all(map(_is_plain, choices)):
         # the value may be a model that is not installed: it stays what the graph says
-        return {"type": PropertyType.CHOICE, "choices": (*choices, *([] if value in choices else [value]))}
+        return guess | {"type": PropertyType.CHOICE, "choices": (*choices, *([] if value in choices else [value]))}
     if guess["type"] is PropertyType.NUMBER and spec[0] in _NUMBERS:
-        return guess | _range(value, options)
+        return guess | _range(value, options) | _stepping(value, options, is_whole=spec[0] == "INT")
     return guess | {"is_multiline": options.get("multiline") is True}
 
 
@@ -119,6 +125,14 @@ def _range(value: float, options: Mapping[str, Any]) -> dict[str, float | None]:
         "minimum": low if _is_number(low) and low <= value else None,
         "maximum": high if _is_number(high) and high >= value else None,
     }
+
+
+def _stepping(value: float, options: Mapping[str, Any], *, is_whole: bool) -> dict[str, Any]:
+    step = options.get("step")
+    is_whole = is_whole and isinstance(value, int)
+    if not _is_number(step) or step <= 0 or (is_whole and step != int(step)):
+        step = 1 if is_whole else None
+    return {"step": int(step) if is_whole and step is not None else step, "is_whole": is_whole}
 
 
 def _is_number(value: object) -> TypeGuard[float]:

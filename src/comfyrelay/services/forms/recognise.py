@@ -5,14 +5,14 @@ Several inputs can be one: an encoder that takes the prompt twice, or two sample
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
 
-from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.graphs.nodes import title_of
 from comfyrelay.domain.properties import PropertyType
-from comfyrelay.services.forms.inputs import Input, Position, specs_of
-from comfyrelay.services.forms.wiring import Link, Wiring
+from comfyrelay.services.forms.inputs import Input, Position
+from comfyrelay.services.forms.tracing import Tracing, words_in
+from comfyrelay.services.forms.wiring import Link
 
 Side = Literal["positive", "negative"]
 _OTHER: Mapping[Side, Side] = {"positive": "negative", "negative": "positive"}
@@ -29,7 +29,6 @@ _NAMES: Mapping[Side, Sequence[str]] = {
     "positive": ("positive_prompt", "prompt", "positive", "text_positive", "user_prompt", "text"),
     "negative": ("negative_prompt", "negative", "text_negative", "neg_prompt"),
 }
-_NUMBER_WORDS = frozenset({"seed", "value", "int", "number"})
 # What says of an image that a video begins with it, and what that it only helps.
 _FIRST = re.compile(r"start_image|init_image|first_frame|first_image|input_image")
 _HELPER = re.compile(
@@ -38,15 +37,12 @@ _HELPER = re.compile(
 
 
 class Recogniser:
-    def __init__(self, graph: Graph, inputs: Iterable[Input], object_info: Mapping[str, Any]) -> None:
-        self._graph = graph
-        self._object_info = object_info
-        self._wiring = Wiring(graph)
-        self._order = self._wiring.in_order()
-        self._inputs = {each.position: each for each in inputs}
-        self._of_node: dict[str, list[Input]] = {node_id: [] for node_id in graph}
-        for each in self._inputs.values():
-            self._of_node[each.node_id].append(each)
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+        self._graph = tracing.graph
+        self._wiring = tracing.wiring
+        self._order = tracing.order
+        self._inputs = tracing.inputs
 
     def prompts(self) -> tuple[list[Input], list[Input]]:
         """The inputs that are the prompt, and those that are the negative prompt."""
@@ -58,19 +54,27 @@ class Recogniser:
         negative = negative or self._named("negative", without=_positions(positive))
         return _chosen(positive), _chosen(negative)
 
-    def seeds(self) -> tuple[list[Input], list[Input]]:
+    def sides(self) -> dict[Position, Side]:
+        """The texts that come to a sampler, each with the side from which it does."""
+        found: dict[Position, Side] = dict.fromkeys(_positions(self._led_to("negative")), "negative")
+        return {**found, **dict.fromkeys(_positions(self._led_to("positive")), "positive")}
+
+    def seeds(self) -> tuple[list[Input], list[list[Input]]]:
         """The inputs that are the seed: that of the first sampler which makes noise, and those equal to it. And the
-        other seeds."""
+        other seeds, equal ones together."""
         found: dict[Position, tuple[bool, bool, Input]] = {}
         for node_id in self._order:
             makes_none = self._graph[node_id]["inputs"].get("add_noise") in ("disable", False)
             for name in self._graph[node_id]["inputs"]:
-                if "seed" in _words(name):
-                    for number in self._numbers(node_id, name):
+                if "seed" in words_in(name):
+                    for number in self._tracing.numbers(node_id, name):
                         found.setdefault(number.position, (makes_none, name not in ("seed", "noise_seed"), number))
         ordered = [each for *_, each in sorted(found.values(), key=lambda entry: entry[:2])]
-        same = [each for each in ordered if each.value == ordered[0].value]
-        return same, [each for each in ordered if each.value != ordered[0].value]
+        groups: dict[int, list[Input]] = {}
+        for each in ordered:
+            groups.setdefault(each.value, []).append(each)
+        found = list(groups.values())
+        return (found[0], found[1:]) if found else ([], [])
 
     def files(self) -> list[list[Input]]:
         """The files, the one that the graph begins with first. The same file in two nodes is one."""
@@ -114,14 +118,18 @@ class Recogniser:
         return "zeroout" in self._graph[node_id]["class_type"].lower()
 
     def _own_texts(self, node_id: str, side: Side) -> list[Input]:
-        found = [each for each in self._of_node[node_id] if _is_prompt(each) and _OTHER[side] not in each.name.lower()]
+        found = [
+            each
+            for each in self._tracing.of_node[node_id]
+            if _is_prompt(each) and _OTHER[side] not in each.name.lower()
+        ]
         return [each for each in found if side in each.name.lower()] or found
 
     def _sources(self, link: Link, side: Side) -> list[Link]:
         """Where a prompt may come from to this node; what is called by the other side's name is not asked."""
         node_id, _ = link
         links = {name: link for name, link in self._wiring.links[node_id].items() if _OTHER[side] not in name.lower()}
-        specs = specs_of(self._graph[node_id], self._object_info)
+        specs = self._tracing.specs(node_id)
         telling = [
             name
             for name in links
@@ -139,25 +147,6 @@ class Recogniser:
         found = [each for each in (*named, *titled) if _OTHER[side] not in titles[each.position]]
         return [[found[0]]] if found else []
 
-    # seeds
-
-    def _numbers(self, node_id: str, name: str) -> Iterator[Input]:
-        """The number that an input is, or that comes to it from a node which holds one."""
-        seen = set()
-        pending = [(node_id, name)]
-        while pending:
-            position = pending.pop()
-            if position in seen:
-                continue
-            seen.add(position)
-            found = self._inputs.get(position)
-            if found is not None and found.type is PropertyType.NUMBER and isinstance(found.value, int):
-                yield found
-            source = self._wiring.links[position[0]].get(position[1])
-            if source is not None:
-                inputs = self._graph[source[0]]["inputs"]
-                pending.extend((source[0], each) for each in inputs if _NUMBER_WORDS & set(_words(each)))
-
     # files
 
     def _distance(self, each: Input) -> int:
@@ -173,12 +162,8 @@ class Recogniser:
         return 1 if each.type is PropertyType.VIDEO else 2
 
 
-def _words(name: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", name.lower())
-
-
 def _is_prompt(each: Input) -> bool:
-    words = set(_words(each.name))
+    words = set(words_in(each.name))
     is_named = each.name in _TEXT_NAMES or bool(words & _TEXT_WORDS)
     return each.type is PropertyType.TEXT and (is_named or each.is_multiline) and "system" not in words
 

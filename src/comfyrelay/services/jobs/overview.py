@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.domain.payloads import Snapshot
-from comfyrelay.domain.properties import Property
+from comfyrelay.domain.properties import Property, Role
 from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.domain.settlement import Attempt
 from comfyrelay.domain.states import JobStatus
@@ -36,11 +36,13 @@ class InputValue:
     """A value, or a file with a URL that works for a while."""
 
     key: str
+    label: str
     type: str
     value: Any = None
     url: str | None = None
     # nobody changed it: it is what the workflow has
     is_default: bool = False
+    role: Role | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,21 +98,26 @@ class Overview:
             metadata = await media.metadata_of(tx, tenant_id, output) if output is not None else None
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow(tx, id_=job.workflow_id)
+        snapshot = Snapshot.from_json(payload)
         properties = [Property.from_json(each) for each in workflow.properties] if workflow else []
         return AboutJob(
             workflow_slug=workflow.slug if workflow else "",
             workflow_name=workflow.name if workflow else "",
-            inputs=await self._inputs(Snapshot.from_json(payload), properties),
+            inputs=await self._inputs(snapshot, properties),
             error_detail=job.error_detail,
-            attempts=attempts,
+            # what the job was given is known for certain; a worker may see several in the graph
+            attempts=attempts if snapshot.seed is None else [replace(each, seed=snapshot.seed) for each in attempts],
             output_metadata=metadata,
         )
 
     async def _inputs(self, snapshot: Snapshot, properties: Sequence[Property]) -> list[InputValue]:
         """In the order of the workflow's properties; those that were removed since then come by their placeholders."""
+        by_key = {each.key: each for each in properties}
         found = [
             InputValue(
                 key=each.key,
+                label=by_key[each.key].words if each.key in by_key else each.key,
+                role=Role.INPUT,
                 type=each.type,
                 value=each.name,
                 url=await self._objects.sign_download(
@@ -128,9 +135,11 @@ class Overview:
             found.append(
                 InputValue(
                     key=prop.key if prop else placeholder,
+                    label=prop.words if prop else placeholder,
                     type=prop.type if prop else "",
                     value=value,
                     is_default=prop is not None and value == prop.default_value,
+                    role=prop.role if prop else None,
                 )
             )
         order = {each.key: number for number, each in enumerate(properties)}

@@ -1,6 +1,5 @@
 """Running again what jobs ran: copies of them, in their own batch or in a new one."""
 
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.records.jobs import Job, NewJob
 from comfyrelay.errors import Conflict
+from comfyrelay.services.jobs.seeds import new_seed
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 
@@ -31,7 +31,7 @@ async def _payloads(tx: Tx, old: Sequence[Job], *, new_seeds: bool) -> Mapping[s
     _refuse_without_input(old, payloads)
     if not new_seeds:
         return payloads
-    return {job_id: Snapshot.from_json(payload).with_seeds(_new_seed).to_json() for job_id, payload in payloads.items()}
+    return {job_id: Snapshot.from_json(payload).with_seeds(new_seed).to_json() for job_id, payload in payloads.items()}
 
 
 def _refuse_without_input(old: Sequence[Job], payloads: Mapping[str, Any]) -> None:
@@ -50,7 +50,3 @@ def _copy_of(old: Job, payload: Mapping[str, Any], *, idempotency_key: str, **ch
         if name not in {"id", "idempotency_key", "input_payload", "delay_seconds", "retry_of"}
     }
     return NewJob(**{**copied, **changes}, id=new_id(), idempotency_key=idempotency_key, input_payload=payload)
-
-
-def _new_seed(largest: int) -> int:
-    return secrets.randbelow(largest + 1)

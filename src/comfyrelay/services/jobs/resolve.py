@@ -15,8 +15,10 @@ from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import Conflict, InvalidInput, NotFound, TooLarge
 from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.naming import label_for
 from comfyrelay.services.jobs.own_inputs import OwnInputs
 from comfyrelay.services.jobs.requests import Item, JobRequest
+from comfyrelay.services.jobs.seeds import drawn_seeds
 from comfyrelay.services.jobs.turns import Turns
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Database
@@ -54,6 +56,10 @@ class Target:
     graph_bytes: int
     # how often each text of a property stands in the graph
     occurrences: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        return self.effect.name if self.effect else self.workflow.name
 
     @property
     def cost(self) -> int:
@@ -205,7 +211,10 @@ class Resolver:
     ) -> NewJob:
         """Resolve the properties and fix what the job will run, so that no later change of the catalogue matters."""
         item, defaults = request.item, self._defaults
-        values = resolve(target.properties, overrides=target.overrides, user_input=item.input_payload)
+        # once, before the job is written: every attempt has these, and so has a request that is sent again
+        drawn = drawn_seeds(target.properties, overrides=target.overrides, user_input=item.input_payload)
+        overrides = {**target.overrides, **drawn}
+        values = resolve(target.properties, overrides=overrides, user_input=item.input_payload)
         _refuse_placeholders(target.properties, values)
         if (check := self._checks.get(WorkflowKind(target.workflow.kind))) is not None:
             check({each.property.key: each.value for each in values})
@@ -248,7 +257,7 @@ class Resolver:
             delay_seconds=max(0.0, request.delay_seconds),
             batch_id=batch_id,
             item_no=item_no,
-            label=item.label,
+            label=item.label or label_for(target.name if batch_id is None else None, primary, values),
             video_id=item.video_id,
             input_file_id=primary.id if primary else None,
             webhook_url=request.webhook_url,

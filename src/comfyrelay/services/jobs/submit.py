@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound
@@ -16,10 +17,11 @@ from comfyrelay.store.tenant import jobs
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Submitted:
-    """A job, and whether it was made just now or by an earlier request for the same."""
+    """A job, and whether it was made just now or by an earlier request for the same. Of a new one, its seed."""
 
     job: Job
     is_new: bool
+    seed: int | None = None
 
 
 class Submit:
@@ -52,7 +54,9 @@ class Submit:
             return accepted.jobs[0], accepted
 
         job, is_new = await self._accept.run(pool, request.tenant_id, work)
-        return Submitted(job=job, is_new=True) if is_new else await self._repeated(pool, job, request_digest)
+        if not is_new:
+            return await self._repeated(pool, job, request_digest)
+        return Submitted(job=job, is_new=True, seed=Snapshot.from_json(new.input_payload).seed)
 
     async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Job:
         """A failed or canceled job again, as a new job with its own reservation; a job is retried at most once."""

@@ -1,7 +1,7 @@
 """Jobs and videos as their owner sees them: how far they are, what they wait for, and where their files can be had."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -28,9 +28,11 @@ class OutputView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobView:
-    """`waiting` is told of one job that is asked for, not in lists: it takes several queries."""
+    """`waiting` is told of one job that is asked for, not in lists: it takes several queries. `seed` is that of every
+    attempt: it was drawn, or given, when the job was accepted."""
 
     job: Job
+    seed: int | None = None
     progress: Mapping[str, Any] | None = None
     waiting: Waiting | None = None
     outputs: Sequence[OutputView] = ()
@@ -64,7 +66,7 @@ class Views:
 
     async def of_job(self, job: Job) -> JobView:
         [view] = await self._of_jobs(job.tenant_id, [job])
-        return JobView(job=job, progress=view.progress, outputs=view.outputs, waiting=await self._why_waiting(job))
+        return replace(view, waiting=await self._why_waiting(job))
 
     async def jobs(
         self,
@@ -136,14 +138,24 @@ class Views:
         running = [each.id for each in found if each.status == JobStatus.PROCESSING]
         nameless = {each.effect_id for each in found if each.output_file_id and each.effect_id is not None}
         progress, slugs = await self._from_queue(tenant_id, running, nameless)
+        seeds = await self._seeds(tenant_id, [each.id for each in found])
         views = []
         for job in found:
             output = files.get(job.output_file_id or "")
             source = files.get(job.input_file_id or "")
             subject = _stem(source) or slugs.get(job.effect_id or 0, "job")
             outputs = [await self._output(output, f"{subject}-{job.id[-8:]}")] if output else []
-            views.append(JobView(job=job, progress=progress.get(job.id), outputs=outputs))
+            views.append(JobView(job=job, seed=seeds[job.id], progress=progress.get(job.id), outputs=outputs))
         return views
+
+    async def _seeds(self, tenant_id: str, job_ids: Sequence[str]) -> dict[str, int | None]:
+        if not job_ids:
+            return {}
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            payloads = await jobs.payloads(tx, job_ids)
+        known = {job_id: Snapshot.from_json(payload).seed for job_id, payload in payloads.items()}
+        # one may have been deleted just now
+        return {job_id: known.get(job_id) for job_id in job_ids}
 
     async def _of_videos(self, tenant_id: str, found: Sequence[Video]) -> list[VideoView]:
         named = {file_id for video in found for file_id in (video.original_file_id, video.processed_file_id) if file_id}

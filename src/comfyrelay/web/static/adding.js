@@ -10,6 +10,7 @@ import { many } from "./words.js";
 
 const MOST_ITEMS = 10000;
 const MOST_SEEN = 6;
+const LABEL_LENGTH = 60;
 
 let choices = []; // what can be run: {value, name, target, properties}
 let chosen = null;
@@ -71,17 +72,19 @@ function choose(value) {
   command = null;
   fields = chosen.properties.map((each) => new Field(each, sum, chosen.hints?.[each.key]));
   const isScript = scriptSlug !== null && chosen.target.workflow_slug === scriptSlug;
-  // what must be given, and what people change most, is seen at once
-  const isSeen = (field, place) => isScript || field.isFile || field.isRequired || field.hasRole || place < MOST_SEEN;
+  // what must be given, and what people change most, is seen at once; of several seeds the first
+  const firstSeed = fields.find((each) => each.isSeed);
+  const hasRole = (field) => field.property.role !== null && (!field.isSeed || field === firstSeed);
+  const isSeen = (field, place) => isScript || field.isRequired || hasRole(field) || (place < MOST_SEEN && field.property.group === null);
   const rest = fields.filter((field, place) => !isSeen(field, place));
-  const hasSeed = fields.some((each) => each.isSeed);
+  const hasSeed = firstSeed !== undefined;
   tries.value = "1";
   $("adding-fields").replaceChildren(
     ...fields.filter(isSeen).map((each) => each.node),
     ...(hasSeed
       ? [h("div", { class: "field" }, h("label", { for: tries.id }, "Tries"), tries, h("p", { class: "hint" }, "Each extra try gets a random seed."))]
       : []),
-    ...(rest.length ? [h("details", { class: "rest" }, h("summary", {}, `${many(rest.length, "more setting")}`), ...rest.map((each) => each.node))] : []),
+    ...(rest.length ? [h("details", { class: "rest" }, h("summary", {}, `${many(rest.length, "more setting")}`), ...byNode(rest))] : []),
   );
   if (isScript) {
     command = new Command(fields, sum);
@@ -89,6 +92,16 @@ function choose(value) {
   }
   showPresets();
   sum();
+}
+
+/** Fields under the names of the nodes that they belong to. */
+function byNode(rest) {
+  const groups = new Map();
+  for (const each of rest) {
+    const group = each.property.group ?? "";
+    groups.set(group, [...(groups.get(group) ?? []), each.node]);
+  }
+  return [...groups].flatMap(([group, nodes]) => [group ? h("h3", {}, group) : null, ...nodes]).filter(Boolean);
 }
 
 // ------------------------------------------------------------------------------------------------ presets
@@ -120,13 +133,11 @@ function showPresets() {
   );
 }
 
-/** Under which key a preset has a value for a field: its own, or what follows its node's name (`steps` of `ksampler_steps`). */
+/** Under which key a preset has a value for a field: its own, or its role (`steps` is for every sampler). */
 function meant(preset, field) {
   if (field.isFile) return null;
-  if (field.key in preset.values) return field.key;
-  const names = new Set(fields.map((each) => each.key));
-  const alike = Object.keys(preset.values).find((key) => !names.has(key) && field.key.endsWith(`_${key}`) && field.fits(preset.values[key]));
-  return alike ?? null;
+  const key = field.key in preset.values ? field.key : field.property.role;
+  return key !== null && key in preset.values && field.fits(preset.values[key]) ? key : null;
 }
 
 function apply(preset) {
@@ -189,6 +200,7 @@ function plan() {
 }
 
 function sum() {
+  for (const each of fields) each.follow(fields);
   const { items, files, prompts, times } = plan();
   const count = items.length;
   const parts = [files.length > 1 && many(files.length, "file"), prompts.length > 1 && many(prompts.length, "prompt"), times > 1 && many(times, "try", "tries")].filter(Boolean);
@@ -238,7 +250,7 @@ async function submit(event) {
 }
 
 async function make() {
-  const { items, files, manyKey, seedKeys } = plan();
+  const { items, files, times, manyKey, seedKeys } = plan();
   if (items.length > MOST_ITEMS) throw new Error(`A batch has at most ${MOST_ITEMS} jobs; this would be ${items.length}.`);
   const ids = new Map();
   const payload = {};
@@ -256,10 +268,12 @@ async function make() {
     input_payload: {
       ...payload,
       ...(prompt === null ? {} : { [manyKey]: prompt }),
-      ...(number ? Object.fromEntries(seedKeys.map((key) => [key, randomSeedOf(key)])) : {}),
+      // one that is given is for the first try
+      ...(number && seedKeys.some((key) => key in payload) ? Object.fromEntries(seedKeys.map((key) => [key, randomSeedOf(key)])) : {}),
     },
     ...(file ? { input_file_id: ids.get(file) } : {}),
-    label: labelOf(file, prompt ?? payload.prompt ?? payload.positive, number),
+    // one alone is named by the server
+    ...(items.length > 1 ? { label: labelOf(file, prompt, times > 1 ? number + 1 : null) } : {}),
   }));
   if (bodies.length === 1) {
     const { data } = await post("/api/ai-jobs", { ...chosen.target, ...bodies[0], idempotency_key: crypto.randomUUID() });
@@ -273,8 +287,15 @@ async function make() {
 
 const randomSeedOf = (key) => fields.find((each) => each.key === key).randomSeed();
 
+/** The beginning of a text, cut between words. */
+function excerpt(text) {
+  const line = text.trim().replace(/\s+/g, " ");
+  return line.length <= LABEL_LENGTH ? line : `${line.slice(0, LABEL_LENGTH).replace(/ \S*$/, "")}…`;
+}
+
 function labelOf(file, prompt, number) {
-  const words = [file?.name, typeof prompt === "string" && prompt.trim() ? prompt.trim().replace(/\s+/g, " ") : null, number ? `try ${number + 1}` : null];
+  const text = fields.find((each) => each.isPrompt);
+  const words = [file?.name, excerpt(prompt ?? text?.value() ?? ""), number && `try ${number}`];
   return words.filter(Boolean).join(" · ").slice(0, 200) || undefined;
 }
 
@@ -316,7 +337,7 @@ export async function trySample(choice) {
   try {
     const picture = await (await fetch("/api/desk/sample")).blob();
     const id = await upload(new File([picture], "sample.png", { type: "image/png" }));
-    const { data } = await post("/api/ai-jobs", { ...choice.target, input_file_id: id, label: "sample.png", idempotency_key: crypto.randomUUID() });
+    const { data } = await post("/api/ai-jobs", { ...choice.target, input_file_id: id, idempotency_key: crypto.randomUUID() });
     notifyChange();
     location.hash = `job/${data.id}`;
   } catch (error) {

@@ -2,10 +2,9 @@
 
 import { typeOf } from "./api.js";
 import { h } from "./dom.js";
-import { label, many, size } from "./words.js";
+import { many, size } from "./words.js";
 
 const FILES = new Set(["image", "video", "audio"]);
-const ROLES = new Set(["prompt", "negative_prompt", "seed"]);
 let last = 0;
 
 export class Field {
@@ -17,10 +16,8 @@ export class Field {
     this.isFile = FILES.has(property.type);
     this.isPrimary = property.is_primary_input;
     this.isRequired = property.required;
-    this.isSeed = property.type === "number" && isSeedKey(property.key) && !String(property.default_value ?? "").includes(".");
-    this.hasRole = ROLES.has(property.key);
-    // of a script they are called as its options are
-    this.isPrompt = property.type === "text" && /(^|_)prompt(_|$)|^positive$/.test(property.key) && !property.key.startsWith("negative");
+    this.isSeed = property.type === "number" && property.role === "seed";
+    this.isPrompt = property.type === "text" && property.role === "prompt";
     this.files = [];
     this.id = `field-${(last += 1)}`;
     this.note = h("p", { class: "field-error", id: `${this.id}-error`, hidden: true });
@@ -32,7 +29,7 @@ export class Field {
     const { property } = this;
     if (this.isFile) return this.fileInput();
     if (property.type === "boolean") return this.checkbox();
-    const name = h("label", { for: this.id }, label(property.key), this.isRequired ? "" : null);
+    const name = h("label", { for: this.id }, property.label, this.isRequired ? "" : null);
     if (property.type === "choice") return [name, this.choice()];
     if (property.type === "number") return [name, this.number()];
     return [name, this.text()];
@@ -40,7 +37,7 @@ export class Field {
 
   text() {
     const text = String(this.property.default_value ?? "");
-    const isLong = this.isPrompt || /prompt|^negative$/.test(this.key) || text.length > 60 || text.includes("\n");
+    const isLong = this.isPrompt || this.property.role === "negative_prompt" || /prompt/.test(this.key) || text.length > 60 || text.includes("\n");
     this.input = isLong ? h("textarea", { id: this.id, rows: 3 }) : h("input", { id: this.id, type: "text" });
     this.input.value = text;
     this.listen();
@@ -50,13 +47,38 @@ export class Field {
   }
 
   number() {
-    const { default_value: value } = this.property;
+    const { default_value: value, is_whole: isWhole } = this.property;
     // a text field, since a number field rounds seeds of 64 bits
-    this.input = h("input", { id: this.id, type: "text", inputmode: "decimal", autocomplete: "off" });
-    this.input.value = value === null || value === undefined ? "" : String(value);
+    this.input = h("input", { id: this.id, type: "text", inputmode: isWhole ? "numeric" : "decimal", autocomplete: "off" });
+    // a seed that is not given is drawn anew for each run
+    this.input.value = value === null || value === undefined || this.isSeed ? "" : String(value);
+    if (this.isSeed) this.input.placeholder = "A new one for each run";
+    this.input.addEventListener("keydown", (event) => this.nudge(event));
     this.listen();
     const dice = this.isSeed ? h("button", { type: "button", onclick: () => this.set(this.randomSeed()) }, "Random") : null;
     return h("div", { class: "with-button" }, this.input, dice);
+  }
+
+  /** The arrow keys go by the steps of the node. */
+  nudge(event) {
+    const { step, minimum, maximum } = this.property;
+    const value = this.value();
+    if (!step || !["ArrowUp", "ArrowDown"].includes(event.key) || typeof value !== "number" || Number.isNaN(value)) return;
+    event.preventDefault();
+    const next = value + (event.key === "ArrowUp" ? step : -step);
+    this.set(Number(Math.min(maximum ?? Infinity, Math.max(minimum ?? -Infinity, next)).toFixed(10)));
+  }
+
+  /** What follows another value keeps its part of it until somebody sets it, as `resolve` of the server has it. */
+  follow(fields) {
+    const source = fields.find((each) => each.key === this.property.scaled_from);
+    const now = source?.value();
+    if (typeof now !== "number" || Number.isNaN(now) || this.value() !== this.first) return;
+    const { default_value: value, is_whole: isWhole, minimum, maximum } = this.property;
+    const scaled = (value * now) / source.property.default_value;
+    const part = Math.min(maximum ?? Infinity, Math.max(minimum ?? -Infinity, isWhole ? Math.max(1, Math.floor(scaled + 0.5)) : scaled));
+    this.input.value = String(part);
+    this.first = part;
   }
 
   /** What may be given here, below it. */
@@ -86,7 +108,7 @@ export class Field {
 
   checkbox() {
     this.input = h("input", { id: this.id, type: "checkbox", checked: this.property.default_value === true, onchange: this.onChange });
-    return h("label", { class: "check" }, this.input, label(this.key));
+    return h("label", { class: "check" }, this.input, this.property.label);
   }
 
   fileInput() {
@@ -105,7 +127,7 @@ export class Field {
     this.list = h("ul", { class: "files" });
     const what = this.isPrimary ? `Choose or drop ${type === "audio" ? "audio files" : `${type}s`}` : `Choose or drop ${type === "audio" ? "an audio file" : `a${type === "image" ? "n" : ""} ${type}`}`;
     const zone = h("label", { class: "zone", for: this.id }, h("strong", {}, what), this.isPrimary ? h("span", { class: "hint" }, "Several files make a batch.") : null);
-    return [h("span", { class: "label" }, label(this.key), this.isRequired ? null : h("span", { class: "hint" }, " (optional)")), this.input, zone, this.list];
+    return [h("span", { class: "label" }, this.property.label, this.isRequired ? null : h("span", { class: "hint" }, " (optional)")), this.input, zone, this.list];
   }
 
   listen() {
@@ -183,9 +205,10 @@ export class Field {
 
   /** Whether it could have this value. */
   fits(value) {
-    const { type, choices, minimum, maximum } = this.property;
+    const { type, choices, minimum, maximum, is_whole: isWhole } = this.property;
     if (type === "choice") return choices.includes(value);
     if (type !== "number") return typeof value === (type === "boolean" ? "boolean" : "string");
+    if (isWhole && typeof value === "number" && !Number.isInteger(value)) return false;
     return ["number", "bigint"].includes(typeof value) && value >= (minimum ?? -Infinity) && value <= (maximum ?? Infinity);
   }
 
@@ -196,6 +219,7 @@ export class Field {
     if (this.isRequired && (value === undefined || value === "")) return "This is required.";
     if (type !== "number" || value === undefined) return null;
     if (Number.isNaN(value)) return "This must be a number.";
+    if (this.property.is_whole && typeof value === "number" && !Number.isInteger(value)) return "This must be a whole number.";
     // what was not touched may be out of range: that is the graph's own affair
     if (!this.isChanged()) return null;
     if (minimum !== null && minimum !== undefined && value < minimum) return `This must be at least ${short(minimum)}.`;
@@ -219,9 +243,6 @@ export class Field {
     this.node.scrollIntoView({ block: "nearest" });
   }
 }
-
-/** As `Property.is_seed` of the server has it: not `seed_strength`. */
-export const isSeedKey = (key) => /(^|_)seed(_\d+)*$/.test(key);
 
 /** Whole numbers with all their digits; what no float tells apart is shortened. */
 const short = (value) => (typeof value === "number" && Math.abs(value) >= 1e15 ? value.toExponential(1) : String(value));

@@ -2,11 +2,10 @@
 
 import { get, here } from "./api.js";
 import { $, h, reorder, setText } from "./dom.js";
-import { isSeedKey } from "./fields.js";
 import { asCounted, batchUnit, etaOf, jobUnit, knowRetries, nameOf, nameOfEffect, partOf, retriedAs, unitOf } from "./queue.js";
 import { shownArgv } from "./script.js";
 import { verbsOf } from "./verbs.js";
-import { ENDED, label, progressOf, sentence, since, size, span, STATUS, unfold, when } from "./words.js";
+import { ENDED, progressOf, sentence, since, size, span, STATUS, unfold, when } from "./words.js";
 
 const EVENTS = [
   "queued", "started", "requeued", "retrying", "completed", "failed", "canceled", "paused", "resumed",
@@ -16,7 +15,7 @@ const LOG_PAGE = 200;
 const MOST_LINES = 5000;
 const MOST_SHOWN = 12;
 const FEW_INPUTS = 8;
-const FIRST = new Set(["prompt", "negative_prompt", "positive", "negative"]);
+const FIRST = new Set(["prompt", "negative_prompt", "seed"]);
 
 let open = null;
 
@@ -232,7 +231,7 @@ class JobPane extends Pane {
   inputsPart() {
     const inputs = this.about.inputs.filter((each) => each.value !== "");
     if (!inputs.length) return [];
-    const isSeen = (each) => inputs.length <= FEW_INPUTS || each.url || FIRST.has(each.key) || isSeedKey(each.key) || !each.is_default;
+    const isSeen = (each) => inputs.length <= FEW_INPUTS || each.url || FIRST.has(each.role) || !each.is_default;
     const rest = inputs.filter((each) => !isSeen(each));
     return [
       h("h3", {}, "Inputs"),
@@ -334,7 +333,7 @@ function shownOutput(output) {
   );
 }
 
-const hasSeed = (about) => about.inputs.some((each) => each.type === "number" && isSeedKey(each.key));
+const hasSeed = (about) => about.inputs.some((each) => each.type === "number" && each.role === "seed");
 const linkTo = (id) => (id ? h("a", { href: `#job/${id}` }, id.slice(-8)) : "");
 const isMedia = (type) => /^(image|video|audio)\//.test(type);
 const folderOf = (file) => file.path.slice(0, -file.name.length - 1);
@@ -347,7 +346,7 @@ function shownMedia(type, url, name) {
   return null;
 }
 
-function shownInput({ key, type, value, url }) {
+function shownInput({ label, type, value, url }) {
   let shown = String(value ?? "");
   if (url) {
     const address = here(url);
@@ -359,7 +358,7 @@ function shownInput({ key, type, value, url }) {
           : null;
     shown = h("span", { class: "input-file" }, preview, h("a", { href: address, download: value ?? "" }, value ?? "file"));
   } else if (typeof value === "boolean") shown = value ? "yes" : "no";
-  return [h("dt", {}, label(key)), h("dd", {}, shown)];
+  return [h("dt", {}, label), h("dd", {}, shown)];
 }
 
 class BatchPane extends Pane {

@@ -349,7 +349,7 @@ function ofJob(job) {
   const within = job.batch_id ? `${batch?.label || "batch"}, item ${job.item_no + 1}` : "";
   const shown = {
     name: nameOf(job),
-    sub: [job.label && effect, within, `added ${ago(job.created_at)}`].filter(Boolean).join(" · "),
+    sub: [nameOf(job).startsWith(effect) ? "" : effect, within, job.seed === null ? "" : `seed ${job.seed}`, `added ${ago(job.created_at)}`].filter(Boolean).join(" · "),
     words: "",
     time: "",
     // larger ones would make the list slow

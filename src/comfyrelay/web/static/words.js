@@ -59,12 +59,6 @@ export function progressOf(job) {
   return { part, words: words.join(" · ") };
 }
 
-/** `some_key` as a label. */
-export const label = (key) => {
-  const words = key.replace(/[_.-]+/g, " ").trim();
-  return words.charAt(0).toUpperCase() + words.slice(1);
-};
-
 /** The whole of what a program said, in lines; workers wrap it in JSON, sometimes twice. */
 export function unfold(text) {
   const found = parsed(text);

@@ -1,0 +1,18 @@
+"""Seeds by chance: a job that names none gets new ones, so that each run of a workflow is another try."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from comfyrelay.domain.properties import Property, seeds_to_draw
+
+
+def drawn_seeds(
+    properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
+) -> dict[str, int]:
+    wanted = seeds_to_draw(properties, overrides=overrides, user_input=user_input)
+    return {each.key: max(int(each.minimum or 0), new_seed(each.seed_limit)) for each in wanted}
+
+
+def new_seed(largest: int) -> int:
+    return secrets.randbelow(largest + 1)
