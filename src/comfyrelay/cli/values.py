@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from comfyrelay.errors import GraphError, InvalidInput, NotFound
 
 if TYPE_CHECKING:
-    from comfyrelay.client import Client, Workflow
+    from comfyrelay.client import Client, DescribedGraph, Workflow
     from comfyrelay.comfy.graphs.graph import Graph
-    from comfyrelay.protocol.desk import DescribedGraph
     from comfyrelay.protocol.user import Input
 
 _ASSETS = frozenset({"image", "video", "audio"})
