@@ -61,13 +61,13 @@ LOG_SECONDS = 0.5
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DescribedGraph:
     """A workflow that a graph became. `graph` is what was brought, in the API's format; `roles` says which property is
-    the prompt, the seed and so on; `positions`, which inputs each property sets; `message`, what else is to be said."""
+    the prompt, the seed and so on; `positions`, which inputs each property sets; `remarks`, what else is to be said."""
 
     workflow: Workflow
-    graph: Mapping[str, Any]
-    roles: Mapping[str, str]
-    positions: Mapping[str, Sequence[str]]
-    message: str
+    graph: dict[str, Any]
+    roles: dict[str, str]
+    positions: dict[str, list[str]]
+    remarks: list[str]
 
 
 class Client:
@@ -202,7 +202,7 @@ class Client:
             graph=done.data.graph,
             roles=done.data.roles,
             positions=done.data.positions,
-            message=done.message,
+            remarks=done.data.remarks,
         )
 
     async def workflows(self) -> list[Workflow]:
@@ -402,6 +402,13 @@ class Client:
     async def desk(self) -> Desk:
         """What the desk is made of; `NotFound` where there is none."""
         return await self._calls.get("/api/desk", Desk)
+
+    async def is_desk(self) -> bool:
+        try:
+            await self.desk()
+        except NotFound:
+            return False
+        return True
 
     async def add_link(self) -> Link:
         """A link that opens the page in a browser, once."""

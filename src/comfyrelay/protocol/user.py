@@ -177,11 +177,12 @@ class Workflow(AnswerBody):
 
 class AddedWorkflow(Workflow):
     """`graph` is what was brought, in the API's format; `roles` says which property is the prompt, the seed and so on;
-    `positions`, which inputs each property sets."""
+    `positions`, which inputs each property sets; `remarks`, what else is to be said, in sentences."""
 
     graph: dict[str, Any]
     roles: dict[str, str]
     positions: dict[str, list[str]]
+    remarks: list[str]
 
 
 class PutWebhook(Request):

@@ -1,4 +1,4 @@
-"""The definitions of nodes (`/object_info`), as they go from a worker to a server: packed, and named by their content."""
+"""The definitions of nodes (`/object_info`), as they go from a worker to a server: packed, named by their content."""
 
 import gzip
 import hashlib

@@ -63,12 +63,17 @@ async def create_workflow(
     if not added.is_new:
         response.status_code = status.HTTP_200_OK
     workflow, read = added.workflow, added.read
+    remarks = [*filter(None, [read.remark]), *([] if added.has_fleet else [NO_FLEET])]
     data = wire.AddedWorkflow.of(
-        workflow, properties=inputs_of(workflow, {}), graph=read.brought, roles=read.roles, positions=read.positions
+        workflow,
+        properties=inputs_of(workflow, {}),
+        graph=read.brought,
+        roles=read.roles,
+        positions=read.positions,
+        remarks=remarks,
     )
-    words = "Added." if added.is_new else f"You have this workflow already, as {workflow.name!r}."
-    no_fleet = "" if added.has_fleet else NO_FLEET
-    return Answer(data=data, message=" ".join(filter(None, (words, read.remark, no_fleet))))
+    done = "Added." if added.is_new else f"You have this workflow already, as {workflow.name!r}."
+    return Answer(data=data, message=" ".join([done, *remarks]))
 
 
 @router.patch("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))

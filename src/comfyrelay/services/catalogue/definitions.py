@@ -1,4 +1,4 @@
-"""The definitions of the nodes that workers have: kept once for each content, and merged for whoever reads a workflow."""
+"""The definitions of the nodes that workers have: kept once for each content, merged for whoever reads a workflow."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -5,14 +5,15 @@ import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.properties import ASSET_TYPES
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.states import WorkflowKind
-from comfyrelay.errors import Conflict, InvalidInput, NotFound
+from comfyrelay.errors import Conflict, GraphNotAllowed, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.incoming import Incoming, NewWorkflow, ReadWorkflow
 from comfyrelay.services.catalogue.workflows import Workflows
@@ -43,8 +44,8 @@ class OwnWorkflows:
 
     async def add(self, tenant_id: str, new: NewWorkflow) -> Added:
         """A new workflow; or the one that is there, where the tenant has brought the same before, whatever its name."""
-        read = await self._incoming.read(new)
-        values = await self._checked(read)
+        read = await self._read(new)
+        values = _values(read)
         slug = _slug(new.name)
 
         async def same(tx: Tx, graph_path: str) -> Workflow | None:
@@ -75,8 +76,8 @@ class OwnWorkflows:
     async def replace(self, tenant_id: str, slug: str, new: NewWorkflow) -> tuple[Workflow, ReadWorkflow]:
         """Run another graph under the same slug. Jobs that were submitted before keep theirs."""
         _refuse_script(await self._own(tenant_id, slug))
-        read = await self._incoming.read(new)
-        changes = await self._checked(read)
+        read = await self._read(new)
+        changes = _values(read)
         if new.name is not None:
             changes["name"] = new.name
         return (await self._workflows.change(slug, changes)).workflow, read
@@ -93,18 +94,61 @@ class OwnWorkflows:
             raise NotFound(f"There is no workflow {slug!r} of yours.")
         return found
 
-    async def _checked(self, read: ReadWorkflow) -> dict[str, Any]:
-        """What a workflow is made of, held to the policy."""
+    async def _read(self, new: NewWorkflow) -> ReadWorkflow:
+        """As it was brought, held to the policy."""
+        read = await self._incoming.read(new)
         _check_properties(read.properties)
-        assets = {str(each["placeholder"]) for each in read.properties if each["type"] in ASSET_TYPES}
-        await asyncio.to_thread(self._policy.check, read.graph, own=assets)
-        return {
-            "graph": read.graph,
-            "properties": read.properties,
-            "output_node_id": read.output_node_id,
-            "output_extension": read.output_extension,
-            "output_mime_type": _mime_type(read),
-        }
+        if new.properties is None:
+            read = await asyncio.to_thread(_without_forbidden, read, self._policy)
+        await asyncio.to_thread(self._policy.check, _with_defaults(read), own=_files(read))
+        return read
+
+
+def _values(read: ReadWorkflow) -> dict[str, Any]:
+    """What a workflow is made of."""
+    return {
+        "graph": read.graph,
+        "properties": read.properties,
+        "output_node_id": read.output_node_id,
+        "output_extension": read.output_extension,
+        "output_mime_type": _mime_type(read),
+    }
+
+
+def _files(read: ReadWorkflow) -> set[str]:
+    return {str(each["placeholder"]) for each in read.properties if each["type"] in ASSET_TYPES}
+
+
+def _with_defaults(read: ReadWorkflow) -> Graph:
+    defaults = {str(each["placeholder"]): each.get("default_value") for each in read.properties}
+    return replace_placeholders(read.graph, {name: value for name, value in defaults.items() if value is not None})
+
+
+def _without_forbidden(read: ReadWorkflow, policy: GraphPolicy) -> ReadWorkflow:
+    """Without the properties that could name any file: such an input may hold what the graph says, and nothing else."""
+    files = _files(read)
+    dropped = []
+    for each in read.properties:
+        try:
+            policy.check(_inputs_that_are(each["placeholder"], read.graph), own=files)
+        except GraphNotAllowed:
+            dropped.append(each)
+    keys = {each["key"] for each in dropped}
+    return replace(
+        read,
+        graph=replace_placeholders(read.graph, {each["placeholder"]: each["default_value"] for each in dropped}),
+        properties=[each for each in read.properties if each["key"] not in keys],
+        roles={role: key for role, key in read.roles.items() if key not in keys},
+    )
+
+
+def _inputs_that_are(placeholder: str, graph: Graph) -> Graph:
+    found: Graph = {}
+    for id_, node in graph.items():
+        inputs = {name: value for name, value in node["inputs"].items() if value == placeholder}
+        if inputs:
+            found[id_] = {"class_type": node["class_type"], "inputs": inputs}
+    return found
 
 
 def _is_same(known: Workflow, values: Mapping[str, Any], *, is_described: bool) -> bool:

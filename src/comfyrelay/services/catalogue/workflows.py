@@ -174,7 +174,7 @@ class Workflows:
                 names = ", ".join(each.slug for each in effects)
                 raise Conflict(f"Effects use this workflow: {names}. Delete them first, or switch the workflow off.")
             if await dispatch_list.has_unfinished(tx, workflow.id):
-                raise Conflict("Jobs of this workflow have not ended. Cancel them first, or switch the workflow off.")
+                raise Conflict("Jobs of this workflow have not ended. Wait for them, or cancel them first.")
             await catalogue.delete_workflow(tx, workflow.id)
 
         await self._databases.central.run(Step.CATALOGUE, work)

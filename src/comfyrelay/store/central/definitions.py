@@ -7,7 +7,8 @@ from comfyrelay.store.database import Tx
 
 
 async def of_worker(tx: Tx, worker_id: str) -> str | None:
-    return await tx.scalar(select(workers.c.definitions_hash).where(workers.c.worker_id == worker_id))
+    found: str | None = await tx.scalar(select(workers.c.definitions_hash).where(workers.c.worker_id == worker_id))
+    return found
 
 
 async def note(tx: Tx, worker_id: str, sha256: str) -> None:
