@@ -169,7 +169,7 @@ def batch_add(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Add a batch to the desk or server that runs: inputs × prompts × negative prompts × tries, each with its own seed."""
+    """Add a batch to a running desk or server: inputs × prompts × negative prompts × tries, each with its own seed."""
     from comfyrelay.desk.batches.folders import prompts_from
 
     texts = [*(prompts or []), *(prompts_from(prompt_file) if prompt_file else [])]

@@ -27,8 +27,9 @@ def pack(definitions: Mapping[str, Any]) -> PackedDefinitions:
 
     Lists of uploaded files are left out: they change with each job, and name what is somebody's.
     """
-    shared = {name: _without_files(each) for name, each in definitions.items()}
-    text = json.dumps(shared, sort_keys=True, separators=(",", ":")).encode()
+    # only the classes may be put in order: the editor saves the values of a node in the order of its inputs
+    shared = {name: _without_files(definitions[name]) for name in sorted(definitions)}
+    text = json.dumps(shared, separators=(",", ":")).encode()
     return PackedDefinitions(sha256=hashlib.sha256(text).hexdigest(), data=gzip.compress(text, mtime=0))
 
 
