@@ -111,8 +111,10 @@ async def test_what_nobody_has_any_more_is_removed_and_brought_again_when_somebo
 async def test_what_is_lost_from_storage_is_asked_for_again(api: Api, worker: Caller) -> None:
     packed = await bring(worker, DEFINITIONS)
     await api.engine.objects.remove(path_of(packed))
-    assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 422
+    user = await api.user()
+    assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 422
     await bring(worker, DEFINITIONS)
+    assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
 
 
 class TestHostile:

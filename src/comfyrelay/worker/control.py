@@ -10,7 +10,6 @@ import httpx
 from pydantic import ValidationError
 
 from comfyrelay import __version__
-from comfyrelay.comfy.graphs.definitions import PackedDefinitions
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Fault, TooManyRequests, Unauthorized
 from comfyrelay.net import http_client, is_loopback, object_in
 from comfyrelay.protocol.base import AnswerBody, WorkerRequest, checked
@@ -126,12 +125,12 @@ class Control:
         """Say which definitions of nodes this worker has; false when they are not known there."""
         return (await self._call("definitions", checked(HasDefinitions, sha256=sha256), KnownDefinitions)).is_known
 
-    async def send_definitions(self, packed: PackedDefinitions) -> None:
+    async def send_definitions(self, sha256: str, data: bytes) -> None:
         if not self.token:
             raise Unauthorized("This worker is not registered.")
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/gzip"}
-        path = f"definitions/{packed.sha256}"
-        await self._request("PUT", path, KnownDefinitions, headers=headers, seconds=60.0, content=packed.data)
+        path = f"definitions/{sha256}"
+        await self._request("PUT", path, KnownDefinitions, headers=headers, seconds=60.0, content=data)
 
     async def deregister(self, *, reason: str) -> None:
         await self._call("deregister", checked(Deregister, reason=reason), Released)

@@ -19,7 +19,12 @@ MOST_BYTES = 64 * 1024**2
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedDefinitions:
     sha256: str
-    data: bytes
+    text: bytes
+
+    @property
+    def data(self) -> bytes:
+        """Compressed; it takes longer than all the rest."""
+        return gzip.compress(self.text, mtime=0)
 
 
 def pack(definitions: Mapping[str, Any]) -> PackedDefinitions:
@@ -30,7 +35,7 @@ def pack(definitions: Mapping[str, Any]) -> PackedDefinitions:
     # only the classes may be put in order: the editor saves the values of a node in the order of its inputs
     shared = {name: _without_files(definitions[name]) for name in sorted(definitions)}
     text = json.dumps(shared, separators=(",", ":")).encode()
-    return PackedDefinitions(sha256=hashlib.sha256(text).hexdigest(), data=gzip.compress(text, mtime=0))
+    return PackedDefinitions(sha256=hashlib.sha256(text).hexdigest(), text=text)
 
 
 def unpack(data: bytes, *, sha256: str) -> dict[str, Any]:

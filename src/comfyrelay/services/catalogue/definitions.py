@@ -32,7 +32,7 @@ class Definitions:
         self._stage = stage
         self._live = live
         self._merging = asyncio.Lock()
-        self._merged: tuple[Sequence[str], Mapping[str, Any]] | None = None
+        self._merged: tuple[Sequence[str], Mapping[str, Any] | None] | None = None
 
     async def note(self, worker_id: str, sha256: str) -> bool:
         """A worker has these; false when they are not known here, and must be sent."""
@@ -83,10 +83,13 @@ class Definitions:
             hashes = await definitions.of_stage(tx, self._stage, limit=MOST_MERGED)
         # one at a time: they are large, and whoever waits needs the same
         async with self._merging:
-            if self._merged is None or self._merged[0] != hashes:
-                found = [each for each in [await self._read(sha256) for sha256 in hashes] if each is not None]
-                self._merged = hashes, await asyncio.to_thread(merge, found)
-            return self._merged[1] or None
+            if self._merged is not None and self._merged[0] == hashes:
+                return self._merged[1]
+            found = {sha256: each for sha256 in hashes if (each := await self._read(sha256)) is not None}
+            merged = await asyncio.to_thread(merge, list(found.values())) if found else None
+            # what is missing may be there the next time
+            self._merged = (hashes, merged) if len(found) == len(hashes) else None
+            return merged
 
     async def _read(self, sha256: str) -> Mapping[str, Any] | None:
         try:

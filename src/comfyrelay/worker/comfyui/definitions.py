@@ -48,8 +48,9 @@ class Definitions:
             return
         packed: PackedDefinitions = await asyncio.to_thread(lambda: pack(merge(found)))
         if not await patiently(lambda: self._control.has_definitions(packed.sha256)):
-            await patiently(lambda: self._control.send_definitions(packed))
-            log.info("worker.definitions_sent", sha256=packed.sha256, size=len(packed.data))
+            data = await asyncio.to_thread(lambda: packed.data)
+            await patiently(lambda: self._control.send_definitions(packed.sha256, data))
+            log.info("worker.definitions_sent", sha256=packed.sha256, size=len(data))
 
     async def _gathered(self) -> list[Mapping[str, Any]]:
         """Of every server that has answered: they say how nodes are read, not who has them all."""
