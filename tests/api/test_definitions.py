@@ -217,8 +217,15 @@ class TestChanging:
             slug,
             "Renamed.",
         )
-        for nothing in ({}, {"properties": []}, {"output_extension": "png"}, {"name": ""}, {"nam": "x"}):
-            problem_of(await user.call("PATCH", path, nothing), 422)
+        nothing: list[dict[str, Any]] = [
+            {},
+            {"properties": []},
+            {"output_extension": "png"},
+            {"name": ""},
+            {"nam": "x"},
+        ]
+        for each in nothing:
+            problem_of(await user.call("PATCH", path, each), 422)
 
     async def test_a_newer_version_is_for_new_jobs_only(self, api: Api) -> None:
         user = await api.user()

@@ -233,7 +233,7 @@ async def _add_to_server(
     _show_remarks(target)
     works_on, others = await send_files(client, target, files)
     # by their names, which are part of the labels
-    named = files or ([target.files[target.primary]] if target.primary in target.files else [])
+    named: list[Path | str] = [*files] or [each for key, each in target.files.items() if key == target.primary]
     ids = dict(zip(named, works_on, strict=True))
     of_preset = {} if wish["preset"] is None else await _preset(client, wish["preset"], target)
     base = {**of_preset, **target.values, **others}
