@@ -23,7 +23,7 @@ async def bring(worker: Caller, definitions: dict[str, Any]) -> PackedDefinition
 
 
 async def put(worker: Caller, sha256: str, data: bytes) -> Any:
-    headers = {"Content-Type": "application/gzip"}
+    headers = {"Content-Type": "application/octet-stream"}
     return await worker.call("PUT", f"/api/worker/definitions/{sha256}", content=data, headers=headers)
 
 

@@ -128,7 +128,7 @@ class Control:
     async def send_definitions(self, sha256: str, data: bytes) -> None:
         if not self.token:
             raise Unauthorized("This worker is not registered.")
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/gzip"}
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/octet-stream"}
         path = f"definitions/{sha256}"
         await self._request("PUT", path, KnownDefinitions, headers=headers, seconds=60.0, content=data)
 

@@ -207,7 +207,7 @@ async def has_definitions(
 @router.put(
     "/definitions/{sha256}",
     responses=may_answer(401, 403, 408, 413, 422, 503),
-    openapi_extra={"requestBody": {"content": {"application/gzip": {"schema": _BYTES}}, "required": True}},
+    openapi_extra={"requestBody": {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": True}},
 )
 @large_body(known_worker)
 async def send_definitions(
