@@ -6,6 +6,7 @@ require("server")
 
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus, PauseMode, Provider, Stage
+from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.engine import Engine, Hooks
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.requests import Item, JobRequest
@@ -26,6 +27,7 @@ __all__ = [
     "LeaseRequest",
     "LeasedJob",
     "MoveTo",
+    "NewWorkflow",
     "Output",
     "PauseMode",
     "Provider",

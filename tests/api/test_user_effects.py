@@ -113,18 +113,23 @@ class TestWorkflowsOfOnesOwn:
         problem_of(await other.call("POST", "/api/ai-jobs", body), 404)
         problem_of(await other.call("DELETE", f"/api/workflows/{slug}"), 404)
 
-    async def test_one_that_no_job_was_made_with_can_be_deleted(self, api: Api) -> None:
+    async def test_it_can_be_deleted_when_its_jobs_have_ended_and_they_stay_readable(self, api: Api) -> None:
         user = await api.user()
-        used, unused = [
-            (await user.post("/api/workflows", {"graph": GRAPH, "properties": [PROMPT, {**IMAGE, "required": False}]}))
-            for _ in range(2)
-        ]
-        await user.post("/api/ai-jobs", {"workflow_slug": used["slug"], "idempotency_key": "k"})
-        problem_of(await user.call("DELETE", f"/api/workflows/{used['slug']}"), 409)
-        deleted = await user.call("DELETE", f"/api/workflows/{unused['slug']}")
-        assert data_of(deleted) == {"id": unused["slug"]}
+        body = {"graph": GRAPH, "properties": [PROMPT, {**IMAGE, "required": False}]}
+        slug = (await user.post("/api/workflows", body))["slug"]
+        job = await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "k"})
+        problem = problem_of(await user.call("DELETE", f"/api/workflows/{slug}"), 409)
+        assert "cancel them first" in problem["detail"]
+        await user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        deleted = await user.call("DELETE", f"/api/workflows/{slug}")
+        assert data_of(deleted) == {"id": slug}
         assert deleted.json()["message"] == "Deleted."
-        assert [each["slug"] for each in (await user.get("/api/workflows"))["items"]] == [used["slug"]]
+        assert (await user.get("/api/workflows"))["items"] == []
+        assert (await user.get(f"/api/ai-jobs/{job['id']}"))["status"] == "canceled"
+        problem_of(await user.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "l"}), 404)
+        problem_of(await user.call("DELETE", f"/api/workflows/{slug}"), 404)
+        problem_of(await user.call("PATCH", f"/api/workflows/{slug}", {"name": "again"}), 404)
+        assert (await user.post("/api/workflows", body))["slug"] != slug
 
     @pytest.mark.parametrize(
         "name",

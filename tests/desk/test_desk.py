@@ -81,7 +81,8 @@ async def test_the_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
     first = await desk.client.add_graph(invert(), name="mine")
     again = await desk.client.add_graph(invert(), name="mine")
     other = await desk.client.add_graph(invert(), name="other")
-    assert first.workflow.slug == again.workflow.slug != other.workflow.slug
+    assert first.workflow.slug == again.workflow.slug == other.workflow.slug
+    assert [each.name for each in await desk.client.workflows()] == ["mine"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -143,7 +144,8 @@ async def test_a_graph_may_name_whatever_lies_on_the_machine_of_its_owner(tmp_pa
     ):
         Image.new("RGB", (8, 8), "#abcdef").save(sim.folder / "input" / "mine.png")
         async with owner_http(desk.ready.url) as http:
-            made = await http.post("/api/workflows", json={"graph": invert_file("mine.png"), "output_extension": "png"})
+            body = {"graph": invert_file("mine.png"), "properties": [], "output_extension": "png"}
+            made = await http.post("/api/workflows", json=body)
         assert made.status_code == 201, made.text
         job = await desk.client.submit(workflow_slug=made.json()["data"]["slug"])
         async for _event in desk.client.events(job.id):

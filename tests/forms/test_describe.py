@@ -16,7 +16,7 @@ from comfyrelay.domain.properties import ASSET_TYPES, Property
 from comfyrelay.errors import GraphError
 from comfyrelay.protocol import user as wire
 from comfyrelay.services.catalogue.checks import read_properties
-from comfyrelay.services.catalogue.own_workflows import NewWorkflow
+from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.forms.describe import MOST_PROPERTIES, Described, describe
 from comfyrelay.services.jobs.requests import Item, JobRequest
 from comfyrelay.sim import Sim
@@ -115,7 +115,8 @@ class TestTheSameGraphAgain:
         described = describe(graph, OBJECT_INFO)
         user = await world.user()
         body = wire.NewWorkflow.model_validate(_body(described))
-        workflow = await world.engine.catalogue.own_workflows.create(user.tenant_id, NewWorkflow(**body.model_dump()))
+        new = NewWorkflow(**body.model_dump(mode="json"))
+        workflow = (await world.engine.catalogue.own_workflows.add(user.tenant_id, new)).workflow
         worker = await world.worker(await world.fleet(workflow))
         payload = {}
         input_file_id = None

@@ -52,7 +52,7 @@ async def test_a_foreign_page_is_refused(untouched: httpx.AsyncClient, path: str
 
 async def test_a_foreign_page_cannot_add_a_graph(untouched: httpx.AsyncClient) -> None:
     answer = await untouched.post(
-        "/api/desk/graphs", json={"graph": PROMPT_GRAPH}, headers={"Origin": "https://evil.example"}
+        "/api/workflows", json={"graph": PROMPT_GRAPH}, headers={"Origin": "https://evil.example"}
     )
     assert answer.status_code == 403
     assert (await untouched.get("/api/workflows")).json()["data"]["items"] == []
@@ -73,34 +73,34 @@ async def test_only_files_of_the_page_are_served(untouched: httpx.AsyncClient, n
 
 
 async def test_a_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncClient) -> None:
-    answer = await http.post("/api/desk/graphs", json={"graph": PROMPT_GRAPH, "name": "portrait"})
+    answer = await http.post("/api/workflows", json={"graph": PROMPT_GRAPH, "name": "portrait"})
     assert answer.status_code == 201
     data = answer.json()["data"]
     assert data["roles"] == {"prompt": "prompt", "negative_prompt": "negative_prompt", "seed": "seed"}
-    by_key = {each["key"]: each for each in data["workflow"]["properties"]}
+    by_key = {each["key"]: each for each in data["properties"]}
     assert list(by_key)[:3] == ["prompt", "negative_prompt", "seed"]
     # the range is that of the node
     steps = by_key["steps"]
     assert (steps["minimum"], steps["maximum"], steps["step"], steps["is_whole"]) == (1, 10000, 1, True)
     assert (steps["label"], steps["role"], steps["group"]) == ("Steps", "steps", "Sampler")
     listed = (await http.get("/api/workflows")).json()["data"]["items"]
-    assert [each["slug"] for each in listed] == [data["workflow"]["slug"]]
+    assert [each["slug"] for each in listed] == [data["slug"]]
 
 
 async def test_a_workflow_of_the_editor_with_nodes_that_are_missing_is_refused_with_all_of_them(
     untouched: httpx.AsyncClient,
 ) -> None:
     saved = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])
-    answer = await untouched.post("/api/desk/graphs", json={"graph": saved})
+    answer = await untouched.post("/api/workflows", json={"graph": saved})
     assert answer.status_code == 422
     assert "Foo (2): this node is not installed" in answer.json()["detail"]
     assert '"The bar", Bar (3): this node is not installed' in answer.json()["detail"]
 
 
 async def test_all_that_is_known_of_a_job_is_told(http: httpx.AsyncClient) -> None:
-    made = (await http.post("/api/desk/graphs", json={"graph": PROMPT_GRAPH, "name": "portrait"})).json()["data"]
+    made = (await http.post("/api/workflows", json={"graph": PROMPT_GRAPH, "name": "portrait"})).json()["data"]
     body = {
-        "workflow_slug": made["workflow"]["slug"],
+        "workflow_slug": made["slug"],
         "input_payload": {"prompt": "a hill", "seed": 18446744073709551614},
         "idempotency_key": str(uuid4()),
     }

@@ -18,7 +18,7 @@ from rich.console import Console
 from comfyrelay.cli.jobs import APPRISE, Json, Url, connected, print_json
 from comfyrelay.cli.values import Target, errors_as_typed, find_target, send_files
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.bulk import SeedMode
+from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
 from comfyrelay.extras import require
@@ -77,6 +77,7 @@ def run(
     async def work() -> tuple[Job, list[Path]]:
         async with _desk(url) as client:
             target = await find_target(client, what, values or [])
+            _show_remarks(target)
             of_preset = {} if preset is None else await _preset(client, preset, target)
             works_on, files = await send_files(client, target, [] if input_ is None else [input_])
             payload = {**_as_it_was(what, target), **of_preset, **target.values, **files}
@@ -111,6 +112,11 @@ def _as_it_was(what: str, target: Target) -> dict[str, Any]:
     path = Path(what)
     is_made = may_hold_workflow(path) and path.suffix.lower() != ".json"
     return {each.key: each.default_value for each in target.properties if is_made and each.role == "seed"}
+
+
+def _show_remarks(target: Target) -> None:
+    for each in target.remarks:
+        err.print(each, highlight=False, markup=False, soft_wrap=True)
 
 
 def _make_folder(folder: Path) -> None:
@@ -171,7 +177,7 @@ def batch_add(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Add a batch to the desk that is running: inputs × prompts × negative prompts × tries, each with its own seed."""
+    """Add a batch to a running desk or server: inputs × prompts × negative prompts × tries, each with its own seed."""
     from comfyrelay.desk.batches.folders import prompts_from
 
     texts = [*(prompts or []), *(prompts_from(prompt_file) if prompt_file else [])]
@@ -191,7 +197,11 @@ def batch_add(
     }
 
     async def work(client: Client) -> Done[Batch]:
+        if not await client.is_desk():
+            _refuse_without_desk(client.url, input_subdir=input_subdir, output_folder=output_folder, notify=notify)
+            return await _add_to_server(client, what, values or [], files, wish)
         target = await find_target(client, what, values or [])
+        _show_remarks(target)
         # an effect is named by its slug
         named = {"effect_slug": what} if "effect_id" in target.named else target.named
         works_on, others = await send_files(client, target, files)
@@ -208,6 +218,56 @@ def batch_add(
     else:
         jobs = "1 job" if batch.total == 1 else f"{batch.total} jobs"
         out.print(f"Added batch {batch.id} with {jobs}.", highlight=False, soft_wrap=True)
+
+
+def _refuse_without_desk(url: str, **options: object) -> None:
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if given:
+        raise InvalidInput(
+            f"{', '.join(given)}: only a desk has folders and notifications of its owner, and {url} is a server. Name "
+            "files with --input; `comfyrelay show` says where the outputs are."
+        )
+
+
+async def _add_to_server(
+    client: Client, what: str, given: list[str], files: list[Path], wish: Mapping[str, Any]
+) -> Done[Batch]:
+    """A server takes items: which they are is found out here, as a desk does it."""
+    from comfyrelay.client import Done
+    from comfyrelay.desk.batches.expand import SeedPlan, expand
+    from comfyrelay.desk.batches.planning import roles_of, seed_plan
+
+    target = await find_target(client, what, given)
+    _show_remarks(target)
+    works_on, others = await send_files(client, target, files)
+    # by their names, which are part of the labels
+    named: list[Path | str] = [*files] or [each for key, each in target.files.items() if key == target.primary]
+    ids = dict(zip(named, works_on, strict=True))
+    of_preset = {} if wish["preset"] is None else await _preset(client, wish["preset"], target)
+    base = {**of_preset, **target.values, **others}
+    properties = target.as_properties()
+    seeds = None if wish["seeds"] is None else SeedPlan(**wish["seeds"])
+    items = expand(
+        inputs=named,
+        prompts=wish["prompts"],
+        negatives=wish["negative_prompts"],
+        tries=wish["tries"],
+        seeds=seed_plan(properties, seeds, base),
+        mode=Mode(wish["mode"]),
+        base=base,
+        roles=roles_of(properties),
+    )
+    bodies = [
+        {
+            "input_payload": dict(each.payload),
+            "input_file_id": None if each.input is None else ids[each.input],
+            "label": each.label or None,
+        }
+        for each in items
+    ]
+    with errors_as_typed(target, has_input=bool(works_on)):
+        batch = await client.submit_batch(bodies, **target.named, label=wish["label"], priority=wish["priority"])
+    return Done(batch, "")
 
 
 def _media_in(folder: Path) -> list[Path]:
@@ -239,7 +299,7 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
         try:
             await client.desk()
         except NotFound:
-            # a server, not a desk: it has everything but graphs
+            # a server, not a desk
             yield client
             return
         except ControlPlaneUnreachable:
@@ -272,18 +332,9 @@ async def _show_command(client: Client, target: Target, payload: Mapping[str, An
 
 
 async def _preset(client: Client, name: str, target: Target) -> dict[str, Any]:
-    from comfyrelay.domain.properties import Property, apply_preset
+    from comfyrelay.domain.properties import apply_preset
 
-    kept = (await client.preset(name)).values
-    # only what users set is told, and not where it goes
-    known = [
-        {"placeholder": each.key, "user_configurable": True, **each.model_dump(mode="json")}
-        for each in target.properties
-    ]
-    fields = Property.__dataclass_fields__
-    applied = apply_preset(
-        kept, [Property.from_json({key: each[key] for key in each.keys() & fields.keys()}) for each in known]
-    )
+    applied = apply_preset((await client.preset(name)).values, target.as_properties())
     if applied.remark:
         err.print(applied.remark, highlight=False, markup=False, soft_wrap=True)
     return dict(applied.values)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from comfyrelay.errors import GraphError, InvalidInput, NotFound
 
 if TYPE_CHECKING:
-    from comfyrelay.client import Client, Workflow
+    from comfyrelay.client import Client, DescribedGraph, Workflow
     from comfyrelay.comfy.graphs.graph import Graph
-    from comfyrelay.protocol.desk import DescribedGraph
+    from comfyrelay.domain.properties import Property
     from comfyrelay.protocol.user import Input
 
 _ASSETS = frozenset({"image", "video", "audio"})
@@ -34,6 +34,8 @@ class Target:
     files: dict[str, Path | str] = field(default_factory=dict)
     # what each property is called by whoever typed the command, where that is not its key
     names: Mapping[str, str] = field(default_factory=dict)
+    # what is to be said about a graph that was brought
+    remarks: Sequence[str] = ()
 
     @property
     def primary(self) -> str | None:
@@ -45,6 +47,17 @@ class Target:
 
     def name(self, key: str) -> str:
         return self.names.get(key, key)
+
+    def as_properties(self) -> list[Property]:
+        """As the rules know them. Only what users set is said, and not where it goes."""
+        from comfyrelay.domain.properties import Property
+
+        fields = Property.__dataclass_fields__
+        known = [
+            {"placeholder": each.key, "user_configurable": True, **each.model_dump(mode="json")}
+            for each in self.properties
+        ]
+        return [Property.from_json({key: each[key] for key in each.keys() & fields.keys()}) for each in known]
 
 
 async def find_target(client: Client, what: str, given: Sequence[str]) -> Target:
@@ -68,12 +81,21 @@ async def find_target(client: Client, what: str, given: Sequence[str]) -> Target
 async def send_files(client: Client, target: Target, inputs: Sequence[Path]) -> tuple[list[str], dict[str, str]]:
     """Upload what is a file here: the ids of what is worked on, and those of the other files by property."""
     primary = target.primary
+    if inputs and primary is None:
+        raise InvalidInput(_takes_no_input(target))
     if inputs and primary in target.files:
         raise InvalidInput(f"--input and --set {target.name(primary)} are the same input: name one of them.")
     sent = await client.upload_all([*inputs, *(each for each in target.files.values() if isinstance(each, Path))])
     ids = {key: sent[each] if isinstance(each, Path) else each for key, each in target.files.items()}
     works_on = [ids.pop(primary)] if primary in ids else [sent[each] for each in inputs]
     return works_on, ids
+
+
+def _takes_no_input(target: Target) -> str:
+    if not target.assets:
+        return "--input: It works on no image, video or sound. Leave --input out."
+    names = " or ".join(f"--set {target.name(each)}=FILE" for each in sorted(target.assets))
+    return f"--input: It has no one input that it works on. Name the file with {names}."
 
 
 @contextmanager
@@ -193,6 +215,7 @@ async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> Target:
         values={key: value for key, value in values.items() if key not in file_keys},
         files=file_keys,
         names={**{key: places[0] for key, places in described.positions.items() if places}, **typed},
+        remarks=described.remarks,
     )
 
 

@@ -8,7 +8,7 @@ async with Client() as client:
 """
 
 from comfyrelay.client.calls import DEFAULT_URL, Done
-from comfyrelay.client.client import Client
+from comfyrelay.client.client import Client, DescribedGraph
 from comfyrelay.client.find import Found, find
 from comfyrelay.protocol.admin import WorkerSummary
 from comfyrelay.protocol.desk import AboutJob, Now
@@ -20,6 +20,7 @@ __all__ = [
     "AboutJob",
     "Batch",
     "Client",
+    "DescribedGraph",
     "Done",
     "Effect",
     "Found",

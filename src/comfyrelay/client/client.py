@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self
 from urllib.parse import quote
@@ -15,11 +16,9 @@ from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
 from comfyrelay.protocol.admin import WorkerSummary
 from comfyrelay.protocol.desk import (
     AboutJob,
-    DescribedGraph,
     Desk,
     Link,
     NewDeskBatch,
-    NewGraph,
     Now,
     RunFile,
     ScriptCommand,
@@ -39,7 +38,16 @@ from comfyrelay.protocol.jobs import (
     Retry,
     Upload,
 )
-from comfyrelay.protocol.user import Deleted, Effect, NewPreset, NewWorkflow, Preset, Workflow
+from comfyrelay.protocol.user import (
+    AddedWorkflow,
+    Deleted,
+    Effect,
+    NewPreset,
+    NewWorkflow,
+    Preset,
+    Workflow,
+    WorkflowPatch,
+)
 
 Kind = Literal["job", "batch"]
 PATHS: dict[Kind, str] = {"job": "/api/ai-jobs", "batch": "/api/batches"}
@@ -48,6 +56,18 @@ LARGEST_PAGE = 200
 UPLOADS_AT_ONCE = 4
 # How often it is asked for more of a log.
 LOG_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DescribedGraph:
+    """A workflow that a graph became. `graph` is what was brought, in the API's format; `roles` says which property is
+    the prompt, the seed and so on; `positions`, which inputs each property sets; `remarks`, what else is to be said."""
+
+    workflow: Workflow
+    graph: dict[str, Any]
+    roles: dict[str, str]
+    positions: dict[str, list[str]]
+    remarks: list[str]
 
 
 class Client:
@@ -154,18 +174,19 @@ class Client:
         graph: Mapping[str, Any],
         *,
         name: str | None = None,
-        properties: Sequence[Mapping[str, Any]] = (),
+        properties: Sequence[Mapping[str, Any]] | None = None,
         output_node_id: str | None = None,
         output_extension: str | None = None,
         output_mime_type: str | None = None,
     ) -> Workflow:
-        """Make a workflow of one's own out of a graph in ComfyUI's API format."""
+        """Make a workflow of one's own out of a graph, or of what ComfyUI's editor saves. What can be changed in it is
+        found out, unless `properties` say it. The same once more is the workflow that is there."""
         done = await self._calls.send(
             "/api/workflows",
             Workflow,
             NewWorkflow,
             graph=graph,
-            properties=list(properties),
+            properties=None if properties is None else list(properties),
             name=name,
             output_node_id=output_node_id,
             output_extension=output_extension,
@@ -173,8 +194,31 @@ class Client:
         )
         return done.data
 
+    async def add_graph(self, graph: Mapping[str, Any], *, name: str | None = None) -> DescribedGraph:
+        """The same, with all that was found out about the graph."""
+        done = await self._calls.send("/api/workflows", AddedWorkflow, NewWorkflow, graph=graph, name=name)
+        return DescribedGraph(
+            workflow=done.data,
+            graph=done.data.graph,
+            roles=done.data.roles,
+            positions=done.data.positions,
+            remarks=done.data.remarks,
+        )
+
     async def workflows(self) -> list[Workflow]:
+        """One's own, newest first."""
         return [each async for each in self._calls.pages("/api/workflows", Workflow, limit=LARGEST_PAGE)]
+
+    async def rename_workflow(self, slug: str, name: str) -> Done[Workflow]:
+        return await self._calls.send(_workflow(slug), Workflow, WorkflowPatch, method="PATCH", name=name)
+
+    async def replace_workflow(self, slug: str, graph: Mapping[str, Any]) -> Done[Workflow]:
+        """Run another version of it from now on. Jobs that were submitted before keep their graph."""
+        return await self._calls.send(_workflow(slug), Workflow, WorkflowPatch, method="PATCH", graph=graph)
+
+    async def remove_workflow(self, slug: str) -> Done[Deleted]:
+        """No job can be made with it any more; those that were stay. `Conflict` while one of them has not ended."""
+        return await self._calls.delete(_workflow(slug), Deleted)
 
     async def effects(self) -> list[Effect]:
         return [each async for each in self._calls.pages("/api/effects", Effect, limit=LARGEST_PAGE)]
@@ -359,13 +403,16 @@ class Client:
         """What the desk is made of; `NotFound` where there is none."""
         return await self._calls.get("/api/desk", Desk)
 
+    async def is_desk(self) -> bool:
+        try:
+            await self.desk()
+        except NotFound:
+            return False
+        return True
+
     async def add_link(self) -> Link:
         """A link that opens the page in a browser, once."""
         return (await self._calls.post("/api/desk/links", Link)).data
-
-    async def add_graph(self, graph: Mapping[str, Any], *, name: str | None = None) -> DescribedGraph:
-        """Make a workflow of a graph, or of what ComfyUI's editor saves, with its inputs as properties."""
-        return (await self._calls.send("/api/desk/graphs", DescribedGraph, NewGraph, graph=graph, name=name)).data
 
     async def script_workflow(self) -> str | None:
         """The workflow that runs the user's own script; nothing where there is no desk, or none is configured."""
@@ -391,6 +438,10 @@ class Client:
 
     async def workers(self) -> list[WorkerSummary]:
         return (await self._calls.page("/api/admin/workers", WorkerSummary, limit=LARGEST_PAGE)).items
+
+
+def _workflow(slug: str) -> str:
+    return f"/api/workflows/{quote(slug, safe='')}"
 
 
 def _path(kind: Kind, id_: str) -> str:

@@ -75,6 +75,7 @@ class Desk:
     on_ready: Callable[[Ready], None] = lambda _ready: None
     on_status: Callable[[list[Lease]], None] | None = None
     _agent: Agent | None = field(default=None, init=False)
+    _comfyui: list[str] = field(default_factory=list, init=False)
 
     async def run(self) -> None:
         """Until SIGTERM or Ctrl-C, and until the job that runs then is finished or put back."""
@@ -102,6 +103,7 @@ class Desk:
                 desk_worker=WORKER,
                 sends_notifications=True,
                 comfyui_away=self._all_away,
+                live_definitions=self._definitions,
             )
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             await engine.databases.upgrade()
@@ -109,6 +111,7 @@ class Desk:
             await furnish_script(engine, user, script)
             comfyui = await opened.enter_async_context(_comfyui(self.desk, settings.data_dir))
             urls, folders, is_stand_in = comfyui
+            self._comfyui = urls
             ready = Ready(
                 url=settings.base_url,
                 data_dir=settings.data_dir,
@@ -157,6 +160,11 @@ class Desk:
         """Why no ComfyUI can be used, if none can."""
         agent = self._agent
         return agent.comfyui_away if agent is not None and agent.is_without_comfyui else []
+
+    async def _definitions(self) -> Mapping[str, Any]:
+        """Of the nodes that ComfyUI has at this moment."""
+        async with ComfyClient(self._comfyui[0]) as client:
+            return await client.object_info()
 
     def _about_run(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
         """Files are named by the worker in this process, which is asked itself, and never over the wire."""

@@ -89,11 +89,11 @@ class NewCatalogueWorkflow(Request):
 
     slug: Slug
     name: Line | None = None
-    graph: Json
-    properties: Properties = Field(default_factory=list)
+    graph: Annotated[Json, Field(description="in ComfyUI's API format, or as ComfyUI's editor saves it")]
+    properties: Annotated[Properties | None, Field(description="found out where they are not given")] = None
     output_node_id: Line | None = None
-    output_extension: Extension = "mp4"
-    output_mime_type: MediaType = "video/mp4"
+    output_extension: Extension | None = None
+    output_mime_type: MediaType | None = None
     provider: Provider = Provider.SELF_HOSTED
     is_active: bool = True
 

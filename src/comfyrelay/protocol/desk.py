@@ -13,7 +13,6 @@ from comfyrelay.domain.properties import Role
 from comfyrelay.domain.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
-from comfyrelay.protocol.user import Workflow
 
 MOST_TRIES = 1000
 # A place on the desk's machine.
@@ -65,21 +64,6 @@ class NewDeskBatch(Request):
     def folders(self) -> list[str]:
         given = self.input_subdir
         return [] if given is None else [given] if isinstance(given, str) else given
-
-
-class NewGraph(Request):
-    graph: Json
-    name: Line | None = None
-
-
-class DescribedGraph(AnswerBody):
-    """`graph` is what was brought, in the API's format; `roles` says which property is the prompt, the seed and so on;
-    `positions`, which inputs each property sets."""
-
-    workflow: Workflow
-    graph: Json
-    roles: dict[str, str]
-    positions: dict[str, list[str]]
 
 
 class Script(AnswerBody):

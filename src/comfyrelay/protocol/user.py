@@ -146,15 +146,36 @@ class Property(Request):
     group: Line | None = None
 
 
-class NewWorkflow(Request):
-    model_config = example(name="Mine", graph=GRAPH_EXAMPLE, output_node_id="9", output_extension="png")
+Properties = Annotated[list[Property], Field(max_length=200)]
+NodeId = Annotated[str, Field(max_length=200, pattern=STORABLE)]
+Extension = Annotated[str, Field(pattern=r"^[a-z0-9]{1,8}$")]
+MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[a-z0-9.+-]+$")]
 
-    graph: Json
+
+class NewWorkflow(Request):
+    """What is not given is found out: without `properties`, every value of the graph becomes one."""
+
+    model_config = example(name="Mine", graph=GRAPH_EXAMPLE)
+
+    graph: Annotated[Json, Field(description="in ComfyUI's API format, or as ComfyUI's editor saves it")]
     name: Line | None = None
-    properties: list[Property] = Field(default_factory=list, max_length=200)
-    output_node_id: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
-    output_extension: Annotated[str, Field(pattern=r"^[a-z0-9]{1,8}$")] = "mp4"
-    output_mime_type: Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[a-z0-9.+-]+$")] | None = None
+    properties: Properties | None = None
+    output_node_id: NodeId | None = None
+    output_extension: Extension | None = None
+    output_mime_type: MediaType | None = None
+
+
+class WorkflowPatch(Request):
+    """What is not sent stays as it is. What describes a graph comes with one."""
+
+    model_config = example(name="Mine, with more steps")
+
+    name: Line | None = None
+    graph: Json | None = None
+    properties: Properties | None = None
+    output_node_id: NodeId | None = None
+    output_extension: Extension | None = None
+    output_mime_type: MediaType | None = None
 
 
 class Workflow(AnswerBody):
@@ -165,6 +186,16 @@ class Workflow(AnswerBody):
     output_extension: str
     output_mime_type: str
     is_active: bool
+
+
+class AddedWorkflow(Workflow):
+    """`graph` is what was brought, in the API's format; `roles` says which property is the prompt, the seed and so on;
+    `positions`, which inputs each property sets; `remarks`, what else is to be said, in sentences."""
+
+    graph: dict[str, Any]
+    roles: dict[str, str]
+    positions: dict[str, list[str]]
+    remarks: list[str]
 
 
 class PutWebhook(Request):

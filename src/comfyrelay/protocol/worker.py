@@ -1,4 +1,4 @@
-"""The seven calls of workers: what they send, and what they are answered.
+"""The nine calls of workers: what they send, and what they are answered.
 
 Workers and servers need not be of the same version: who receives ignores what it does not know, and takes the default
 for what is absent or null. A change that cannot be understood so raises `PROTOCOL`, and what is not understood any more
@@ -30,6 +30,7 @@ LONGEST_WAIT_SECONDS = 30.0
 # 2: a registration key, and the protocol itself. Who says nothing of it speaks 1.
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
+SHA256 = r"^[0-9a-f]{64}$"
 NO_ERROR_GIVEN = "The worker reported a failure, and did not say why."
 NO_REASON_GIVEN = "no reason given"
 
@@ -215,7 +216,7 @@ class EndOfLease(AboutLease, RunReport):
 class StoredOutput(WorkerRequest):
     size: Annotated[int, Field(ge=0, le=LARGEST_ID)]
     mime_type: Annotated[str, Field(max_length=200, pattern=MEDIA_TYPE)]
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    sha256: Annotated[str, Field(pattern=SHA256)] | None = None
     metadata: Json | None = None
     _sent: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -263,6 +264,19 @@ class Deregister(WorkerRequest):
     model_config = example(reason="shutdown")
 
     reason: Annotated[str, Field(max_length=500, pattern=STORABLE)] = "shutdown"
+
+
+class HasDefinitions(WorkerRequest):
+    """Of the definitions of its nodes: the JSON text, before it is compressed."""
+
+    model_config = example(sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
+
+    sha256: Annotated[str, Field(pattern=SHA256)]
+
+
+class KnownDefinitions(WorkerAnswer):
+    # whether they need not be sent
+    is_known: bool = True
 
 
 class Settled(WorkerAnswer):

@@ -17,6 +17,7 @@ from comfyrelay.domain.settlement import JobState
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.catalogue import Catalogue
+from comfyrelay.services.catalogue.definitions import Live
 from comfyrelay.services.databases import ASK_SECONDS, Databases
 from comfyrelay.services.fleet import Fleet
 from comfyrelay.services.ground import Ground
@@ -55,6 +56,8 @@ class Hooks:
     sends_notifications: bool = False
     # where the only worker is in this process: why none of its ComfyUI servers can be used, if none can
     comfyui_away: Callable[[], Sequence[str]] = tuple
+    # where a ComfyUI can be asked from here: the definitions of its nodes
+    live_definitions: Live | None = None
 
 
 class Engine:
@@ -77,7 +80,7 @@ class Engine:
         events = Events(self.databases)
         self.outbox = Outbox(ground, on_applied=events.wake, on_ended=self._ended)
         self.accounts = Accounts(ground)
-        self.catalogue = Catalogue(ground)
+        self.catalogue = Catalogue(ground, live_definitions=self._hooks.live_definitions)
         self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
         self.fleet = Fleet(ground, self.queue, desk_worker=self._hooks.desk_worker)
         self.jobs = Jobs(
@@ -90,7 +93,7 @@ class Engine:
             sends_notifications=self._hooks.sends_notifications,
         )
         self.webhooks = Webhooks(ground)
-        self.operations = Operations(ground, self.outbox, self.queue, self.jobs)
+        self.operations = Operations(ground, self.outbox, self.catalogue, self.queue, self.jobs)
         self._loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:

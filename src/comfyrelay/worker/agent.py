@@ -9,6 +9,7 @@ import structlog
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.worker.capacity import Capacity, capacity_for
 from comfyrelay.worker.comfyui.capabilities import Capabilities
+from comfyrelay.worker.comfyui.definitions import Definitions
 from comfyrelay.worker.comfyui.leftovers import Leftovers
 from comfyrelay.worker.comfyui.servers import Servers, WrapServer
 from comfyrelay.worker.control import Control
@@ -85,7 +86,8 @@ class Agent:
         self._online = asyncio.Event()
         self._slots = 0
         self._servers = Servers(settings, on_change=self._on_servers_change, wrap_server=wrap_server)
-        self._capabilities = Capabilities(self._servers, settings.capabilities)
+        self._definitions: Definitions | None = None
+        self._capabilities = Capabilities(self._servers, settings.capabilities, on_refreshed=self._bring_definitions)
 
     @property
     def held(self) -> list[Lease]:
@@ -182,8 +184,10 @@ class Agent:
                 if await registration.enlist({**details, "capabilities": capabilities}, is_at_work=is_at_work):
                     # megabytes, which the first poll need not bring again
                     self._capabilities.mark_sent(capabilities)
+                    self._bring_definitions()
 
         self._protect()
+        self._definitions = Definitions(control, self._servers)
         tools = self._tools(control, state, transfers)
         registration.recall()
         control.renew = register
@@ -198,7 +202,7 @@ class Agent:
             register=register,
             wait_seconds=self._settings.poll_wait_seconds,
         )
-        keeping = asyncio.create_task(self._capabilities.keep())
+        keeping = asyncio.gather(self._capabilities.keep(), self._definitions.keep())
         try:
             await self._poller.run()
         finally:
@@ -320,6 +324,10 @@ class Agent:
             self._capabilities.refresh_soon()
         self._slots = slots
         self._on_change()
+
+    def _bring_definitions(self) -> None:
+        if self._definitions is not None:
+            self._definitions.send_soon()
 
     def _show(self) -> None:
         if self._on_status is not None:

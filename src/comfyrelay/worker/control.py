@@ -1,4 +1,4 @@
-"""The control plane, as a worker speaks to it: seven calls over HTTP."""
+"""The control plane, as a worker speaks to it: nine calls over HTTP."""
 
 import asyncio
 import random
@@ -26,8 +26,10 @@ from comfyrelay.protocol.worker import (
     Complete,
     Deregister,
     Fail,
+    HasDefinitions,
     Heartbeat,
     HeartbeatAnswer,
+    KnownDefinitions,
     Poll,
     PollAnswer,
     Register,
@@ -128,6 +130,17 @@ class Control:
         body = checked(Requeue, **_named(lease), **dict(run), reason=storable(reason))
         await self._call_held("requeue", body, Settled)
 
+    async def has_definitions(self, sha256: str) -> bool:
+        """Say which definitions of nodes this worker has; false when they are not known there."""
+        return (await self._call("definitions", checked(HasDefinitions, sha256=sha256), KnownDefinitions)).is_known
+
+    async def send_definitions(self, sha256: str, data: bytes) -> None:
+        if not self.token:
+            raise Unauthorized("This worker is not registered.")
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/octet-stream"}
+        path = f"definitions/{sha256}"
+        await self._request("PUT", path, KnownDefinitions, headers=headers, seconds=60.0, content=data)
+
     async def deregister(self, *, reason: str) -> None:
         await self._call("deregister", checked(Deregister, reason=reason), Released)
 
@@ -169,10 +182,15 @@ class Control:
     async def _send(
         self, call: str, body: WorkerRequest, answer: type[A], *, headers: Mapping[str, str], seconds: float
     ) -> A:
-        timeout = httpx.Timeout(ANSWER_SECONDS, read=seconds, connect=10.0)
         content = body.model_dump(mode="json", exclude_unset=True)
+        return await self._request("POST", call, answer, headers=headers, seconds=seconds, json=content)
+
+    async def _request(
+        self, method: str, call: str, answer: type[A], *, headers: Mapping[str, str], seconds: float, **body: Any
+    ) -> A:
+        timeout = httpx.Timeout(ANSWER_SECONDS, read=seconds, connect=10.0)
         try:
-            response = await self._http.post(f"/api/worker/{call}", json=content, headers=headers, timeout=timeout)
+            response = await self._http.request(method, f"/api/worker/{call}", headers=headers, timeout=timeout, **body)
         except httpx.HTTPError as error:
             self.is_up = False
             raise self._unreachable(error) from error

@@ -11,15 +11,16 @@ from comfyrelay.desk.batches.copies import folder_name
 from comfyrelay.desk.batches.expand import Item as ExpandedItem
 from comfyrelay.desk.batches.expand import SeedPlan, expand
 from comfyrelay.desk.batches.folders import inputs_in
+from comfyrelay.desk.batches.planning import roles_of, seed_plan
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.ids import digest, new_id
-from comfyrelay.domain.properties import AppliedPreset, Property, Role, apply_preset
+from comfyrelay.domain.properties import AppliedPreset, apply_preset
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import Answer
-from comfyrelay.protocol.desk import NewDeskBatch, Seeds
+from comfyrelay.protocol.desk import NewDeskBatch
 from comfyrelay.protocol.jobs import Batch
 from comfyrelay.server.base.auth import CurrentUser, known_user
 from comfyrelay.server.base.bodies import BodyRoute, large_body
@@ -63,10 +64,10 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
         prompts=body.prompts,
         negatives=body.negative_prompts,
         tries=body.tries,
-        seeds=_plan(body, target, base),
+        seeds=seed_plan(target.properties, _seeds(body), base),
         mode=body.mode,
         base=base,
-        roles=_roles(target),
+        roles=roles_of(target.properties),
     )
     files = {} if is_script else await _kept(inputs, context, user)
     names = await engine.jobs.uploads.names(user, body.input_file_ids) if body.input_file_ids else {}
@@ -129,29 +130,8 @@ async def _inputs(body: NewDeskBatch, state: DeskState) -> list[Path | str]:
     return found
 
 
-def _roles(target: Target) -> dict[str, str]:
-    """Under which keys the workflow takes them, each the first of its role."""
-    wanted = (Role.PROMPT, Role.NEGATIVE_PROMPT)
-    found = {str(each.role): each.key for each in reversed(target.properties) if each.role in wanted}
-    seed = _seed_of(target)
-    return found if seed is None else {**found, Role.SEED: seed.key}
-
-
-def _seed_of(target: Target) -> Property | None:
-    """The one that every item gets another value of: by its name, else the first."""
-    seeds = [each for each in target.properties if each.is_seed]
-    return next((each for each in seeds if each.key == "seed"), next(iter(seeds), None))
-
-
-def _plan(body: NewDeskBatch, target: Target, given: Mapping[str, Any]) -> SeedPlan | None:
-    """Without a word about seeds, a workflow that has one gets another for each item: the same twice is no use."""
-    seed = _seed_of(target)
-    if body.seeds is None and (seed is None or seed.key in given):
-        return None
-    wanted = body.seeds or Seeds()
-    limit = int(seed.maximum) if seed is not None and seed.maximum is not None else None
-    plan = SeedPlan(mode=wanted.mode, start=wanted.start)
-    return plan if limit is None else SeedPlan(mode=wanted.mode, start=wanted.start, largest=min(limit, plan.largest))
+def _seeds(body: NewDeskBatch) -> SeedPlan | None:
+    return None if body.seeds is None else SeedPlan(mode=body.seeds.mode, start=body.seeds.start)
 
 
 async def _preset(body: NewDeskBatch, target: Target, context: Context, user: User) -> AppliedPreset:

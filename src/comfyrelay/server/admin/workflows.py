@@ -1,5 +1,8 @@
 """Workflows: registering graphs, changing and deleting them, and holding them against the workers."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from fastapi import status
 
 from comfyrelay.protocol import admin as wire
@@ -11,6 +14,7 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import AnyId, Limit, SlugInPath, TextCursor
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
 
 router = admin_router("/workflows")
@@ -34,11 +38,29 @@ async def list_workflows(
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
 @large_body(known_admin)
 async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -> Answer[wire.WorkflowDetails]:
-    """Register a graph, in ComfyUI's API format. The slug is there for good."""
-    fields = {**body.model_dump(exclude={"properties", "graph"}), "graph": body.graph}
-    fields["properties"] = [each.model_dump(mode="json", exclude_unset=True) for each in body.properties]
-    workflow = await context.engine.catalogue.workflows.create(**fields)
-    return _answer(await context.engine.catalogue.workflows.get(workflow.slug), "Registered")
+    """Register a graph, in ComfyUI's API format or as its editor saves it. The slug is there for good."""
+    engine = context.engine
+    read = await engine.catalogue.incoming.read(
+        NewWorkflow(
+            graph=body.graph,
+            properties=None if body.properties is None else _plain(body.properties),
+            output_node_id=body.output_node_id,
+            output_extension=body.output_extension,
+            output_mime_type=body.output_mime_type,
+        )
+    )
+    workflow = await engine.catalogue.workflows.create(
+        slug=body.slug,
+        name=body.name,
+        graph=read.graph,
+        properties=read.properties,
+        output_node_id=read.output_node_id,
+        output_extension=read.output_extension,
+        output_mime_type=read.output_mime_type or "video/mp4",
+        provider=body.provider,
+        is_active=body.is_active,
+    )
+    return _answer(await engine.catalogue.workflows.get(workflow.slug), "Registered", read.remark)
 
 
 @router.get("/{slug}", responses=may_answer(404, 422))
@@ -54,8 +76,10 @@ async def change_workflow(
 ) -> Answer[wire.WorkflowDetails]:
     """Change what is sent. Jobs that were submitted before keep the graph that they were submitted with."""
     changes = body.changes()
+    if body.graph is not None:
+        changes["graph"] = await context.engine.catalogue.incoming.as_graph(body.graph)
     if body.properties is not None:
-        changes["properties"] = [each.model_dump(mode="json", exclude_unset=True) for each in body.properties]
+        changes["properties"] = _plain(body.properties)
     return _answer(await context.engine.catalogue.workflows.change(slug, changes), "Changed")
 
 
@@ -85,8 +109,13 @@ def _body(view: WorkflowView) -> wire.WorkflowDetails:
     return wire.WorkflowDetails.of(view, view.workflow)
 
 
-def _answer(view: WorkflowView, done: str) -> Answer[wire.WorkflowDetails]:
-    return Answer(data=_body(view), message=f"{done}, with warnings." if view.warnings else f"{done}.")
+def _plain(properties: Sequence[wire.WorkflowProperty]) -> list[dict[str, Any]]:
+    return [each.model_dump(mode="json", exclude_unset=True) for each in properties]
+
+
+def _answer(view: WorkflowView, done: str, remark: str = "") -> Answer[wire.WorkflowDetails]:
+    words = f"{done}, with warnings." if view.warnings else f"{done}."
+    return Answer(data=_body(view), message=f"{words} {remark}".strip())
 
 
 def _check(each: WorkerFitness) -> wire.WorkerCheck:

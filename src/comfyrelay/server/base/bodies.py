@@ -65,7 +65,7 @@ class BodyRoute(APIRoute):
         validate = self.body_field.validate
 
         async def limited(request: Request) -> Response:
-            body = await _read(request, self.endpoint)
+            body = await read_body(request, self.endpoint)
             if len(body) > SMALL_BYTES and _is_json(request):
                 # what FastAPI finds there it takes as parsed, and a model as checked
                 request._json = await asyncio.to_thread(_parsed, body, request.app.state.context.settings, validate)
@@ -74,7 +74,7 @@ class BodyRoute(APIRoute):
         return limited
 
 
-async def _read(request: Request, endpoint: Callable[..., Any]) -> bytes:
+async def read_body(request: Request, endpoint: Callable[..., Any]) -> bytes:
     """The body, which is kept with the request as if it had been read there."""
     context: Context = request.app.state.context
     settings = context.settings

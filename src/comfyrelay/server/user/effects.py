@@ -1,8 +1,12 @@
 """What can be run: the effects on offer, and graphs of the user's own."""
 
-from fastapi import APIRouter, status
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Response, status
 
 from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser, known_user
@@ -11,9 +15,10 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
-from comfyrelay.services.catalogue.own_workflows import NewWorkflow
 
+NO_FLEET = "No fleet runs it yet: an administrator maps it to one, or sets COMFYRELAY_DEFAULT_FLEET."
 router = APIRouter(prefix="/api", tags=["effects"], route_class=BodyRoute)
 
 
@@ -41,24 +46,68 @@ async def workflows(
     return page_of(page, workflow_body)
 
 
-@router.post("/workflows", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
+@router.post(
+    "/workflows",
+    status_code=status.HTTP_201_CREATED,
+    responses={200: {"model": Answer[wire.AddedWorkflow]}, **may_answer(401, 403, 422, 503)},
+)
 @large_body(known_user)
-async def create_workflow(body: wire.NewWorkflow, context: ContextOf, user: CurrentUser) -> Answer[wire.Workflow]:
-    """Bring a graph of your own, in ComfyUI's API format. Submit jobs with its slug."""
-    new = NewWorkflow(**body.model_dump(mode="json", exclude={"graph"}), graph=body.graph)
-    made = await context.engine.catalogue.own_workflows.create(user.tenant_id, new)
-    return Answer(data=workflow_body(made), message="Created.")
+async def create_workflow(
+    body: wire.NewWorkflow, response: Response, context: ContextOf, user: CurrentUser
+) -> Answer[wire.AddedWorkflow]:
+    """Bring a graph of your own, in ComfyUI's API format or as its editor saves it. Submit jobs with its slug.
+
+    Without `properties`, all that can be changed in it becomes one, with the types, ranges and choices of the nodes
+    that workers have. The same once more is the workflow that is there, and 200."""
+    added = await context.engine.catalogue.own_workflows.add(user.tenant_id, _new(body, body.graph))
+    if not added.is_new:
+        response.status_code = status.HTTP_200_OK
+    workflow, read = added.workflow, added.read
+    remarks = [*filter(None, [read.remark]), *([] if added.has_fleet else [NO_FLEET])]
+    data = wire.AddedWorkflow.of(
+        workflow,
+        properties=inputs_of(workflow, {}),
+        graph=read.brought,
+        roles=read.roles,
+        positions=read.positions,
+        remarks=remarks,
+    )
+    done = "Added." if added.is_new else f"You have this workflow already, as {workflow.name!r}."
+    return Answer(data=data, message=" ".join([done, *remarks]))
+
+
+@router.patch("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
+@large_body(known_user)
+async def change_workflow(
+    slug: SlugInPath, body: wire.WorkflowPatch, context: ContextOf, user: CurrentUser
+) -> Answer[wire.Workflow]:
+    """Give a workflow of yours another name, or another graph, which is read as a new one is. Jobs that were submitted
+    before keep their graph."""
+    own = context.engine.catalogue.own_workflows
+    if body.graph is not None:
+        changed, read = await own.replace(user.tenant_id, slug, _new(body, body.graph))
+        return Answer(data=workflow_body(changed), message=" ".join(filter(None, ("Replaced.", read.remark))))
+    if lone := body.model_fields_set - {"name", "graph"}:
+        raise InvalidInput(errors=dict.fromkeys(sorted(lone), "This describes a graph: send that, too."))
+    if body.name is None:
+        raise InvalidInput(errors={"name": "Send a name, or a graph."})
+    return Answer(data=workflow_body(await own.rename(user.tenant_id, slug, body.name)), message="Renamed.")
 
 
 @router.delete("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def delete_workflow(slug: SlugInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
-    """Delete a workflow of yours that no job was made with."""
+    """Delete a workflow of yours. No job can be made with it any more; those that were made with it stay as they are.
+    409 while one of them has not ended."""
     await context.engine.catalogue.own_workflows.remove(user.tenant_id, slug)
     return Answer(data=wire.Deleted(id=slug), message="Deleted.")
 
 
 def _effect(offered: OfferedEffect) -> wire.Effect:
     return wire.Effect.of(offered, offered.effect, properties=offered.inputs)
+
+
+def _new(body: wire.NewWorkflow | wire.WorkflowPatch, graph: Mapping[str, Any]) -> NewWorkflow:
+    return NewWorkflow(**body.model_dump(mode="json", exclude={"graph"}), graph=graph)
 
 
 def workflow_body(workflow: Workflow) -> wire.Workflow:

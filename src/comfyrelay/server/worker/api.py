@@ -1,4 +1,4 @@
-"""The worker protocol: seven calls, by workers that can only reach out."""
+"""The worker protocol: nine calls, by workers that can only reach out."""
 
 import asyncio
 import random
@@ -8,14 +8,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Header, HTTPException, Request, Response, status
+from fastapi import APIRouter, Header, HTTPException, Path, Request, Response, status
 
 from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.base.auth import CurrentWorker, PollingWorker, known_worker
-from comfyrelay.server.base.bodies import BodyRoute, large_body
+from comfyrelay.server.base.bodies import BodyRoute, large_body, read_body
 from comfyrelay.server.base.context import Context, ContextOf
 from comfyrelay.server.base.limits import address_of
 from comfyrelay.server.base.problems import may_answer
@@ -30,6 +30,7 @@ T = TypeVar("T")
 CLIENT_CLOSED_REQUEST = 499
 # A poll that waits is answered with nothing after this share of its time at the earliest.
 SHORTEST_SHARE = 0.5
+_BYTES = {"type": "string", "format": "binary"}
 router = APIRouter(prefix="/api/worker", tags=["worker"], route_class=BodyRoute)
 
 
@@ -191,6 +192,32 @@ async def fail(body: wire.Fail, context: ContextOf, worker: CurrentWorker) -> An
 async def requeue(body: wire.Requeue, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Settled]:
     """Give a job back without penalty: the machine goes away, or the server asked for it."""
     return await _settle(context, worker, body, Verb.REQUEUE, reason=body.reason)
+
+
+@router.post("/definitions", responses=may_answer(401, 403, 422, 503))
+async def has_definitions(
+    body: wire.HasDefinitions, context: ContextOf, worker: CurrentWorker
+) -> Answer[wire.KnownDefinitions]:
+    """Say which definitions of nodes the worker has, by their hash, and learn whether to send them."""
+    is_known = await context.engine.catalogue.definitions.note(worker.worker_id, body.sha256)
+    message = "They are known." if is_known else "They are not known here: send them."
+    return Answer(data=wire.KnownDefinitions(is_known=is_known), message=message)
+
+
+@router.put(
+    "/definitions/{sha256}",
+    responses=may_answer(401, 403, 408, 413, 422, 503),
+    openapi_extra={"requestBody": {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": True}},
+)
+@large_body(known_worker)
+async def send_definitions(
+    sha256: Annotated[str, Path(pattern=wire.SHA256)], request: Request, context: ContextOf, worker: CurrentWorker
+) -> Answer[wire.KnownDefinitions]:
+    """Send what ComfyUI answers at `/object_info`, compressed with gzip."""
+    await context.engine.catalogue.definitions.keep(
+        worker.worker_id, sha256, await read_body(request, send_definitions)
+    )
+    return Answer(data=wire.KnownDefinitions(is_known=True), message="They are kept.")
 
 
 @router.post("/deregister", responses=may_answer(401, 403, 404, 422, 503))

@@ -2,8 +2,10 @@
 
 from comfyrelay.domain.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
+from comfyrelay.services.catalogue.definitions import Definitions, Live
 from comfyrelay.services.catalogue.effects import Effects
 from comfyrelay.services.catalogue.graphs import Graphs
+from comfyrelay.services.catalogue.incoming import Incoming
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
 from comfyrelay.services.catalogue.presets import Presets
@@ -14,7 +16,8 @@ __all__ = ["Catalogue"]
 
 
 class Catalogue:
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, *, live_definitions: Live | None = None) -> None:
+        """`live_definitions` are those of a ComfyUI that can be asked from here; else workers tell theirs."""
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
@@ -22,5 +25,7 @@ class Catalogue:
         self.workflows = Workflows(databases, self.graphs, self.assets, default_fleet=default_fleet)
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases)
-        self.own_workflows = OwnWorkflows(databases, self.workflows, policy=ground.graph_policy)
+        self.definitions = Definitions(databases, objects, stage=Stage(settings.stage), live=live_definitions)
+        self.incoming = Incoming(self.definitions, self.graphs)
+        self.own_workflows = OwnWorkflows(databases, self.workflows, self.incoming, policy=ground.graph_policy)
         self.presets = Presets(databases)

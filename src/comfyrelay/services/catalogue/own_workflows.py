@@ -1,70 +1,67 @@
-"""Graphs that users bring themselves: workflows private to their tenant, held to stricter rules than an operator's."""
+"""Workflows that users bring themselves: private to their tenant, held to stricter rules than an operator's."""
 
 import asyncio
+import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph, check_graph
+from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.properties import ASSET_TYPES
 from comfyrelay.domain.records.catalogue import Workflow
-from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.domain.states import WorkflowKind
+from comfyrelay.errors import Conflict, GraphNotAllowed, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
+from comfyrelay.services.catalogue.incoming import Incoming, NewWorkflow, ReadWorkflow
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.steps import Step
-from comfyrelay.store.central import library
+from comfyrelay.store.central import catalogue, library, tenants
 from comfyrelay.store.database import Tx
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NewWorkflow:
-    graph: Graph
-    name: str | None = None
-    properties: Sequence[Mapping[str, Any]] = field(default=())
-    output_node_id: str | None = None
-    output_extension: str = "mp4"
-    output_mime_type: str | None = None
+class Added:
+    """`is_new` is false where the tenant had it already; `has_fleet`, whether some fleet runs it."""
+
+    workflow: Workflow
+    read: ReadWorkflow
+    is_new: bool
+    has_fleet: bool
 
 
 class OwnWorkflows:
-    def __init__(self, databases: Databases, workflows: Workflows, *, policy: GraphPolicy) -> None:
+    def __init__(self, databases: Databases, workflows: Workflows, incoming: Incoming, *, policy: GraphPolicy) -> None:
         self._databases = databases
         self._workflows = workflows
+        self._incoming = incoming
         self._policy = policy
 
-    async def create(self, tenant_id: str, new: NewWorkflow) -> Workflow:
-        self._workflows.check_size(new.graph)
-        check_graph(new.graph)
-        _check_properties(new)
-        assets = {str(each["placeholder"]) for each in new.properties if each["type"] in ASSET_TYPES}
-        await asyncio.to_thread(self._policy.check, new.graph, own=assets)
-        return await self._workflows.create(
-            slug=_slug(new.name),
-            name=new.name,
-            graph=new.graph,
-            properties=new.properties,
-            output_node_id=new.output_node_id,
-            output_extension=new.output_extension,
-            output_mime_type=_mime_type(new),
-            tenant_id=tenant_id,
-        )
+    async def add(self, tenant_id: str, new: NewWorkflow) -> Added:
+        """A new workflow; or the one that is there, where the tenant has brought the same before, whatever its name."""
+        read = await self._read(new)
+        values = _values(read)
+        slug = _slug(new.name)
 
-    async def create_once(self, tenant_id: str, new: NewWorkflow) -> Workflow:
-        """The workflow that the same graph made before under this name; else a new one."""
-        made = await self.create(tenant_id, new)
+        async def same(tx: Tx, graph_path: str) -> Workflow | None:
+            # two who bring the same at once wait for each other
+            await tenants.lock(tx, tenant_id)
+            found = await library.own_with_graph(tx, tenant_id, graph_path)
+            twin = next((each for each in found if _is_same(each, values, is_described=new.properties is None)), None)
+            if twin is None or new.properties is not None or await catalogue.effects_of(tx, twin.id):
+                return twin
+            # the choices may be newer than those of the time when it was brought
+            return await catalogue.update_workflow(tx, twin.id, properties=values["properties"])
+
+        made = await self._workflows.create(slug=slug, name=new.name, tenant_id=tenant_id, same=same, **values)
         async with self._databases.central.read() as tx:
-            older = await library.older_twin(tx, made)
-        if older is None:
-            return made
-        await self.remove(tenant_id, made.slug)
-        return older
+            has_fleet = await library.has_fleet(tx, made.id)
+        return Added(workflow=made, read=read, is_new=made.slug == slug, has_fleet=has_fleet)
 
     async def page(self, tenant_id: str, *, before_id: int | None, limit: int) -> Listed[Workflow]:
         """Newest first."""
@@ -72,31 +69,122 @@ class OwnWorkflows:
             found = await library.own_workflows(tx, tenant_id, before_id=before_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 
+    async def rename(self, tenant_id: str, slug: str, name: str) -> Workflow:
+        await self._own(tenant_id, slug)
+        return (await self._workflows.change(slug, {"name": name})).workflow
+
+    async def replace(self, tenant_id: str, slug: str, new: NewWorkflow) -> tuple[Workflow, ReadWorkflow]:
+        """Run another graph under the same slug. Jobs that were submitted before keep theirs."""
+        _refuse_script(await self._own(tenant_id, slug))
+        read = await self._read(new)
+        changes = _values(read)
+        if new.name is not None:
+            changes["name"] = new.name
+        return (await self._workflows.change(slug, changes)).workflow, read
+
     async def remove(self, tenant_id: str, slug: str) -> None:
-        """Remove a workflow that no job was made with. Its graph may be another workflow's, too, and stays."""
+        """No job can be made with it any more. Those that were made with it stay as they are."""
+        _refuse_script(await self._own(tenant_id, slug))
+        await self._workflows.delete(slug)
 
-        async def work(tx: Tx) -> None:
+    async def _own(self, tenant_id: str, slug: str) -> Workflow:
+        async with self._databases.central.read() as tx:
             found = await library.own_workflow(tx, tenant_id, slug)
-            if found is None:
-                raise NotFound(f"There is no workflow {slug!r} of yours.")
-            await library.remove_workflow(tx, found.id)
+        if found is None:
+            raise NotFound(f"There is no workflow {slug!r} of yours.")
+        return found
 
-        await self._databases.central.run(Step.CATALOGUE, work)
+    async def _read(self, new: NewWorkflow) -> ReadWorkflow:
+        """As it was brought, held to the policy."""
+        read = await self._incoming.read(new)
+        _check_properties(read.properties)
+        if new.properties is None:
+            read = await asyncio.to_thread(_without_forbidden, read, self._policy)
+        await asyncio.to_thread(self._policy.check, _with_defaults(read), own=_files(read))
+        return read
 
 
-def _check_properties(new: NewWorkflow) -> None:
+def _values(read: ReadWorkflow) -> dict[str, Any]:
+    """What a workflow is made of."""
+    return {
+        "graph": read.graph,
+        "properties": read.properties,
+        "output_node_id": read.output_node_id,
+        "output_extension": read.output_extension,
+        "output_mime_type": _mime_type(read),
+    }
+
+
+def _files(read: ReadWorkflow) -> set[str]:
+    return {str(each["placeholder"]) for each in read.properties if each["type"] in ASSET_TYPES}
+
+
+def _with_defaults(read: ReadWorkflow) -> Graph:
+    defaults = {str(each["placeholder"]): each.get("default_value") for each in read.properties}
+    return replace_placeholders(read.graph, {name: value for name, value in defaults.items() if value is not None})
+
+
+def _without_forbidden(read: ReadWorkflow, policy: GraphPolicy) -> ReadWorkflow:
+    """Without the properties that could name any file: such an input may hold what the graph says, and nothing else."""
+    files = _files(read)
+    dropped = []
+    for each in read.properties:
+        try:
+            policy.check(_inputs_that_are(each["placeholder"], read.graph), own=files)
+        except GraphNotAllowed:
+            dropped.append(each)
+    keys = {each["key"] for each in dropped}
+    return replace(
+        read,
+        graph=replace_placeholders(read.graph, {each["placeholder"]: each["default_value"] for each in dropped}),
+        properties=[each for each in read.properties if each["key"] not in keys],
+        roles={role: key for role, key in read.roles.items() if key not in keys},
+    )
+
+
+def _inputs_that_are(placeholder: str, graph: Graph) -> Graph:
+    found: Graph = {}
+    for id_, node in graph.items():
+        inputs = {name: value for name, value in node["inputs"].items() if value == placeholder}
+        if inputs:
+            found[id_] = {"class_type": node["class_type"], "inputs": inputs}
+    return found
+
+
+def _is_same(known: Workflow, values: Mapping[str, Any], *, is_described: bool) -> bool:
+    """Of what was found out, the same values at the same places: the choices that a worker has are not the user's."""
+    if not known.is_active or known.output_node_id != values["output_node_id"]:
+        return False
+    if known.output_extension != values["output_extension"]:
+        return False
+    if not is_described:
+        return list(known.properties) == list(values["properties"])
+    return _defaults(known.properties) == _defaults(values["properties"])
+
+
+def _defaults(properties: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    # as JSON: to Python `true` is 1
+    return [(str(each["placeholder"]), json.dumps(each.get("default_value"))) for each in properties]
+
+
+def _refuse_script(workflow: Workflow) -> None:
+    if workflow.kind != WorkflowKind.GRAPH:
+        raise Conflict("This workflow is the script of the desk's configuration: change [desk.script] instead.")
+
+
+def _check_properties(properties: Sequence[Mapping[str, Any]]) -> None:
     # the default of a file is a path in object storage, and that holds everybody's files
     errors = {
         str(each["key"]): "A file has no default here: send the id of one of yours with each job."
-        for each in new.properties
+        for each in properties
         if each["type"] in ASSET_TYPES and each.get("default_value") is not None
     }
     if errors:
         raise InvalidInput(errors=errors)
 
 
-def _mime_type(new: NewWorkflow) -> str:
-    found = new.output_mime_type or guess_media_type(f"output.{new.output_extension}") or ""
+def _mime_type(read: ReadWorkflow) -> str:
+    found = read.output_mime_type or guess_media_type(f"output.{read.output_extension}") or ""
     if not found.startswith(MEDIA_TYPES):
         raise InvalidInput(errors={"output_mime_type": "The output must be an image, a video or audio."})
     return found

@@ -1,6 +1,6 @@
 """Workflows in the hands of an administrator: registered, looked at, changed, deleted, held against the workers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from comfyrelay.services.paging import Listed
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue, dispatch_list, worker_list, workers
 from comfyrelay.store.database import Tx
+
+# Given where the graph is kept, the workflow that is there already.
+Same = Callable[[Tx, str], Awaitable[Workflow | None]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +88,9 @@ class Workflows:
         tenant_id: str | None = None,
         kind: WorkflowKind = WorkflowKind.GRAPH,
         is_active: bool = True,
+        same: Same | None = None,
     ) -> Workflow:
+        """Make a workflow, unless `same` finds one that takes its place."""
         self._graphs.check_size(graph)
         read_properties(properties)
         check_output_node(check_graph(graph), output_node_id)
@@ -105,6 +110,8 @@ class Workflows:
         }
 
         async def work(tx: Tx) -> Workflow:
+            if same is not None and (known := await same(tx, path)) is not None:
+                return known
             workflow = await catalogue.create_workflow(tx, **values)
             if self._default_fleet is not None:
                 stage, fleet_slug = self._default_fleet
@@ -115,9 +122,6 @@ class Workflows:
             return workflow
 
         return await self._databases.central.run(Step.CATALOGUE, work)
-
-    def check_size(self, graph: Graph) -> None:
-        self._graphs.check_size(graph)
 
     async def set_active(self, slug: str, *, is_active: bool) -> Workflow:
         async def work(tx: Tx) -> Workflow:
@@ -170,7 +174,7 @@ class Workflows:
                 names = ", ".join(each.slug for each in effects)
                 raise Conflict(f"Effects use this workflow: {names}. Delete them first, or switch the workflow off.")
             if await dispatch_list.has_unfinished(tx, workflow.id):
-                raise Conflict("Jobs of this workflow have not ended. Cancel them first, or switch the workflow off.")
+                raise Conflict("Jobs of this workflow have not ended. Wait for them, or cancel them first.")
             await catalogue.delete_workflow(tx, workflow.id)
 
         await self._databases.central.run(Step.CATALOGUE, work)

@@ -97,7 +97,7 @@ class Overview:
             output = job.output_file_id
             metadata = await media.metadata_of(tx, tenant_id, output) if output is not None else None
         async with self._databases.central.read() as tx:
-            workflow = await catalogue.workflow(tx, id_=job.workflow_id)
+            workflow = await catalogue.workflow_ever(tx, job.workflow_id)
         snapshot = Snapshot.from_json(payload)
         properties = [Property.from_json(each) for each in workflow.properties] if workflow else []
         return AboutJob(

@@ -1,5 +1,6 @@
 """What keeps the service in order, and shows how it is."""
 
+from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.ground import DISK, Ground
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.operations.inspection import Inspection
@@ -15,7 +16,7 @@ __all__ = ["Operations"]
 
 
 class Operations:
-    def __init__(self, ground: Ground, outbox: Outbox, queue: Queue, jobs: Jobs) -> None:
+    def __init__(self, ground: Ground, outbox: Outbox, catalogue: Catalogue, queue: Queue, jobs: Jobs) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         self.reconciler = Reconciler(databases, queue.decisions, outbox.applying, outbox.recovery)
         self.mending = Mending(databases, self.reconciler)
@@ -23,6 +24,7 @@ class Operations:
             databases,
             objects,
             jobs.removal,
+            catalogue.definitions,
             disk=DISK,
             retention_days=settings.retention_days,
             unused_upload_hours=settings.unused_upload_hours,

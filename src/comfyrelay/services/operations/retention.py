@@ -8,13 +8,14 @@ removed; the note is removed.
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from comfyrelay.domain.ids import job_folder
 from comfyrelay.domain.records.jobs import File
 from comfyrelay.errors import PoolUnavailable
+from comfyrelay.services.catalogue.definitions import Definitions
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.steps import Step
@@ -40,6 +41,7 @@ class Retained:
     unused: int = 0
     removed: int = 0
     strays: int = 0
+    definitions: int = 0
 
 
 class Retention:
@@ -48,6 +50,7 @@ class Retention:
         databases: Databases,
         objects: ObjectStore,
         removing: Removals,
+        definitions: Definitions,
         *,
         disk: str,
         retention_days: float | None,
@@ -57,6 +60,7 @@ class Retention:
         self._databases = databases
         self._objects = objects
         self._removing = removing
+        self._definitions = definitions
         self._disk = disk
         self._video_seconds = retention_days * 86400 if retention_days is not None else None
         self._unused_seconds = unused_upload_hours * 3600
@@ -70,6 +74,7 @@ class Retention:
                     done = _sum(done, await self._run(self._databases.pool(name), grace_seconds))
             except PoolUnavailable:
                 log.info("retention.pool_down", pool=name)
+        done = replace(done, definitions=await self._definitions.remove_unused(grace_seconds=grace_seconds))
         if isinstance(self._objects, LocalObjects):
             # of uploads that were cut off when a process was killed
             await self._objects.sweep(older_than_seconds=max(self._unused_seconds, grace_seconds))

@@ -101,6 +101,12 @@ async def delete_workflow(tx: Tx, workflow_id: int) -> None:
     await tx.execute(query.values(deleted_at=relay_now(), updated_at=relay_now(), is_active=False))
 
 
+async def workflow_ever(tx: Tx, workflow_id: int) -> Workflow | None:
+    """The workflow, deleted or not: what ran is still told by it."""
+    row = (await tx.execute(select(*_WORKFLOW).where(workflows.c.id == workflow_id))).one_or_none()
+    return Workflow(**row._mapping) if row else None
+
+
 async def workflow_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
     """The slugs by id, of deleted ones too."""
     query = select(workflows.c.id, workflows.c.slug).where(workflows.c.id.in_(set(ids)))

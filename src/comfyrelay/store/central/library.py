@@ -4,12 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, exists, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import exists, select
 
 from comfyrelay.domain.records.catalogue import Effect, Workflow
-from comfyrelay.errors import Conflict
-from comfyrelay.store.central.tables import ai_job_dispatches, effects, workflows
+from comfyrelay.store.central.tables import effects, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
 
 _EFFECT = [effects.c[name].label(f"effect_{name}") for name in Effect.__dataclass_fields__]
@@ -73,29 +71,12 @@ async def own_workflow(tx: Tx, tenant_id: str, slug: str) -> Workflow | None:
     return Workflow(**row._mapping) if row else None
 
 
-async def older_twin(tx: Tx, workflow: Workflow) -> Workflow | None:
-    """Another workflow of the tenant's with this name, graph and properties, made before."""
-    columns = workflows.c
-    query = (
-        _own(workflow.tenant_id or "")
-        .where(
-            columns.id < workflow.id,
-            columns.graph_path == workflow.graph_path,
-            columns.name == workflow.name,
-            columns.is_active,
-        )
-        .order_by(columns.id)
-    )
-    found = [Workflow(**row._mapping) for row in await tx.execute(query)]
-    return next((each for each in found if each.properties == workflow.properties), None)
+async def own_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[Workflow]:
+    """A tenant's workflows of this graph, oldest first."""
+    query = _own(tenant_id).where(workflows.c.graph_path == graph_path).order_by(workflows.c.id)
+    return [Workflow(**row._mapping) for row in await tx.execute(query)]
 
 
-async def remove_workflow(tx: Tx, workflow_id: int) -> None:
-    """Remove a workflow that nothing refers to."""
-    used = select(exists().where(ai_job_dispatches.c.workflow_id == workflow_id))
-    if await tx.scalar(used):
-        raise Conflict("Jobs were made with this workflow, so it cannot be deleted.")
-    try:
-        await tx.execute(delete(workflows).where(workflows.c.id == workflow_id))
-    except IntegrityError as error:
-        raise Conflict("This workflow is in use, so it cannot be deleted.") from error
+async def has_fleet(tx: Tx, workflow_id: int) -> bool:
+    """Whether some fleet runs a workflow."""
+    return bool(await tx.scalar(select(exists().where(workflow_fleets.c.workflow_id == workflow_id))))

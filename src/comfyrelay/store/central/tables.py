@@ -137,6 +137,8 @@ fleets = Table(
     Column("stage", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("max_workers", Integer),
+    # As of the worker that named some last; it may be gone.
+    Column("definitions_hash", Text),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("stage", "slug"),
     one_of("stage", Stage),
@@ -163,6 +165,8 @@ workers = Table(
     Column("protocol", Integer, nullable=False, server_default=text("1")),
     Column("version", Text),
     Column("capabilities", JsonText, nullable=False),
+    # Of the definitions of its nodes, which are in object storage.
+    Column("definitions_hash", Text),
     # The slugs a worker asked to be narrowed to; null means all of its fleet's.
     Column("narrowed_to", JsonText),
     Column("max_concurrency", Integer, nullable=False),

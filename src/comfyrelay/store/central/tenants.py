@@ -32,6 +32,11 @@ async def get(tx: Tx, tenant_id: str) -> Tenant | None:
     return Tenant(**row._mapping) if row else None
 
 
+async def lock(tx: Tx, tenant_id: str) -> None:
+    """Held against others who change what the tenant has as a whole, until the transaction ends."""
+    await tx.execute(select(tenants.c.id).where(tenants.c.id == tenant_id).with_for_update(key_share=True))
+
+
 async def user(tx: Tx, user_id: str) -> User | None:
     row = (await tx.execute(select(*USER_COLUMNS).where(users.c.id == user_id))).one_or_none()
     return User(**row._mapping) if row else None

@@ -313,9 +313,9 @@ export async function openGraph(file) {
     }
     if (graph === null || typeof graph !== "object" || Array.isArray(graph)) throw new Error(`${file.name} is not a ComfyUI workflow.`);
     const name = file.name.replace(/\.json$/i, "").slice(0, 200) || "workflow";
-    const { data, message } = await post("/api/desk/graphs", { graph, name });
+    const { data, message } = await post("/api/workflows", { graph, name });
     await load();
-    choose(`workflow:${data.workflow.slug}`);
+    choose(`workflow:${data.slug}`);
     fields[0]?.focus();
     toast(message === "Added." ? `“${name}” was added to your workflows.` : message);
   });

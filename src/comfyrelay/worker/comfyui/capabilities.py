@@ -1,7 +1,7 @@
 """What this worker is and has, for the control plane: GPUs, ComfyUI, nodes and models."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -26,8 +26,14 @@ class Capabilities:
     """What this worker is, and what of that the control plane knows."""
 
     def __init__(
-        self, servers: Servers, more: Mapping[str, Any], *, min_refresh_seconds: float = MIN_REFRESH_SECONDS
+        self,
+        servers: Servers,
+        more: Mapping[str, Any],
+        *,
+        min_refresh_seconds: float = MIN_REFRESH_SECONDS,
+        on_refreshed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_refreshed = on_refreshed
         self._servers = servers
         self._more = more
         self._min_refresh_seconds = min_refresh_seconds
@@ -39,6 +45,7 @@ class Capabilities:
         # first: what comes back from here on may be missed by this look
         self._due = Hint()
         self.current = await gather(self._servers, self._more)
+        self._on_refreshed()
 
     def refresh_soon(self) -> None:
         """A server came back, perhaps with other nodes and models."""

@@ -1,0 +1,109 @@
+"""What users and administrators bring: a graph, or a file of ComfyUI's editor, becomes what a workflow is made of."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.comfy.editor.loading import as_graph
+from comfyrelay.comfy.editor.workflow import is_editor_file
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.errors import ComfyError, GraphError
+from comfyrelay.services.catalogue.definitions import Definitions
+from comfyrelay.services.catalogue.graphs import Graphs
+from comfyrelay.services.forms.describe import describe
+
+_UNREADABLE = (
+    "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI and a "
+    'worker beside it, and add it again; or save it with "Export (API)" in ComfyUI.'
+)
+_GUESSED = "The types of its inputs were guessed from their values."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewWorkflow:
+    """As it was brought. What is not given is found out; with `properties`, the graph is taken as it is."""
+
+    graph: Mapping[str, Any]
+    name: str | None = None
+    properties: Sequence[Mapping[str, Any]] | None = None
+    output_node_id: str | None = None
+    output_extension: str | None = None
+    output_mime_type: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadWorkflow:
+    """`brought` is the graph in the API's format, and `graph` the same with placeholders; `roles` says which property
+    is the prompt, the seed and so on; `remark`, what is to be said about it."""
+
+    brought: Graph
+    graph: Graph
+    properties: Sequence[Mapping[str, Any]]
+    roles: Mapping[str, str]
+    output_node_id: str | None
+    output_extension: str
+    output_mime_type: str | None
+    remark: str = ""
+
+    @property
+    def positions(self) -> dict[str, list[str]]:
+        """By property, the inputs that are its placeholder and nothing else."""
+        keys = {str(each["placeholder"]): str(each["key"]) for each in self.properties}
+        found: dict[str, list[str]] = {key: [] for key in keys.values()}
+        for node_id, node in self.graph.items():
+            for name, value in node["inputs"].items():
+                if isinstance(value, str) and value in keys:
+                    found[keys[value]].append(f"{node_id}.{name}")
+        return found
+
+
+class Incoming:
+    def __init__(self, definitions: Definitions, graphs: Graphs) -> None:
+        self._definitions = definitions
+        self._graphs = graphs
+
+    async def read(self, new: NewWorkflow) -> ReadWorkflow:
+        """`GraphError` says what is wrong with it, or what is missing to read it; `TooLarge` where it is too large."""
+        if new.properties is not None:
+            graph = await self.as_graph(new.graph)
+            return ReadWorkflow(
+                brought=graph,
+                graph=graph,
+                properties=new.properties,
+                roles={},
+                output_node_id=new.output_node_id,
+                output_extension=new.output_extension or "mp4",
+                output_mime_type=new.output_mime_type,
+            )
+        known, why = await self._definitions.known()
+        graph = await self._converted(new.graph, known, why)
+        described = await asyncio.to_thread(describe, graph, known)
+        is_own_type = new.output_extension is not None or new.output_mime_type is not None
+        return ReadWorkflow(
+            brought=graph,
+            graph=described.graph,
+            properties=described.properties,
+            roles=described.roles,
+            output_node_id=new.output_node_id or described.output_node_id,
+            output_extension=new.output_extension or described.output_extension,
+            output_mime_type=new.output_mime_type if is_own_type else described.output_mime_type,
+            remark=f"{_GUESSED} {why}" if known is None else "",
+        )
+
+    async def as_graph(self, value: Mapping[str, Any]) -> Graph:
+        """In the API's format, with nothing found out."""
+        known, why = await self._definitions.known() if is_editor_file(value) else (None, "")
+        return await self._converted(value, known, why)
+
+    async def _converted(self, value: Mapping[str, Any], known: Mapping[str, Any] | None, why: str) -> Graph:
+        if not is_editor_file(value):
+            self._graphs.check_size(dict(value))
+        elif known is None:
+            raise GraphError(f"{_UNREADABLE} {why}")
+        try:
+            graph = await asyncio.to_thread(as_graph, value, known or {})
+        except ComfyError as error:
+            raise GraphError(error.detail) from error
+        self._graphs.check_size(graph)
+        return graph

@@ -1,0 +1,40 @@
+"""Which definitions of nodes each worker has, and each fleet had last: their hashes."""
+
+from sqlalchemy import select, union, update
+
+from comfyrelay.store.central.tables import fleets, workers
+from comfyrelay.store.database import Tx
+
+
+async def of_worker(tx: Tx, worker_id: str) -> str | None:
+    found: str | None = await tx.scalar(select(workers.c.definitions_hash).where(workers.c.worker_id == worker_id))
+    return found
+
+
+async def note(tx: Tx, worker_id: str, sha256: str) -> None:
+    """Its fleet keeps the name when the worker is gone: one that is asleep is still known."""
+    await tx.execute(update(workers).where(workers.c.worker_id == worker_id).values(definitions_hash=sha256))
+    its = select(workers.c.fleet_id).where(workers.c.worker_id == worker_id).scalar_subquery()
+    await tx.execute(update(fleets).where(fleets.c.id == its).values(definitions_hash=sha256))
+
+
+async def of_stage(tx: Tx, stage: str, *, limit: int) -> list[str]:
+    """Those of the approved workers, newest first, then those that the fleets had last; each once."""
+    of_workers = (
+        select(workers.c.definitions_hash)
+        .where(workers.c.stage == stage, workers.c.is_approved, workers.c.definitions_hash.is_not(None))
+        .order_by(workers.c.created_at.desc(), workers.c.worker_id)
+    )
+    of_fleets = (
+        select(fleets.c.definitions_hash)
+        .where(fleets.c.stage == stage, fleets.c.definitions_hash.is_not(None))
+        .order_by(fleets.c.id)
+    )
+    found = [*(await tx.scalars(of_workers)), *(await tx.scalars(of_fleets))]
+    return [str(each) for each in dict.fromkeys(found)][:limit]
+
+
+async def named(tx: Tx) -> set[str]:
+    """All that some worker or fleet has."""
+    columns = (workers.c.definitions_hash, fleets.c.definitions_hash)
+    return set((await tx.scalars(union(*(select(each).where(each.is_not(None)) for each in columns)))).all())

@@ -1,0 +1,277 @@
+"""Workers bring the definitions of their nodes, and workflows are read with them."""
+
+import gzip
+import hashlib
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfy.graphs.definitions import PackedDefinitions, pack
+from tests.api.harness import Api, Caller, data_of, problem_of
+from tests.comfy.editor.files import DEFINITIONS, empty, save, workflow
+
+SAVED = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
+
+
+async def bring(worker: Caller, definitions: dict[str, Any]) -> PackedDefinitions:
+    packed = pack(definitions)
+    assert (await worker.post("/api/worker/definitions", {"sha256": packed.sha256}))["is_known"] is False
+    data_of(await put(worker, packed.sha256, packed.data))
+    return packed
+
+
+async def put(worker: Caller, sha256: str, data: bytes) -> Any:
+    headers = {"Content-Type": "application/octet-stream"}
+    return await worker.call("PUT", f"/api/worker/definitions/{sha256}", content=data, headers=headers)
+
+
+async def kept(api: Api) -> list[str]:
+    return sorted([each.path async for each in api.engine.objects.list("definitions")])
+
+
+def path_of(packed: PackedDefinitions) -> str:
+    return f"definitions/{packed.sha256}.json.gz"
+
+
+@pytest.fixture
+async def worker(api: Api) -> Caller:
+    await api.effect()
+    return await api.worker()
+
+
+async def test_they_are_sent_once_for_all_workers_that_have_the_same(api: Api, worker: Caller) -> None:
+    packed = await bring(worker, DEFINITIONS)
+    for caller in (worker, await api.worker("gpu-2")):
+        answer = await caller.post("/api/worker/definitions", {"sha256": packed.sha256})
+        assert answer == {"is_known": True}
+    assert await kept(api) == [path_of(packed)]
+
+
+async def test_a_file_of_the_editor_becomes_a_workflow_with_typed_inputs(api: Api, worker: Caller) -> None:
+    user = await api.user()
+    refused = problem_of(await user.call("POST", "/api/workflows", {"graph": SAVED}), 422)
+    assert "No worker has told which nodes it has" in refused["detail"]
+    assert "Export (API)" in refused["detail"]
+    await bring(worker, DEFINITIONS)
+    answer = await user.call("POST", "/api/workflows", {"graph": SAVED, "name": "Mine"})
+    assert answer.status_code == 201
+    made = data_of(answer)
+    assert made["output_node_id"] == "9"
+    assert made["output_mime_type"] == "image/png"
+    assert made["graph"]["1"]["class_type"] == "EmptyImage"
+    width = next(each for each in made["properties"] if each["key"].endswith("width"))
+    assert (width["type"], width["default_value"]) == ("number", made["graph"]["1"]["inputs"]["width"])
+    assert made["positions"][width["key"]] == ["1.width"]
+    assert "No fleet runs it yet" in made["remarks"][0]
+
+
+async def test_without_any_a_graph_is_described_by_guessing_and_it_is_said(api: Api) -> None:
+    user = await api.user()
+    graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
+    answer = await user.call("POST", "/api/workflows", {"graph": graph})
+    assert "guessed" in answer.json()["message"]
+    assert [each["key"] for each in data_of(answer)["properties"]] == ["empty_image_width"]
+
+
+async def test_the_choices_are_those_of_all_workers_and_the_newest_defines_a_class(api: Api, worker: Caller) -> None:
+    def with_models(*names: str, **more: Any) -> dict[str, Any]:
+        return {**DEFINITIONS, "Load": {"input": {"required": {"ckpt_name": [list(names)]}}, "output": [], **more}}
+
+    await bring(worker, with_models("a.safetensors"))
+    await api.clock.set(api.clock.now + timedelta(seconds=1))
+    await bring(await api.worker("gpu-2"), with_models("b.safetensors", output_node=True))
+    graph = {"1": {"class_type": "Load", "inputs": {"ckpt_name": "a.safetensors"}}}
+    made = await (await api.user()).post("/api/workflows", {"graph": graph})
+    [models] = made["properties"]
+    assert models["choices"] == ["b.safetensors", "a.safetensors"]
+
+
+async def test_a_fleet_whose_workers_have_left_still_reads_workflows(api: Api, worker: Caller) -> None:
+    packed = await bring(worker, DEFINITIONS)
+    await worker.post("/api/worker/deregister", {})
+    await api.engine.operations.retention.run_once(grace_seconds=0)
+    assert await kept(api) == [path_of(packed)]
+    assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
+
+
+async def test_what_nobody_has_any_more_is_removed_and_brought_again_when_somebody_has_it(
+    api: Api, worker: Caller
+) -> None:
+    old = await bring(worker, {})
+    new = await bring(worker, DEFINITIONS)
+    assert (await api.engine.operations.retention.run_once()).definitions == 0, "not at once"
+    assert (await api.engine.operations.retention.run_once(grace_seconds=0)).definitions == 1
+    assert await kept(api) == [path_of(new)]
+    await bring(worker, {})
+    assert await kept(api) == sorted([path_of(new), path_of(old)])
+
+
+async def test_what_is_lost_from_storage_is_asked_for_again(api: Api, worker: Caller) -> None:
+    packed = await bring(worker, DEFINITIONS)
+    await api.engine.objects.remove(path_of(packed))
+    user = await api.user()
+    assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 422
+    await bring(worker, DEFINITIONS)
+    assert (await user.call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
+
+
+class TestHostile:
+    @pytest.mark.parametrize("sha256", ["", "x" * 64, "../../etc/passwd", "A" * 64, "0" * 63])
+    async def test_a_name_that_is_no_hash_is_refused(self, worker: Caller, sha256: str) -> None:
+        problem_of(await worker.call("POST", "/api/worker/definitions", {"sha256": sha256}), 422)
+        if sha256:
+            assert (await put(worker, sha256, b"")).status_code in (404, 422)
+
+    async def test_what_is_not_what_its_hash_says_is_not_kept(self, api: Api, worker: Caller) -> None:
+        other = pack({"A": {}})
+        problem = problem_of(await put(worker, other.sha256, pack(DEFINITIONS).data), 422)
+        assert "hash" in problem["detail"]
+        for text in (b"not JSON", b"[]", b'{"A": []}'):
+            problem_of(await put(worker, hashlib.sha256(text).hexdigest(), gzip.compress(text)), 422)
+        problem_of(await put(worker, other.sha256, json.dumps({"A": {}}).encode()), 422)
+        assert await kept(api) == []
+
+    async def test_what_is_too_large_is_not_even_read(self, api: Api, worker: Caller) -> None:
+        most = api.context.settings.max_large_body_bytes
+        assert (await put(worker, "0" * 64, b"\0" * (most + 1))).status_code == 413
+
+    async def test_only_workers_bring_them(self, api: Api, worker: Caller) -> None:
+        packed = pack(DEFINITIONS)
+        for caller in (api.anybody, await api.user(), Caller(worker.http, {"Authorization": "Bearer wrong"})):
+            problem_of(await caller.call("POST", "/api/worker/definitions", {"sha256": packed.sha256}), 401)
+            problem_of(await put(caller, packed.sha256, packed.data), 401)
+        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        api.context.forget_worker("gpu-1")
+        problem_of(await put(worker, packed.sha256, packed.data), 403)
+
+    async def test_those_of_a_worker_that_was_revoked_are_not_used(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        await bring(await api.worker("gpu-2"), {})
+        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 422
+
+
+class TestForAdministrators:
+    async def test_a_file_of_the_editor_is_registered_with_what_can_be_changed_in_it(
+        self, api: Api, worker: Caller
+    ) -> None:
+        admin = await api.user(is_admin=True)
+        body = {"slug": "mine", "graph": SAVED}
+        problem_of(await admin.call("POST", "/api/admin/workflows", body), 422)
+        await bring(worker, DEFINITIONS)
+        made = await admin.post("/api/admin/workflows", body)
+        assert (made["output_node_id"], made["output_extension"], made["output_mime_type"]) == ("9", "png", "image/png")
+        assert "empty_image_width" in [each["key"] for each in made["properties"]]
+        changed = data_of(await admin.call("PATCH", "/api/admin/workflows/mine", {"graph": SAVED, "properties": []}))
+        assert changed["graph"]["1"]["inputs"] == {"width": 64, "height": 48, "batch_size": 1, "color": 255}
+
+    async def test_what_is_given_wins(self, api: Api) -> None:
+        admin = await api.user(is_admin=True)
+        graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
+        body = {"slug": "mine", "graph": graph, "properties": [], "output_extension": "webp"}
+        made = await admin.post("/api/admin/workflows", body)
+        assert (made["properties"], made["output_extension"], made["graph"]) == ([], "webp", graph)
+
+
+class TestTheSameAgain:
+    async def test_is_the_workflow_that_is_there_whatever_its_name(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        user = await api.user()
+        first = await user.post("/api/workflows", {"graph": SAVED, "name": "Mine"})
+        again = await user.call("POST", "/api/workflows", {"graph": SAVED, "name": "Other"})
+        assert again.status_code == 200
+        assert again.json()["message"].startswith("You have this workflow already, as 'Mine'.")
+        assert data_of(again)["slug"] == first["slug"]
+        assert len((await user.get("/api/workflows"))["items"]) == 1
+        other = await (await api.user("eve@example.com")).post("/api/workflows", {"graph": SAVED})
+        assert other["slug"] != first["slug"]
+
+    async def test_with_other_values_it_is_another(self, api: Api) -> None:
+        user = await api.user()
+        graphs = [{"1": {"class_type": "A", "inputs": {"on": value}}, "2": _saver("1")} for value in (1, True, 2)]
+        assert len({(await user.post("/api/workflows", {"graph": each}))["slug"] for each in graphs}) == 3
+
+    async def test_it_has_the_choices_of_now(self, api: Api, worker: Caller) -> None:
+        user = await api.user()
+        body = {"graph": {"1": {"class_type": "A", "inputs": {"mode": "x"}}, "2": _saver("1")}}
+        first = await user.post("/api/workflows", body)
+        assert first["properties"][0]["choices"] == []
+        definition = {"input": {"required": {"mode": [["x", "y"]]}}}
+        await bring(worker, {"A": definition, "SaveImage": DEFINITIONS["SaveImage"]})
+        assert (await user.post("/api/workflows", body))["slug"] == first["slug"]
+        [now] = (await user.get("/api/workflows"))["items"]
+        assert now["properties"][0]["choices"] == ["x", "y"]
+
+
+class TestChanging:
+    async def test_a_name(self, api: Api) -> None:
+        user, other = await api.user(), await api.user("eve@example.com")
+        slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
+        path = f"/api/workflows/{slug}"
+        problem_of(await other.call("PATCH", path, {"name": "Mine"}), 404)
+        answer = await user.call("PATCH", path, {"name": "Mine"})
+        assert (data_of(answer)["name"], data_of(answer)["slug"], answer.json()["message"]) == (
+            "Mine",
+            slug,
+            "Renamed.",
+        )
+        nothing: list[dict[str, Any]] = [
+            {},
+            {"properties": []},
+            {"output_extension": "png"},
+            {"name": ""},
+            {"nam": "x"},
+        ]
+        for each in nothing:
+            problem_of(await user.call("PATCH", path, each), 422)
+
+    async def test_a_newer_version_is_for_new_jobs_only(self, api: Api) -> None:
+        user = await api.user()
+        slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
+        await api.engine.fleet.fleets.create(slug="all", workflow_slugs=[slug])
+        worker = await api.worker(fleet="all")
+        await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "before"})
+        changed = await user.call("PATCH", f"/api/workflows/{slug}", {"graph": _graph(9)})
+        assert changed.json()["message"].startswith("Replaced.")
+        await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "after"})
+        polls = [{"worker_id": "gpu-1", "prefetch": 1, "request_id": each} for each in ("a", "b")]
+        jobs = [(await worker.post("/api/worker/poll", each))["job"] for each in polls]
+        assert [each["input_payload"]["workflow"]["1"]["inputs"]["width"] for each in jobs] == [8, 9]
+
+    async def test_a_version_that_may_not_run_changes_nothing(self, api: Api) -> None:
+        user = await api.user()
+        slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
+        bad = {"1": {"class_type": "PyExec", "inputs": {"code": "x"}}, "2": _saver("1")}
+        for graph in (bad, SAVED, {"1": 1}):
+            problem_of(await user.call("PATCH", f"/api/workflows/{slug}", {"graph": graph}), 422)
+        [width] = (await user.get("/api/workflows"))["items"][0]["properties"]
+        assert width["default_value"] == 8
+
+
+class TestThePolicyOfTenants:
+    async def test_it_is_held_against_the_graph_that_a_file_of_the_editor_becomes(
+        self, api: Api, worker: Caller
+    ) -> None:
+        await bring(worker, {**DEFINITIONS, "PyExec": {"input": {"required": {"code": ["STRING"]}}, "output": []}})
+        saved = workflow([{**empty(), "type": "PyExec", "widgets_values": ["print()"]}, save(9, 1)], [(1, 1, 0, 9, 0)])
+        problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": saved}), 422)
+        assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
+        assert "PyExec (1)" in problem["detail"]
+
+    async def test_an_input_that_may_not_name_any_file_is_no_property_and_keeps_its_value(self, api: Api) -> None:
+        user = await api.user()
+        graph = {"1": {"class_type": "Draw", "inputs": {"font_file": "mono.ttf", "size": 3}}, "2": _saver("1")}
+        made = await user.post("/api/workflows", {"graph": graph})
+        assert [each["key"] for each in made["properties"]] == ["draw_size"]
+        job = await user.call("POST", "/api/ai-jobs", {"workflow_slug": made["slug"], "idempotency_key": "k"})
+        assert job.status_code == 201, job.text
+
+
+def _graph(width: int) -> dict[str, Any]:
+    return {"1": {"class_type": "EmptyImage", "inputs": {"width": width}}, "2": _saver("1")}
+
+
+def _saver(source: str) -> dict[str, Any]:
+    return {"class_type": "SaveImage", "inputs": {"images": [source, 0], "filename_prefix": "x"}}

@@ -1,0 +1,103 @@
+"""Definitions of nodes on their way: packed the same by all, checked against their name, merged."""
+
+import gzip
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfy.graphs import definitions
+from comfyrelay.comfy.graphs.definitions import merge, pack, unpack
+from comfyrelay.errors import InvalidInput
+
+
+def loader(*names: str, **more: Any) -> dict[str, Any]:
+    return {"input": {"required": {"ckpt_name": [list(names), {}]}}, "output": ["MODEL"], **more}
+
+
+def newer(*names: Any) -> dict[str, Any]:
+    return {"input": {"optional": {"name": ["COMBO", {"options": list(names), "tooltip": "a"}]}}}
+
+
+def sha256_of(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
+
+
+def test_the_same_definitions_have_the_same_name_in_whatever_order_their_classes_come() -> None:
+    one, other = pack({"A": loader("a"), "B": {}}), pack({"B": {}, "A": loader("a")})
+    assert one == other
+    assert unpack(one.data, sha256=one.sha256) == {"A": loader("a"), "B": {}}
+
+
+def test_the_inputs_of_a_class_keep_their_order() -> None:
+    """The editor saves values by position."""
+    packed = pack({"A": {"input": {"required": {"width": ["INT"], "batch": ["INT"]}}}})
+    assert list(unpack(packed.data, sha256=packed.sha256)["A"]["input"]["required"]) == ["width", "batch"]
+
+
+def test_files_that_jobs_have_uploaded_are_not_part_of_them() -> None:
+    """They change with every job, and their names are somebody's."""
+
+    def load_image(*names: str) -> dict[str, Any]:
+        old = {"input": {"required": {"image": [list(names), {"image_upload": True}]}}}
+        new = {"input": {"required": {"file": ["COMBO", {"video_upload": True, "options": list(names)}]}}}
+        return {"LoadImage": old, "LoadVideo": new}
+
+    one, other = pack(load_image("secret.png")), pack(load_image())
+    assert one == other
+    assert b"secret" not in gzip.decompress(one.data)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"no json", "not definitions"),
+        (b"[]", "not definitions"),
+        (b'{"A": 1}', "not definitions"),
+        (b"[" * 100_000, "not definitions"),
+    ],
+)
+def test_what_is_no_definitions_is_refused(text: bytes, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        unpack(gzip.compress(text), sha256=sha256_of(text))
+
+
+def test_what_is_not_what_its_name_says_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="hash"):
+        unpack(gzip.compress(b"{}"), sha256=sha256_of(b"{} "))
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", gzip.compress(b"{}" * 100)[:-9], b"\x1f\x8b" + b"\0" * 40])
+def test_what_is_not_compressed_or_cut_off_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        unpack(data, sha256=sha256_of(b"{}"))
+
+
+def test_a_bomb_is_not_unpacked_beyond_the_limit() -> None:
+    data = gzip.compress(b" " * (definitions.MOST_BYTES + 1), 1)
+    assert len(data) < 1024**2
+    with pytest.raises(InvalidInput, match="at most 64 MiB"):
+        unpack(data, sha256="0" * 64)
+
+
+def test_of_each_class_the_newest_counts_with_the_choices_of_all() -> None:
+    newest = {"Load": loader("a", "b", display_name="New"), "Pick": newer("x", {"key": "y"})}
+    oldest = {"Load": loader("b", "c", display_name="Old"), "Pick": newer({"key": "y"}, "z"), "Only": {"output": []}}
+    merged = merge([newest, oldest])
+    assert merged["Load"] == loader("a", "b", "c", display_name="New")
+    assert merged["Pick"] == newer("x", {"key": "y"}, "z")
+    assert merged["Only"] == {"output": []}
+    assert newest["Load"] == loader("a", "b", display_name="New"), "what was merged is left as it was"
+
+
+def test_classes_that_are_defined_in_another_way_do_not_disturb_each_other() -> None:
+    odd: list[dict[str, Any]] = [
+        {"A": {"input": None}},
+        {"A": loader("a")},
+        {"A": {"input": {"required": []}}},
+        {"A": {}},
+    ]
+    assert merge(odd) == {"A": {"input": None}}
+    assert merge([{"A": loader("a")}, *odd]) == {"A": loader("a")}
+    assert json.loads(gzip.decompress(pack({"A": None, "B": "x"}).data)) == {"A": None, "B": "x"}
