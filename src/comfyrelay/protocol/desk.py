@@ -12,6 +12,7 @@ from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.domain.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
+from comfyrelay.protocol.jobs import WaitForMissing
 from comfyrelay.protocol.user import Workflow
 
 MOST_TRIES = 1000
@@ -59,6 +60,7 @@ class NewDeskBatch(Request):
         description="who is notified of its end beside those of the settings, as apprise writes it",
     )
     idempotency_key: Key | None = None
+    wait_for_missing: WaitForMissing = False
 
     @property
     def folders(self) -> list[str]:

@@ -23,6 +23,11 @@ from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Id, Json, Key, Line
 WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
 
 
+WaitForMissing = Annotated[
+    bool, Field(description="accept it though no worker has all that it needs: it waits until one has")
+]
+
+
 class NewUpload(Request):
     model_config = example(mime_type="image/png", size=1048576, original_filename="cat.png")
 
@@ -94,6 +99,7 @@ class Submission(Request):
     priority: Priority = 0
     webhook_url: WebhookUrl | None = None
     stage: Annotated[Stage | None, Field(description="only for administrators; the server's otherwise")] = None
+    wait_for_missing: WaitForMissing = False
 
     @property
     def webhook(self) -> str | None:

@@ -112,6 +112,7 @@ class Engine:
             _every("seen", SEEN_SECONDS, self._record_seen),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
+            _every("fitting", RETENTION_SECONDS, self.catalogue.fitting.forget_unused),
             # ends that come close together are sent together
             _every("webhooks", 0.2, self._send_webhooks),
         )

@@ -37,6 +37,7 @@ class Step(StrEnum):
     LEDGER = "ledger"
     TENANT = "tenant"
     CATALOGUE = "catalogue"
+    FITTING = "fitting"
     WORKER = "worker"
     REMOVE = "remove"
     REMOVE_FORGET = "remove.forget"

@@ -55,9 +55,10 @@ async def add_graph(body: NewGraph, request: Request, context: ContextOf, user: 
         output_mime_type=described.output_mime_type,
     )
     made = await context.engine.catalogue.own_workflows.create_once(user.tenant_id, new)
+    missing = await context.engine.catalogue.fitting.of_workflow(made, shows_names=user.is_admin)
     return Answer(
         data=DescribedGraph(
-            workflow=workflow_body(made), graph=graph, roles=described.roles, positions=_positions(described)
+            workflow=workflow_body(made, missing), graph=graph, roles=described.roles, positions=_positions(described)
         ),
         message=message,
     )

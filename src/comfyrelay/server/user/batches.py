@@ -44,6 +44,8 @@ async def submit(body: wire.NewBatch, response: Response, context: ContextOf, us
         priority=body.priority,
         webhook_url=body.webhook,
         stage=chosen_stage(user, body.stage),
+        wait_for_missing=body.wait_for_missing,
+        shows_workers=user.is_admin,
     )
     state, is_new = await context.engine.jobs.batches.submit_once(request)
     if not is_new:

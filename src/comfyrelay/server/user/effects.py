@@ -3,6 +3,7 @@
 from fastapi import APIRouter, status
 
 from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.protocol import missing as wire_missing
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser, known_user
@@ -11,6 +12,7 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.catalogue.fitting import Missing
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
 from comfyrelay.services.catalogue.own_workflows import NewWorkflow
 
@@ -47,7 +49,8 @@ async def create_workflow(body: wire.NewWorkflow, context: ContextOf, user: Curr
     """Bring a graph of your own, in ComfyUI's API format. Submit jobs with its slug."""
     new = NewWorkflow(**body.model_dump(mode="json", exclude={"graph"}), graph=body.graph)
     made = await context.engine.catalogue.own_workflows.create(user.tenant_id, new)
-    return Answer(data=workflow_body(made), message="Created.")
+    missing = await context.engine.catalogue.fitting.of_workflow(made, shows_names=user.is_admin)
+    return Answer(data=workflow_body(made, missing), message="Created.")
 
 
 @router.delete("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
@@ -61,5 +64,6 @@ def _effect(offered: OfferedEffect) -> wire.Effect:
     return wire.Effect.of(offered, offered.effect, properties=offered.inputs)
 
 
-def workflow_body(workflow: Workflow) -> wire.Workflow:
-    return wire.Workflow.of(workflow, properties=inputs_of(workflow, {}))
+def workflow_body(workflow: Workflow, missing: Missing | None = None) -> wire.Workflow:
+    lacks = None if missing is None else wire_missing.Missing.of(missing, items=missing.to_json())
+    return wire.Workflow.of(workflow, properties=inputs_of(workflow, {}), missing=lacks)

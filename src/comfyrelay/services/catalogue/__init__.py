@@ -3,6 +3,7 @@
 from comfyrelay.domain.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.effects import Effects
+from comfyrelay.services.catalogue.fitting import Fitting
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
@@ -24,3 +25,4 @@ class Catalogue:
         self.library = Library(databases)
         self.own_workflows = OwnWorkflows(databases, self.workflows, policy=ground.graph_policy)
         self.presets = Presets(databases)
+        self.fitting = Fitting(databases, self.graphs, stage=settings.stage)

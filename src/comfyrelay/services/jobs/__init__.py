@@ -43,7 +43,12 @@ class Jobs:
             catalogue_disk=DISK,
         )
         self.resolve = Resolver(
-            databases, catalogue.graphs, defaults=defaults, checks=checks, policy=ground.graph_policy
+            databases,
+            catalogue.graphs,
+            defaults=defaults,
+            checks=checks,
+            policy=ground.graph_policy,
+            fitting=catalogue.fitting,
         )
         self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user)
         self.submit = Submit(databases, self.resolve, self.accept)

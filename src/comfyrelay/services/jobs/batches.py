@@ -34,6 +34,8 @@ class BatchRequest:
     webhook_url: str | None = None
     notify_urls: Sequence[str] = field(default=(), repr=False)
     stage: Stage | None = None
+    wait_for_missing: bool = False
+    shows_workers: bool = False
     # what makes it the same request as another with its key; that of all the rest, where none is given
     request_digest: str | None = None
 
@@ -287,4 +289,6 @@ def _job_request(request: BatchRequest, item: Item, number: int) -> JobRequest:
         priority=request.priority,
         webhook_url=request.webhook_url,
         stage=request.stage,
+        wait_for_missing=request.wait_for_missing,
+        shows_workers=request.shows_workers,
     )

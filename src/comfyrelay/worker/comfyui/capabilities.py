@@ -64,7 +64,8 @@ class Capabilities:
 
 
 async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask every server that answers. A job may come to any of them, so nodes and models are those that all have."""
+    """Ask every server that answers. A job is tried on each of them until one has what it needs, so nodes and models are
+    those that any has; each server says what it lacks of that."""
     described: list[dict[str, Any]] = []
     nodes: list[set[str]] = []
     models: list[set[str]] = []
@@ -79,11 +80,10 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
         models.append(set(filter(_is_text, installed_models(info))))
     found: dict[str, Any] = {"providers": sorted({*(["self_hosted"] if servers.own else []), *_cloud(servers)})}
     if described:
-        found |= {
-            "comfyui": described,
-            "node_types": sorted(set.intersection(*nodes)),
-            "models": sorted(set.intersection(*models)),
-        }
+        all_nodes, all_models = set.union(*nodes), set.union(*models)
+        for server, its_nodes, its_models in zip(described, nodes, models, strict=True):
+            server["lacks"] = {"node_types": sorted(all_nodes - its_nodes), "models": sorted(all_models - its_models)}
+        found |= {"comfyui": described, "node_types": sorted(all_nodes), "models": sorted(all_models)}
     # what we know of ourselves is not what somebody says about us
     return {**more, **found}
 
