@@ -17,6 +17,7 @@ NEWEST_DONE = 10
 class Reason(StrEnum):
     NOT_WAITING = "not_waiting"
     PAUSED = "paused"
+    HELD = "held"
     NOT_BEFORE = "not_before"
     POOL_DOWN = "pool_down"
     NO_COMFYUI = "no_comfyui"

@@ -241,7 +241,8 @@ class BulkDone(AnswerBody):
 
 class Batch(AnswerBody):
     """`counts` has the items by status; a retried item counts as its newest try. `expected_seconds` is how long those
-    that are queued or run should take, at the pace of the newest that completed; null when that is not known."""
+    that are queued or run should take, at the pace of the newest that completed; null when that is not known. `held`
+    says why the rest of it is held, if it is: resume it when that is mended."""
 
     id: str
     label: str | None
@@ -250,4 +251,5 @@ class Batch(AnswerBody):
     progress: float
     expected_seconds: float | None
     counts: dict[OpenEnum[JobStatus], int]
+    held: str | None
     created_at: datetime

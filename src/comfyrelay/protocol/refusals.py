@@ -53,11 +53,16 @@ def refusal_in(response: httpx.Response) -> ComfyRelayError | None:
         return InvalidInput(problem.detail, errors=problem.errors)
     if problem.type == f"{KIND}{TooManyRequests.code}":
         return TooManyRequests(retry_after_seconds=_seconds(response.headers.get("Retry-After")))
+    return _known(problem) or _BY_STATUS.get(response.status_code, ComfyRelayError)(problem.detail)
+
+
+def _known(problem: Problem) -> ComfyRelayError | None:
+    """What says more than its status."""
     if problem.type == f"{KIND}{LeaseLost.code}":
         return LeaseLost(problem.detail)
     if problem.type == f"{KIND}{MissingOnWorkers.code}":
         return MissingOnWorkers(problem.detail, missing=[each.model_dump() for each in problem.missing or ()])
-    return _BY_STATUS.get(response.status_code, ComfyRelayError)(problem.detail)
+    return None
 
 
 def _seconds(text: str | None) -> float:

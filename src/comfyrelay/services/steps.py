@@ -16,6 +16,7 @@ class Step(StrEnum):
     HEARTBEAT = "heartbeat"
     HEARTBEAT_LOGS = "heartbeat.logs"
     SETTLE = "settle"
+    HOLD = "hold"
     DEFER = "defer"
     RELEASE = "release"
     RECALL = "recall"

@@ -103,7 +103,14 @@ class Control:
         await self._call("complete", body, Settled, waits=60.0)
 
     async def fail(
-        self, lease: Lease, run: RunReport, *, error: str, fault: Fault, retry_after_seconds: float = 0.0
+        self,
+        lease: Lease,
+        run: RunReport,
+        *,
+        error: str,
+        fault: Fault,
+        retry_after_seconds: float = 0.0,
+        code: str | None = None,
     ) -> None:
         body = checked(
             Fail,
@@ -112,6 +119,7 @@ class Control:
             error_message=storable(error),
             fault=fault,
             retry_after_seconds=retry_after_seconds,
+            code=code,
         )
         await self._call("fail", body, Settled)
 

@@ -90,9 +90,9 @@ class Fitting:
         ask, or somebody who does not say, nothing is known to be missing."""
         if workflow.kind != WorkflowKind.GRAPH or workflow.provider != Provider.SELF_HOSTED:
             return None
-        place = {"workflow_id": workflow.id, "stage": stage}
+        id_ = workflow.id
         async with self._databases.central.read() as tx:
-            found = await gaps.verdicts(tx, wanted.keys(), **place, lately_seconds=LATELY_SECONDS)
+            found = await gaps.verdicts(tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=LATELY_SECONDS)
         if new := {digest: values for digest, values in wanted.items() if digest not in found}:
             await self._learn(workflow, new)
         if old := [digest for digest, verdict in found.items() if not verdict.was_used_lately]:
@@ -100,9 +100,9 @@ class Fitting:
         if not new and not any(each.workers and each.lacking == each.workers for each in found.values()):
             return None
         async with self._databases.central.read() as tx:
-            found = await gaps.verdicts(tx, wanted.keys(), **place, lately_seconds=LATELY_SECONDS)
+            found = await gaps.verdicts(tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=LATELY_SECONDS)
             unserved = {digest: each for digest, each in found.items() if each.workers and each.lacking == each.workers}
-            lacking = await gaps.of_workflow(tx, unserved, **place) if unserved else []
+            lacking = await gaps.of_workflow(tx, unserved, workflow_id=id_, stage=stage) if unserved else []
         if not lacking:
             return None
         return Missing(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)

@@ -65,6 +65,7 @@ class Jobs:
             databases,
             self.resolve,
             self.accept,
+            queue.control,
             max_nodes=settings.max_batch_nodes,
             sends_notifications=sends_notifications,
         )

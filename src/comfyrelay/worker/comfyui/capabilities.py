@@ -64,8 +64,8 @@ class Capabilities:
 
 
 async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask every server that answers. A job is tried on each of them until one has what it needs, so nodes and models are
-    those that any has; each server says what it lacks of that."""
+    """Ask every server that answers. A job is tried on each of them until one has what it needs, so nodes and models
+    are those that any has; each server says what it lacks of that."""
     described: list[dict[str, Any]] = []
     nodes: list[set[str]] = []
     models: list[set[str]] = []
