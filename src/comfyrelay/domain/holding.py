@@ -1,4 +1,4 @@
-"""When one failure speaks for a whole batch: what would fail the rest of it alike holds it, until somebody resumes it."""
+"""When one failure speaks for a whole batch: what would fail the rest alike holds it, until somebody resumes it."""
 
 from comfyrelay.error_text import user_sentence
 from comfyrelay.errors import GraphError, GraphNotAllowed, GraphRefused, NotInstalled
@@ -21,6 +21,4 @@ def holds_the_rest(code: str | None, *, has_completed: bool) -> bool:
 
 def hold_text(error: str) -> str:
     """Why a batch is held, for its user."""
-    return (
-        f"Held, because an item failed and the others would fail alike: {user_sentence(error)} Mend that, then resume."
-    )
+    return f"Held: an item failed, and the others would fail alike. {user_sentence(error)} Mend that, then resume."

@@ -200,7 +200,7 @@ class Settle:
 
     async def _hold_rest(self, failure: Move) -> None:
         """In a transaction of its own, so that nobody waits for another's rows while holding some, and before the
-        failure is answered: its worker asks for the next job then. Lost in a crash, the next item that fails does it."""
+        failure is answered: its worker asks for the next job then. If a crash comes first, the next failure does it."""
         failed, reason = failure.after, failure.hold
         assert failed.batch_id is not None
         assert reason is not None
