@@ -21,4 +21,6 @@ def holds_the_rest(code: str | None, *, has_completed: bool) -> bool:
 
 def hold_text(error: str) -> str:
     """Why a batch is held, for its user."""
-    return f"Held: an item failed, and the others would fail alike. {user_sentence(error)} Mend that, then resume."
+    sentence = user_sentence(error)
+    stop = "" if sentence.endswith((".", "!", "?", "…")) else "."
+    return f"Held: an item failed, and the others would fail alike. {sentence}{stop} Mend that, then resume."

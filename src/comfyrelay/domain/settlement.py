@@ -4,7 +4,7 @@ Applying is by version: a update counts only if it is the very next one, so that
 late and by several processes, and each still takes effect once and in order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -81,6 +81,19 @@ class BatchHold:
     job_id: str
     text: str
     at: datetime
+    began_at: datetime | None = None
+
+    def noted(self, held: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What is kept of it, with what was there before: a failure of what ran already when the batch was held is no
+        other reason, but is run again with the others."""
+        before = list(held["jobs"]) if held else []
+        was_under_way = held is not None and (self.began_at or self.at) <= datetime.fromisoformat(held["at"])
+        kept = (
+            held
+            if held is not None and was_under_way
+            else {"text": self.text, "at": self.at.isoformat(), "by": self.job_id}
+        )
+        return {**kept, "jobs": [*before, self.job_id]}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -157,7 +170,9 @@ def _apply(settled: Settled, update: JobUpdate) -> None:
         settled.output = update.output
         settled.leases = update.epoch
         if update.hold is not None and update.batch_id is not None:
-            settled.hold = BatchHold(batch_id=update.batch_id, job_id=job.id, text=update.hold, at=update.at)
+            settled.hold = BatchHold(
+                batch_id=update.batch_id, job_id=job.id, text=update.hold, at=update.at, began_at=update.started_at
+            )
 
 
 def _started_at(job: JobState, update: JobUpdate) -> datetime | None:

@@ -69,7 +69,7 @@ class Jobs:
             max_nodes=settings.max_batch_nodes,
             sends_notifications=sends_notifications,
         )
-        self.bulk = Bulk(databases, queue.control, self.submit, self.removal)
+        self.bulk = Bulk(databases, queue.control, self.submit, self.batches, self.removal)
         self.views = Views(databases, objects, queue.waiting, ttl_seconds=ttl_seconds)
         self.events = events
         self.ends = Ends(databases)

@@ -231,18 +231,25 @@ class Batches:
     async def resume(self, tenant_id: str, batch_id: str) -> int:
         """Let what is paused run; of a batch that was held, also the items whose failures did it, as new jobs. Returns
         how many."""
+        # first: what fails anew once it runs holds the batch anew
+        made = await self.release(tenant_id, [batch_id])
+        return made + await self._control.resume_batch(tenant_id, batch_id)
+
+    async def release(self, tenant_id: str, batch_ids: Sequence[str]) -> int:
+        """Forget why these batches are held, where they are, and run what failed and held them again; returns how many
+        that is."""
         pool = await self._databases.pool_of(tenant_id)
+        async with pool.read() as tx:
+            held = [each.id for each in await media.batches_of(tx, tenant_id, batch_ids) if each.held]
 
         async def work(tx: Tx) -> tuple[int, Accepted | None]:
-            causes = set(await media.release_batch(tx, tenant_id, batch_id))
-            failed = [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes] if causes else []
+            failed: list[Job] = []
+            for batch_id in held:
+                causes = set(await media.release_batch(tx, tenant_id, batch_id))
+                failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes]
             return await self._write_retries(tx, failed, new_seeds=False)
 
-        async with pool.read() as tx:
-            batch = await media.batch(tx, tenant_id, id_=batch_id)
-        # first: what fails anew once it runs holds the batch anew
-        made = (await self._accept.run(pool, tenant_id, work))[0] if batch is not None and batch.held else 0
-        return made + await self._control.resume_batch(tenant_id, batch_id)
+        return (await self._accept.run(pool, tenant_id, work))[0] if held else 0
 
     async def _write_retries(self, tx: Tx, failed: Sequence[Job], *, new_seeds: bool) -> tuple[int, Accepted | None]:
         if not failed:

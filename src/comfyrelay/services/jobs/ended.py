@@ -57,7 +57,7 @@ class Ends:
                     counts=counts.get(each.id, {}),
                     notify_urls=each.notify_urls or (),
                     held=each.held_text,
-                    held_by=each.held["jobs"][0] if each.held else None,
+                    held_by=each.held["by"] if each.held else None,
                 )
                 for each in batches
             },

@@ -193,14 +193,13 @@ async def create_batch(tx: Tx, **values: Any) -> Batch:
 
 
 async def hold_batches(tx: Tx, holds: Sequence[BatchHold]) -> None:
-    """Note why batches are held: the first reason stays, and each failure for it is counted in."""
+    """Note why batches are held, and by which failures."""
     ids = sorted({each.batch_id for each in holds})
     query = select(batches.c.id, batches.c.held).where(batches.c.id.in_(ids)).order_by(batches.c.id).with_for_update()
     for row in (await tx.execute(query)).all():
-        held = dict(row.held) if row.held else {}
+        held = row.held
         for each in sorted((one for one in holds if one.batch_id == row.id), key=lambda one: one.at):
-            held = held or {"text": each.text, "at": each.at.isoformat(), "jobs": []}
-            held["jobs"] = [*held["jobs"], each.job_id]
+            held = each.noted(held)
         await tx.execute(update(batches).where(batches.c.id == row.id).values(held=held))
 
 
