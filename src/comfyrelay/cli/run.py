@@ -53,6 +53,10 @@ Values = Annotated[
     ),
 ]
 
+Anyway = Annotated[
+    bool, typer.Option("--anyway", help="Add it though no worker has all that it needs: it waits until one has.")
+]
+
 
 @run_app.command("run", rich_help_panel=DESK)
 def run(
@@ -61,6 +65,7 @@ def run(
     input_: Annotated[Path | None, typer.Option("--input", help="The image, video or sound that it works on.")] = None,
     preset: Annotated[str | None, typer.Option(help="A preset whose values it has; --set beats them.")] = None,
     to: Annotated[Path, typer.Option("--out", help="The folder for the outputs.")] = Path(),
+    anyway: Anyway = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -88,6 +93,7 @@ def run(
                     input_payload=payload,
                     input_file_id=next(iter(works_on), None),
                     label=Path(what).stem,
+                    wait_for_missing=anyway,
                 )
             await _follow(client, job.id, is_quiet=as_json)
             job = await client.job(job.id)
@@ -160,6 +166,7 @@ def batch_add(
     notify: Annotated[
         list[str] | None, typer.Option(help=f"Who is notified of its end: {APPRISE} Repeat for more.")
     ] = None,
+    anyway: Anyway = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -180,6 +187,7 @@ def batch_add(
         "output_folder": output_folder,
         "priority": priority,
         "notify_urls": notify,
+        "wait_for_missing": anyway or None,
     }
 
     async def work(client: Client) -> Done[Batch]:

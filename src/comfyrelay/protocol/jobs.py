@@ -251,5 +251,5 @@ class Batch(AnswerBody):
     progress: float
     expected_seconds: float | None
     counts: dict[OpenEnum[JobStatus], int]
-    held: str | None
+    held: str | None = None
     created_at: datetime

@@ -17,6 +17,7 @@ let fields = [];
 let presets = [];
 let scriptSlug = null; // of the workflow that runs the user's own script
 let command = null; // of that script, while it is what is chosen
+let anyway = false; // whether what no worker has may be waited for
 const tries = h("input", { type: "number", id: "adding-tries", min: 1, max: 1000, step: 1, value: "1" });
 
 export async function load() {
@@ -69,7 +70,8 @@ function choose(value) {
   if (!chosen) return;
   $("adding-what").value = chosen.value;
   command = null;
-  fields = chosen.properties.map((each) => new Field(each, sum, chosen.hints?.[each.key]));
+  anyway = false;
+  fields = chosen.properties.map((each) => new Field(each, changed, chosen.hints?.[each.key]));
   const isScript = scriptSlug !== null && chosen.target.workflow_slug === scriptSlug;
   // what must be given, and what people change most, is seen at once
   const isSeen = (field, place) => isScript || field.isFile || field.isRequired || field.hasRole || place < MOST_SEEN;
@@ -188,6 +190,11 @@ function plan() {
   return { items, files: primary?.files ?? [], prompts: many ? prompts : [], times, manyKey: many?.key, seedKeys: seeds.map((each) => each.key) };
 }
 
+function changed() {
+  anyway = false;
+  sum();
+}
+
 function sum() {
   const { items, files, prompts, times } = plan();
   const count = items.length;
@@ -195,7 +202,7 @@ function sum() {
   setText($("adding-sum"), count > 1 ? `Batch: ${parts.join(" × ")} = ${many(count, "job")}` : "");
   const verb = command ? "Run" : "Add";
   const isUnseen = command && !command.isSeen;
-  setText($("adding-submit"), isUnseen ? "Show command" : count > 1 ? `${verb} ${many(count, "job")}` : command ? "Run job" : "Add job");
+  setText($("adding-submit"), isUnseen ? "Show command" : anyway ? "Add anyway" : count > 1 ? `${verb} ${many(count, "job")}` : command ? "Run job" : "Add job");
   command?.changed();
 }
 
@@ -211,6 +218,7 @@ async function tried(work) {
     return await work();
   } catch (error) {
     problem(error.message);
+    anyway = error.kind === "missing_on_workers";
     for (const each of fields) each.complain(error.errors?.[each.key] ?? null);
     return null;
   }
@@ -261,12 +269,13 @@ async function make() {
     ...(file ? { input_file_id: ids.get(file) } : {}),
     label: labelOf(file, prompt ?? payload.prompt ?? payload.positive, number),
   }));
+  const target = anyway ? { ...chosen.target, wait_for_missing: true } : chosen.target;
   if (bodies.length === 1) {
-    const { data } = await post("/api/ai-jobs", { ...chosen.target, ...bodies[0], idempotency_key: crypto.randomUUID() });
+    const { data } = await post("/api/ai-jobs", { ...target, ...bodies[0], idempotency_key: crypto.randomUUID() });
     toast("Job added.");
     return `job/${data.id}`;
   }
-  const { data } = await post("/api/batches", { ...chosen.target, items: bodies, label: chosen.name.slice(0, 200), idempotency_key: crypto.randomUUID() });
+  const { data } = await post("/api/batches", { ...target, items: bodies, label: chosen.name.slice(0, 200), idempotency_key: crypto.randomUUID() });
   toast(`Added ${many(bodies.length, "job")}.`);
   return `batch/${data.id}`;
 }
@@ -296,6 +305,7 @@ export async function openGraph(file) {
     await load();
     choose(`workflow:${data.workflow.slug}`);
     fields[0]?.focus();
+    if (data.workflow.missing) problem(`${data.workflow.missing.text} You can add jobs anyway: they wait until a worker has it.`);
     toast(message === "Added." ? `“${name}” was added to your workflows.` : message);
   });
 }
