@@ -102,6 +102,7 @@ class Desk:
                 desk_worker=WORKER,
                 sends_notifications=True,
                 comfyui_away=self._all_away,
+                on_missing=self._look_for_models,
             )
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             await engine.databases.upgrade()
@@ -157,6 +158,10 @@ class Desk:
         """Why no ComfyUI can be used, if none can."""
         agent = self._agent
         return agent.comfyui_away if agent is not None and agent.is_without_comfyui else []
+
+    def _look_for_models(self) -> None:
+        if self._agent is not None:
+            self._agent.look_for_models()
 
     def _about_run(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
         """Files are named by the worker in this process, which is asked itself, and never over the wire."""

@@ -55,6 +55,8 @@ class Hooks:
     sends_notifications: bool = False
     # where the only worker is in this process: why none of its ComfyUI servers can be used, if none can
     comfyui_away: Callable[[], Sequence[str]] = tuple
+    # something was submitted that no worker is known to have the nodes and models for
+    on_missing: Callable[[], None] = lambda: None
 
 
 class Engine:
@@ -77,7 +79,7 @@ class Engine:
         events = Events(self.databases)
         self.outbox = Outbox(ground, on_applied=events.wake, on_ended=self._ended)
         self.accounts = Accounts(ground)
-        self.catalogue = Catalogue(ground)
+        self.catalogue = Catalogue(ground, on_missing=self._hooks.on_missing)
         self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
         self.fleet = Fleet(ground, self.queue, desk_worker=self._hooks.desk_worker)
         self.jobs = Jobs(

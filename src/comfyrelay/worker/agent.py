@@ -85,7 +85,7 @@ class Agent:
         self._online = asyncio.Event()
         self._slots = 0
         self._servers = Servers(settings, on_change=self._on_servers_change, wrap_server=wrap_server)
-        self._capabilities = Capabilities(self._servers, settings.capabilities)
+        self._capabilities = Capabilities(self._servers, settings.capabilities, on_refresh=self._on_change)
 
     @property
     def held(self) -> list[Lease]:
@@ -99,6 +99,10 @@ class Agent:
     def is_without_comfyui(self) -> bool:
         """Whether none of its servers can be used."""
         return len(self._servers.away) == len(self._servers.own)
+
+    def look_for_models(self) -> None:
+        """Somebody misses something that may be there by now."""
+        self._capabilities.refresh_soon()
 
     def stop(self, *, seconds: float | None = None) -> None:
         """Leave, as if a signal had come."""

@@ -1,5 +1,7 @@
 """What can be run: workflows, the effects made of them, their files, and presets."""
 
+from collections.abc import Callable
+
 from comfyrelay.domain.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.effects import Effects
@@ -15,7 +17,7 @@ __all__ = ["Catalogue"]
 
 
 class Catalogue:
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, *, on_missing: Callable[[], None]) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
@@ -25,4 +27,4 @@ class Catalogue:
         self.library = Library(databases)
         self.own_workflows = OwnWorkflows(databases, self.workflows, policy=ground.graph_policy)
         self.presets = Presets(databases)
-        self.fitting = Fitting(databases, self.graphs, stage=settings.stage)
+        self.fitting = Fitting(databases, self.graphs, stage=settings.stage, on_missing=on_missing)

@@ -6,7 +6,8 @@ that comes, or gets what it lacked, is held against everything that waits.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store.central import gaps
 from comfyrelay.store.database import Tx
 
+# Inputs that people type into: what they say may end like a model's name, and no server lists it.
+_TYPED = re.compile(r"(^|_)(text|prompt|value|string|filename|prefix|path|url)(_|$)", re.I)
 # That a hash is used is written down this often at most,
 LATELY_SECONDS = 600.0
 # and its needs are kept for so long after its last job: longer than a submission is ever under way.
@@ -57,10 +60,11 @@ class Missing:
 
 
 class Fitting:
-    def __init__(self, databases: Databases, graphs: Graphs, *, stage: str) -> None:
+    def __init__(self, databases: Databases, graphs: Graphs, *, stage: str, on_missing: Callable[[], None]) -> None:
         self._databases = databases
         self._graphs = graphs
         self._stage = stage
+        self._on_missing = on_missing
 
     async def of_workflow(self, workflow: Workflow, *, shows_names: bool) -> Missing | None:
         """What a workflow lacks that has just been added, with its values as they are."""
@@ -105,6 +109,7 @@ class Fitting:
             lacking = await gaps.of_workflow(tx, unserved, workflow_id=id_, stage=stage) if unserved else []
         if not lacking:
             return None
+        self._on_missing()
         return Missing(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
 
     async def forget_unused(self) -> int:
@@ -133,7 +138,7 @@ def needs_of(graph: Graph, values: Mapping[str, Any]) -> Needs:
     filled = replace_placeholders(graph, values)
     return Needs(
         node_types=frozenset(node["class_type"] for node in graph.values()),
-        models=frozenset(model.name for model in models_in(filled)),
+        models=frozenset(model.name for model in models_in(filled) if not _TYPED.search(model.input)),
     )
 
 
