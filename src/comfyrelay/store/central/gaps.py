@@ -10,11 +10,11 @@ from sqlalchemy import (
     Select,
     Text,
     bindparam,
+    cast,
     delete,
     func,
     select,
     text,
-    type_coerce,
     update,
 )
 from sqlalchemy.sql import Executable
@@ -96,7 +96,7 @@ def _note_used(dialect: str) -> Executable:
 
 async def reports(tx: Tx) -> dict[str, Any]:
     """What each worker says it has, as JSON text; none of them can be removed until the transaction is over."""
-    raw = type_coerce(workers.c.capabilities, Text).label("capabilities")
+    raw = cast(workers.c.capabilities, Text).label("capabilities")
     query = select(workers.c.worker_id, raw).with_for_update(read=True, key_share=True)
     return {row.worker_id: row.capabilities for row in await tx.execute(query)}
 
