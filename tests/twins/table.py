@@ -270,8 +270,8 @@ TWINS = (
     Twin(
         name="a worker is given jobs that need what it lacks",
         file="store/central/claims.py",
-        old="       AND NOT (q.provider = 'self_hosted' AND q.workflow_hash IN (SELECT value FROM json_each(:lacking)))\n",
-        new="",
+        old="q.workflow_hash IN (SELECT value FROM json_each(:lacking))",
+        new="q.workflow_hash IN (SELECT NULL FROM json_each(:lacking))",
         tests=f"{CONFORMANCE}/test_missing.py",
         only="sqlite and not_given_to_whoever_lacks",
     ),
