@@ -5,7 +5,8 @@
     ├── NotFound                 it is not there, or not yours
     │   └── LeaseLost            the lease token is wrong, or its lease has ended
     ├── Conflict                 it is there already, or in another state
-    │   └── IdempotencyConflict  the same key came with another request
+    │   ├── IdempotencyConflict  the same key came with another request
+    │   └── MissingOnWorkers     no worker has all the nodes and models that it needs; names them
     ├── Unauthorized             nobody is signed in, or the token or secret is wrong
     ├── Forbidden                known, but not allowed
     ├── TooManyRequests          too many calls from one address; says when to come back
@@ -48,7 +49,7 @@ The docstring of a class is its message when none is given.
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 __all__ = [
     "Canceled",
@@ -67,6 +68,7 @@ __all__ = [
     "InsufficientTokens",
     "InvalidInput",
     "LeaseLost",
+    "MissingOnWorkers",
     "NoOutput",
     "NodeFailed",
     "NotFound",
@@ -139,6 +141,16 @@ class IdempotencyConflict(Conflict):
     """This idempotency key was used for another request."""
 
     code = "idempotency_conflict"
+
+
+class MissingOnWorkers(Conflict):
+    """No worker has everything that this needs."""
+
+    code = "missing_on_workers"
+
+    def __init__(self, detail: str | None = None, *, missing: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.missing = list(missing)
+        super().__init__(detail)
 
 
 class Unauthorized(ComfyRelayError):

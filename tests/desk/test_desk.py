@@ -304,20 +304,6 @@ async def test_what_runs_is_put_back_when_the_desk_is_closed(tmp_path: Path) -> 
             assert (found.status, found.attempts) == ("completed", 1)
 
 
-async def test_a_model_that_is_not_installed_is_told_at_once(desk: OpenDesk) -> None:
-    graph = {
-        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "rare.safetensors"}},
-        "2": {"class_type": "EmptyLatentImage", "inputs": {"width": 16, "height": 16, "batch_size": 1}},
-        "3": {"class_type": "VAEDecode", "inputs": {"samples": ["2", 0], "vae": ["1", 2]}},
-        "4": {"class_type": "SaveImage", "inputs": {"images": ["3", 0], "filename_prefix": "x"}},
-    }
-    made = await desk.client.add_graph(graph, name="rare")
-    job = await desk.client.submit(workflow_slug=made.workflow.slug)
-    found = await desk.ended(job.id)
-    assert (found.status, found.attempts) == ("failed", 1)
-    assert "rare.safetensors" in str(found.error)
-
-
 async def test_what_nobody_thought_of_fails_the_job_and_not_the_worker(
     desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

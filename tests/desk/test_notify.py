@@ -83,6 +83,22 @@ def test_a_batch_whose_failed_items_were_retried_is_news_again() -> None:
     assert titles(rules, ended("failed", seconds=9), both, seen=10) == ["boats is done, but 1 failed"]
 
 
+def test_a_batch_that_is_held_is_news_once_for_each_reason() -> None:
+    rules = NotificationRules()
+
+    def told(held_by: str, *, seconds: float) -> list[str]:
+        now = BatchNow(id="b", name="boats", counts={"failed": 1, "paused": 3}, held="Held: why.", held_by=held_by)
+        found = rules.of_end(
+            ended("failed", seconds=seconds), now, active=0, read_at=START + timedelta(seconds=seconds)
+        )
+        return [f"{each.title}: {each.body}" for each in found]
+
+    assert told("first", seconds=1) == ["boats is held: Held: why."]
+    # what ran at that moment fails as well
+    assert told("first", seconds=2) == []
+    assert told("second", seconds=3) == ["boats is held: Held: why."]
+
+
 def test_a_batch_that_was_canceled_altogether_is_no_news() -> None:
     assert titles(NotificationRules(), ended("canceled"), batch(canceled=3)) == []
 

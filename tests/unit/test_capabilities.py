@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.capabilities import Fit, Needs, fitness
+from comfyrelay.domain.capabilities import Fit, Kind, Lacking, Needs, awaited, fitness, gaps, refusal
 
 NEEDS = Needs(
     node_types=frozenset({"CheckpointLoader", "SaveVideo"}), models=frozenset({"sd/base.safetensors", "lora.pt"})
@@ -68,3 +68,53 @@ def test_long_lists_are_cut_in_the_text_but_not_in_the_data() -> None:
 def test_reports_of_the_wrong_shape_do_not_hurt() -> None:
     odd = {"node_types": [1, None, "SaveVideo", "CheckpointLoader"], "models": {"loras": "x", "vae": [["lora.pt"]]}}
     assert fitness(NEEDS, odd).missing_models == ["lora.pt", "sd/base.safetensors"]
+
+
+def test_a_worker_is_able_if_one_of_its_servers_has_everything() -> None:
+    report = {"node_types": NODES, "models": sorted(NEEDS.models)}
+    lacks_node = {"lacks": {"node_types": ["SaveVideo"], "models": []}}
+    lacks_more = {"lacks": {"node_types": ["SaveVideo"], "models": ["lora.pt"]}}
+    assert fitness(NEEDS, {**report, "comfyui": [lacks_more, {}]}).fit is Fit.ABLE
+    # neither has all, though both have it between them: the one that lacks least is told of
+    found = fitness(NEEDS, {**report, "comfyui": [lacks_more, lacks_node]})
+    assert (found.fit, found.missing_node_types, found.missing_models) == (Fit.LACKING, ["SaveVideo"], [])
+
+
+@pytest.mark.parametrize("servers", ["?", [7, None], [{"lacks": 7}], [{"lacks": {"node_types": 7}}]])
+def test_servers_of_the_wrong_shape_do_not_hurt(servers: Any) -> None:
+    assert fitness(NEEDS, {"node_types": NODES, "models": sorted(NEEDS.models), "comfyui": servers}).fit is Fit.ABLE
+
+
+ONE = Lacking(worker="one", node_types=["A", "B"], models=[])
+TWO = Lacking(worker="two", node_types=["B"], models=["m.pt"])
+SILENT = Lacking(worker="silent", node_types=["A"], models=[], silent=[Kind.MODEL])
+
+
+def test_everything_that_is_missing_is_named_with_those_who_have_it() -> None:
+    found = [(each.kind, each.name, each.workers) for each in gaps([ONE, TWO, SILENT])]
+    assert found == [
+        (Kind.NODE, "A", ["two"]),
+        (Kind.NODE, "B", ["silent"]),
+        # who says nothing of models is not one who has it
+        (Kind.MODEL, "m.pt", ["one"]),
+    ]
+
+
+def test_a_refusal_says_who_has_what_by_number_or_by_name() -> None:
+    found = gaps([ONE, TWO])
+    assert refusal(found, workers=2, shows_names=True) == (
+        "None of the 2 workers has everything: the node A (only two), the node B (no worker has it), "
+        "the model m.pt (only one)."
+    )
+    assert "the node A (only 1 worker has it)" in refusal(found, workers=2, shows_names=False)
+    assert refusal(gaps([ONE]), workers=1, shows_names=False) == "The worker lacks the nodes A, B."
+
+
+def test_a_refusal_names_all_of_it_up_to_fifty() -> None:
+    many = Lacking(worker="one", node_types=[f"N{n:02}" for n in range(60)], models=[])
+    assert refusal(gaps([many]), workers=1, shows_names=False).endswith("N49 and 10 more.")
+    assert refusal(gaps([many, many]), workers=2, shows_names=False).endswith("N49 (no worker has it), and 10 more.")
+
+
+def test_what_is_waited_for_is_everything_together() -> None:
+    assert awaited(gaps([ONE, TWO])) == "It waits until a worker has the nodes A, B and the model m.pt."

@@ -247,6 +247,7 @@ async def test_a_client_passes_on_what_a_newer_server_adds() -> None:
     answered |= {
         "expected_seconds": None,
         "counts": {"queued": 1},
+        "held": None,
         "created_at": "2026-01-01T00:00:00Z",
         "of_a_newer_version": {"a": 1},
     }

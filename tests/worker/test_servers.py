@@ -138,6 +138,15 @@ async def test_a_server_that_says_odd_things_of_itself_is_told_of_all_the_same(s
     assert (told["node_types"], told["models"]) == (["A"], ["a.safetensors"])
 
 
+async def test_of_several_servers_each_tells_what_it_lacks_of_what_they_have_between_them() -> None:
+    both, one = {"A": loader("a.safetensors"), "B": loader("b.safetensors")}, {"A": loader("a.safetensors")}
+    async with odd_comfyui({}, both) as first, odd_comfyui({}, one) as second, open_servers(first, second) as servers:
+        told = await gather(servers, {})
+    assert (told["node_types"], told["models"]) == (["A", "B"], ["a.safetensors", "b.safetensors"])
+    lacks = [each.get("lacks") for each in told["comfyui"]]
+    assert lacks == [None, {"node_types": ["B"], "models": ["b.safetensors"]}]
+
+
 async def test_names_that_are_no_texts_are_left_out() -> None:
     """A file name on a Linux disk may be any bytes; a control plane would refuse all that came with it."""
     names = ["good.safetensors", "half \udce4.safetensors", "zero \0.safetensors", "line\n.safetensors"]

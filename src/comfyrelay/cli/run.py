@@ -53,6 +53,10 @@ Values = Annotated[
     ),
 ]
 
+Anyway = Annotated[
+    bool, typer.Option("--anyway", help="Add it though no worker has all that it needs: it waits until one has.")
+]
+
 
 @run_app.command("run", rich_help_panel=DESK)
 def run(
@@ -61,6 +65,7 @@ def run(
     input_: Annotated[Path | None, typer.Option("--input", help="The image, video or sound that it works on.")] = None,
     preset: Annotated[str | None, typer.Option(help="A preset whose values it has; --set beats them.")] = None,
     to: Annotated[Path, typer.Option("--out", help="The folder for the outputs.")] = Path(),
+    anyway: Anyway = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -88,6 +93,7 @@ def run(
                     **target.named,
                     input_payload=payload,
                     input_file_id=next(iter(works_on), None),
+                    wait_for_missing=anyway,
                 )
             await _follow(client, job.id, is_quiet=as_json)
             job = await client.job(job.id)
@@ -174,6 +180,7 @@ def batch_add(
     notify: Annotated[
         list[str] | None, typer.Option(help=f"Who is notified of its end: {APPRISE} Repeat for more.")
     ] = None,
+    anyway: Anyway = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -194,6 +201,7 @@ def batch_add(
         "output_folder": output_folder,
         "priority": priority,
         "notify_urls": notify,
+        "wait_for_missing": anyway or None,
     }
 
     async def work(client: Client) -> Done[Batch]:
@@ -266,7 +274,13 @@ async def _add_to_server(
         for each in items
     ]
     with errors_as_typed(target, has_input=bool(works_on)):
-        batch = await client.submit_batch(bodies, **target.named, label=wish["label"], priority=wish["priority"])
+        batch = await client.submit_batch(
+            bodies,
+            **target.named,
+            label=wish["label"],
+            priority=wish["priority"],
+            wait_for_missing=bool(wish["wait_for_missing"]),
+        )
     return Done(batch, "")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comfyrelay.errors import GraphError, InvalidInput, NotFound
+from comfyrelay.errors import GraphError, InvalidInput, MissingOnWorkers, NotFound
 
 if TYPE_CHECKING:
     from comfyrelay.client import Client, DescribedGraph, Workflow
@@ -103,6 +103,8 @@ def errors_as_typed(target: Target, *, has_input: bool) -> Iterator[None]:
     """The API names properties and asks for ids of files; whoever types a command has inputs, and the files."""
     try:
         yield
+    except MissingOnWorkers as error:
+        raise MissingOnWorkers(f"{error.detail} Here that is --anyway.", missing=error.missing) from None
     except InvalidInput as error:
         keys = {each.key for each in target.properties}
         texts = [_as_typed(target, key, text, keys, has_input=has_input) for key, text in error.errors.items()]

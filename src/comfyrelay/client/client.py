@@ -236,8 +236,11 @@ class Client:
         priority: int = 0,
         webhook_url: str | None = None,
         idempotency_key: str | None = None,
+        wait_for_missing: bool = False,
     ) -> Job:
-        """Submit a job. Send the same key again where it is not known whether the first time arrived."""
+        """Submit a job. Send the same key again where it is not known whether the first time arrived.
+
+        `MissingOnWorkers` when no worker has all that it needs, unless it may wait for that."""
         done = await self._calls.send(
             PATHS["job"],
             Job,
@@ -250,6 +253,7 @@ class Client:
             priority=priority,
             webhook_url=webhook_url,
             idempotency_key=idempotency_key or uuid4().hex,
+            wait_for_missing=wait_for_missing or None,
         )
         return done.data
 
@@ -332,6 +336,7 @@ class Client:
         priority: int = 0,
         webhook_url: str | None = None,
         idempotency_key: str | None = None,
+        wait_for_missing: bool = False,
     ) -> Batch:
         """Submit jobs together, all or none. An item may have `input_payload`, `input_file_id` and `label`."""
         done = await self._calls.send(
@@ -345,6 +350,7 @@ class Client:
             priority=priority,
             webhook_url=webhook_url,
             idempotency_key=idempotency_key or uuid4().hex,
+            wait_for_missing=wait_for_missing or None,
         )
         return done.data
 

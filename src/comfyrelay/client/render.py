@@ -188,6 +188,7 @@ def batch_details(batch: Batch, failed: Sequence[Job]) -> RenderableType:
         ("what", Text(printable(batch.label or ""))),
         ("done", f"{batch.done} of {batch.total} ({batch.progress:.0%})"),
         ("items", _counts(batch)),
+        ("held", Text(printable(batch.held or ""), style="red")),
         ("left", _remaining(batch)),
         ("made", _moment(batch.created_at)),
     ]

@@ -104,6 +104,7 @@ class Desk:
                 sends_notifications=True,
                 comfyui_away=self._all_away,
                 live_definitions=self._definitions,
+                on_missing=self._look_for_models,
             )
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             await engine.databases.upgrade()
@@ -165,6 +166,10 @@ class Desk:
         """Of the nodes that ComfyUI has at this moment."""
         async with ComfyClient(self._comfyui[0]) as client:
             return await client.object_info()
+
+    def _look_for_models(self) -> None:
+        if self._agent is not None:
+            self._agent.look_for_models()
 
     def _about_run(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
         """Files are named by the worker in this process, which is asked itself, and never over the wire."""

@@ -73,6 +73,8 @@ class Move:
     error: str | None = None
     fault: Fault | None = None
     reason: str | None = None
+    # with a failure: why the rest of its batch is held
+    hold: str | None = None
 
 
 def holds(dispatch: Dispatch, lease_token: str) -> bool:
@@ -271,6 +273,15 @@ def pause(dispatch: Dispatch, *, mode: PauseMode, now: datetime) -> Move | None:
         pause_requested_at=now, pause_mode=mode, release_requested_at=release, version=dispatch.version + 1
     )
     return Move(before=dispatch, after=after, event_type=JobEventType.PAUSE_REQUESTED, reason=mode)
+
+
+def hold(dispatch: Dispatch, *, workflow_hash: str, reason: str, now: datetime) -> Move | None:
+    """The rest of a batch, when one of its items failed for a reason that all of this hash share: what waits is paused,
+    with that reason; what runs may finish, and is paused if it comes back."""
+    if dispatch.workflow_hash != workflow_hash:
+        return None
+    move = pause(dispatch, mode=PauseMode.AFTER, now=now)
+    return move if move is None or dispatch.is_leased else replace(move, reason=reason)
 
 
 def resume(dispatch: Dispatch, *, now: datetime) -> Move | None:

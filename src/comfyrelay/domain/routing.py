@@ -13,6 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.states import Provider
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,8 @@ class Entitlement(NamedTuple):
     providers: tuple[str, ...]
     workflow_ids: tuple[int, ...]
     blocked_hashes: tuple[str, ...] = ()
+    # of jobs for its own ComfyUI, which lacks what they need
+    lacking_hashes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +104,7 @@ class IdleWorker:
     providers: Sequence[str]
     kinds: Set[tuple[str, int]]
     blocked_hashes: Set[str] = frozenset()
+    lacking_hashes: Set[str] = frozenset()
 
     def could_run(self, dispatch: Held) -> bool:
         return (
@@ -108,6 +112,7 @@ class IdleWorker:
             and dispatch.kind in self.kinds
             and dispatch.provider in self.providers
             and dispatch.workflow_hash not in self.blocked_hashes
+            and (dispatch.provider != Provider.SELF_HOSTED or dispatch.workflow_hash not in self.lacking_hashes)
         )
 
 

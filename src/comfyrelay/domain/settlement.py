@@ -4,7 +4,7 @@ Applying is by version: a update counts only if it is the very next one, so that
 late and by several processes, and each still takes effect once and in order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -73,6 +73,29 @@ class Event:
     created_at: datetime
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchHold:
+    """A batch is held because of this job's failure."""
+
+    batch_id: str
+    job_id: str
+    text: str
+    at: datetime
+    began_at: datetime | None = None
+
+    def noted(self, held: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What is kept of it, with what was there before: a failure of what ran already when the batch was held is no
+        other reason, but is run again with the others."""
+        before = list(held["jobs"]) if held else []
+        was_under_way = held is not None and (self.began_at or self.at) <= datetime.fromisoformat(held["at"])
+        kept = (
+            held
+            if held is not None and was_under_way
+            else {"text": self.text, "at": self.at.isoformat(), "by": self.job_id}
+        )
+        return {**kept, "jobs": [*before, self.job_id]}
+
+
 @dataclass(kw_only=True, slots=True)
 class Settled:
     """Everything one job's updates change."""
@@ -83,6 +106,8 @@ class Settled:
     settlement: TransactionType | None = None
     settled_at: datetime | None = None
     output: OutputFile | None = None
+    # Of a failure that holds the rest of its batch: which one, and why.
+    hold: BatchHold | None = None
     # How often the job was leased before it ended: each lease may have left uploads, and may still send one.
     leases: int = 0
 
@@ -144,6 +169,10 @@ def _apply(settled: Settled, update: JobUpdate) -> None:
         settled.settled_at = update.at
         settled.output = update.output
         settled.leases = update.epoch
+        if update.hold is not None and update.batch_id is not None:
+            settled.hold = BatchHold(
+                batch_id=update.batch_id, job_id=job.id, text=update.hold, at=update.at, began_at=update.started_at
+            )
 
 
 def _started_at(job: JobState, update: JobUpdate) -> datetime | None:
@@ -190,6 +219,8 @@ def _event_data(update: JobUpdate, error_message: str | None) -> dict[str, Any]:
         data["error"] = user_sentence(update.error)
     if update.reason is not None:
         data["reason"] = user_sentence(update.reason)
+    if update.hold is not None:
+        data["hold"] = update.hold
     if update.event_type == JobEventType.PRIORITY:
         data["priority"] = update.priority
     if update.output is not None:

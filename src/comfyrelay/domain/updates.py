@@ -46,6 +46,9 @@ class JobUpdate:
     error: str | None = None
     fault: str | None = None
     reason: str | None = None
+    # Why the rest of its batch is held, with the failure that did it.
+    hold: str | None = None
+    batch_id: str | None = None
     seed: int | None = None
     # What the worker wants to be kept of the run: of a script, its command and how it ended.
     about: dict[str, Any] | None = None
@@ -98,6 +101,8 @@ def update_of(
         error=move.error,
         fault=move.fault,
         reason=move.reason,
+        hold=move.hold,
+        batch_id=after.batch_id if move.hold is not None else None,
         seed=seed,
         about=about,
         provider_job_id=provider_job_id,

@@ -8,6 +8,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
+from comfyrelay.domain.capabilities import Lacking, awaited, gaps
+
 # So many of the newest tell the pace: what ran long ago may have run on another machine.
 NEWEST_DONE = 10
 
@@ -15,10 +17,12 @@ NEWEST_DONE = 10
 class Reason(StrEnum):
     NOT_WAITING = "not_waiting"
     PAUSED = "paused"
+    HELD = "held"
     NOT_BEFORE = "not_before"
     POOL_DOWN = "pool_down"
     NO_COMFYUI = "no_comfyui"
     NO_WORKER = "no_worker"
+    MISSING = "missing"
     BLOCKED = "blocked"
     BUSY = "busy"
     STARTING = "starting"
@@ -36,11 +40,13 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:
-    """A worker that has the job's workflow: whether it has a free slot, and until when it is blocked."""
+    """A worker that has the job's workflow: whether it has a free slot, until when it is blocked, and what of the
+    job's needs it is known to lack."""
 
     slots: int
     leases: int
     blocked_until: datetime | None = None
+    lacking: Lacking | None = None
 
 
 def explain(
@@ -66,10 +72,22 @@ def explain(
         return Waiting(reason=Reason.NO_COMFYUI, text=" ".join(comfyui_away))
     if available_at > now:
         return _not_before(available_at, now)
+    return _among(serving, ahead=ahead, seconds_per_job=seconds_per_job, now=now)
+
+
+def _missing(serving: list[Serving]) -> Waiting:
+    missing = gaps([each.lacking for each in serving if each.lacking is not None])
+    return Waiting(reason=Reason.MISSING, text=awaited(missing), workers=len(serving))
+
+
+def _among(serving: list[Serving], *, ahead: int, seconds_per_job: float | None, now: datetime) -> Waiting:
     if not serving:
         return Waiting(reason=Reason.NO_WORKER, text="No online worker has this workflow.")
-    able = [each for each in serving if each.blocked_until is None]
-    return _in_line(able, ahead=ahead, seconds_per_job=seconds_per_job) if able else _blocked(serving, now)
+    equipped = [each for each in serving if each.lacking is None]
+    if not equipped:
+        return _missing(serving)
+    able = [each for each in equipped if each.blocked_until is None]
+    return _in_line(able, ahead=ahead, seconds_per_job=seconds_per_job) if able else _blocked(equipped, now)
 
 
 def _not_before(available_at: datetime, now: datetime) -> Waiting:

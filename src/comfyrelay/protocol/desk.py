@@ -13,6 +13,7 @@ from comfyrelay.domain.properties import Role
 from comfyrelay.domain.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
+from comfyrelay.protocol.jobs import WaitForMissing
 
 MOST_TRIES = 1000
 # A place on the desk's machine.
@@ -59,6 +60,7 @@ class NewDeskBatch(Request):
         description="who is notified of its end beside those of the settings, as apprise writes it",
     )
     idempotency_key: Key | None = None
+    wait_for_missing: WaitForMissing = False
 
     @property
     def folders(self) -> list[str]:

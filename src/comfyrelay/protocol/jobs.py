@@ -23,6 +23,11 @@ from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Id, Json, Key, Line
 WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
 
 
+WaitForMissing = Annotated[
+    bool, Field(description="accept it though no worker has all that it needs: it waits until one has")
+]
+
+
 class NewUpload(Request):
     model_config = example(mime_type="image/png", size=1048576, original_filename="cat.png")
 
@@ -94,6 +99,7 @@ class Submission(Request):
     priority: Priority = 0
     webhook_url: WebhookUrl | None = None
     stage: Annotated[Stage | None, Field(description="only for administrators; the server's otherwise")] = None
+    wait_for_missing: WaitForMissing = False
 
     @property
     def webhook(self) -> str | None:
@@ -236,7 +242,8 @@ class BulkDone(AnswerBody):
 
 class Batch(AnswerBody):
     """`counts` has the items by status; a retried item counts as its newest try. `expected_seconds` is how long those
-    that are queued or run should take, at the pace of the newest that completed; null when that is not known."""
+    that are queued or run should take, at the pace of the newest that completed; null when that is not known. `held`
+    says why the rest of it is held, if it is: resume it when that is mended."""
 
     id: str
     label: str | None
@@ -245,4 +252,5 @@ class Batch(AnswerBody):
     progress: float
     expected_seconds: float | None
     counts: dict[OpenEnum[JobStatus], int]
+    held: str | None = None
     created_at: datetime

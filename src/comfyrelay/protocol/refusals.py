@@ -9,12 +9,14 @@ from comfyrelay.errors import (
     Forbidden,
     InvalidInput,
     LeaseLost,
+    MissingOnWorkers,
     NotFound,
     TooLarge,
     TooManyRequests,
     Unauthorized,
 )
 from comfyrelay.net import object_in
+from comfyrelay.protocol.missing import MissingItem
 
 KIND = "urn:comfyrelay:"
 _BY_STATUS: dict[int, type[ComfyRelayError]] = {
@@ -35,6 +37,7 @@ class Problem(BaseModel):
     detail: str
     errors: dict[str, str] | None = None
     required_tokens: int | None = None
+    missing: list[MissingItem] | None = None
 
 
 def refusal_in(response: httpx.Response) -> ComfyRelayError | None:
@@ -50,9 +53,16 @@ def refusal_in(response: httpx.Response) -> ComfyRelayError | None:
         return InvalidInput(problem.detail, errors=problem.errors)
     if problem.type == f"{KIND}{TooManyRequests.code}":
         return TooManyRequests(retry_after_seconds=_seconds(response.headers.get("Retry-After")))
+    return _known(problem) or _BY_STATUS.get(response.status_code, ComfyRelayError)(problem.detail)
+
+
+def _known(problem: Problem) -> ComfyRelayError | None:
+    """What says more than its status."""
     if problem.type == f"{KIND}{LeaseLost.code}":
         return LeaseLost(problem.detail)
-    return _BY_STATUS.get(response.status_code, ComfyRelayError)(problem.detail)
+    if problem.type == f"{KIND}{MissingOnWorkers.code}":
+        return MissingOnWorkers(problem.detail, missing=[each.model_dump() for each in problem.missing or ()])
+    return None
 
 
 def _seconds(text: str | None) -> float:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, AnswerBody, Request, example
 from comfyrelay.protocol.fields import STORABLE, Json, Line, Number, OpenEnum, PropertyKey
+from comfyrelay.protocol.missing import Missing
 
 
 def _small(value: dict[str, Any]) -> dict[str, Any]:
@@ -186,6 +187,9 @@ class Workflow(AnswerBody):
     output_extension: str
     output_mime_type: str
     is_active: bool
+    missing: Annotated[
+        Missing | None, Field(description="told when it is added: what no worker has of what it needs")
+    ] = None
 
 
 class AddedWorkflow(Workflow):

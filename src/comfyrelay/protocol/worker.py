@@ -252,6 +252,8 @@ class Fail(EndOfLease):
     error_message: Annotated[Text, _or_else(NO_ERROR_GIVEN)] = NO_ERROR_GIVEN
     fault: Annotated[Fault, BeforeValidator(_known_fault)] = Fault.JOB
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
+    # what kind of error it is; some would fail the rest of a batch alike
+    code: Annotated[str, Field(max_length=100, pattern=STORABLE)] | None = None
 
 
 class Requeue(EndOfLease):

@@ -58,6 +58,8 @@ class Hooks:
     comfyui_away: Callable[[], Sequence[str]] = tuple
     # where a ComfyUI can be asked from here: the definitions of its nodes
     live_definitions: Live | None = None
+    # something was submitted that no worker is known to have the nodes and models for
+    on_missing: Callable[[], None] = lambda: None
 
 
 class Engine:
@@ -80,7 +82,9 @@ class Engine:
         events = Events(self.databases)
         self.outbox = Outbox(ground, on_applied=events.wake, on_ended=self._ended)
         self.accounts = Accounts(ground)
-        self.catalogue = Catalogue(ground, live_definitions=self._hooks.live_definitions)
+        self.catalogue = Catalogue(
+            ground, on_missing=self._hooks.on_missing, live_definitions=self._hooks.live_definitions
+        )
         self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
         self.fleet = Fleet(ground, self.queue, desk_worker=self._hooks.desk_worker)
         self.jobs = Jobs(
@@ -115,6 +119,7 @@ class Engine:
             _every("seen", SEEN_SECONDS, self._record_seen),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
+            _every("fitting", RETENTION_SECONDS, self.catalogue.fitting.forget_unused),
             # ends that come close together are sent together
             _every("webhooks", 0.2, self._send_webhooks),
         )

@@ -87,7 +87,7 @@ class Agent:
         self._slots = 0
         self._servers = Servers(settings, on_change=self._on_servers_change, wrap_server=wrap_server)
         self._definitions: Definitions | None = None
-        self._capabilities = Capabilities(self._servers, settings.capabilities, on_refreshed=self._bring_definitions)
+        self._capabilities = Capabilities(self._servers, settings.capabilities, on_refresh=self._on_capabilities)
 
     @property
     def held(self) -> list[Lease]:
@@ -101,6 +101,10 @@ class Agent:
     def is_without_comfyui(self) -> bool:
         """Whether none of its servers can be used."""
         return len(self._servers.away) == len(self._servers.own)
+
+    def look_for_models(self) -> None:
+        """Somebody misses something that may be there by now."""
+        self._capabilities.refresh_soon()
 
     def stop(self, *, seconds: float | None = None) -> None:
         """Leave, as if a signal had come."""
@@ -324,6 +328,10 @@ class Agent:
             self._capabilities.refresh_soon()
         self._slots = slots
         self._on_change()
+
+    def _on_capabilities(self) -> None:
+        self._on_change()
+        self._bring_definitions()
 
     def _bring_definitions(self) -> None:
         if self._definitions is not None:

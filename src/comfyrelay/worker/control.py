@@ -114,7 +114,14 @@ class Control:
         await self._call_held("complete", body, Settled, waits=60.0)
 
     async def fail(
-        self, lease: Lease, run: RunReport, *, error: str, fault: Fault, retry_after_seconds: float = 0.0
+        self,
+        lease: Lease,
+        run: RunReport,
+        *,
+        error: str,
+        fault: Fault,
+        retry_after_seconds: float = 0.0,
+        code: str | None = None,
     ) -> None:
         body = checked(
             Fail,
@@ -123,6 +130,7 @@ class Control:
             error_message=storable(error),
             fault=fault,
             retry_after_seconds=retry_after_seconds,
+            code=code,
         )
         await self._call_held("fail", body, Settled)
 

@@ -207,7 +207,7 @@ class Work:
                 self._tools.on_disk_error()
             await self._fail(error.detail, error.fault)
         except (GraphError, InvalidInput, TooLarge) as error:
-            await self._fail(error.detail, Fault.JOB)
+            await self._fail(error.detail, Fault.JOB, code=error.code)
         except OSError as error:
             self._tools.on_disk_error()
             await self._fail(f"The worker could not write its files: {error.strerror}.", Fault.WORKER)
@@ -310,7 +310,10 @@ class Work:
             is_final = isinstance(error, NotInstalled) and self._tools.settings.is_only_worker
             fault = Fault.JOB if is_final else error.fault
             await self._fail(
-                text, fault, retry_after_seconds=min(error.retry_after_seconds or 0.0, LONGEST_RETRY_SECONDS)
+                text,
+                fault,
+                retry_after_seconds=min(error.retry_after_seconds or 0.0, LONGEST_RETRY_SECONDS),
+                code=error.code,
             )
 
     async def _stopped(self, why: Stop) -> None:
@@ -328,11 +331,18 @@ class Work:
         reason = {Stop.RELEASE: "released", Stop.DRAINING: self.drain_reason}.get(why, why.value)
         await self._requeue(reason)
 
-    async def _fail(self, error: str, fault: Fault, *, retry_after_seconds: float = 0.0) -> None:
+    async def _fail(
+        self, error: str, fault: Fault, *, retry_after_seconds: float = 0.0, code: str | None = None
+    ) -> None:
         self._heartbeats.log(f"Failed: {user_sentence(error)}")
         await self._settle(
             lambda: self._tools.control.fail(
-                self.lease, self._report, error=error, fault=fault, retry_after_seconds=retry_after_seconds
+                self.lease,
+                self._report,
+                error=error,
+                fault=fault,
+                retry_after_seconds=retry_after_seconds,
+                code=code,
             )
         )
         self._end("failed", fault=fault.value, error=user_sentence(error))

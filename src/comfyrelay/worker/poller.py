@@ -1,7 +1,7 @@
 """Asks for jobs, one long poll after the other, while there is room for one more."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -121,7 +121,7 @@ class Poller:
             wish["capabilities"] = news
         polling = asyncio.create_task(self._control.poll(wish))
         try:
-            if not await self._answered(polling, capacity):
+            if not await self._answered(polling, capacity, news or self._capabilities.sent):
                 self._was_cut_off = True
                 return 0.0
         finally:
@@ -140,14 +140,17 @@ class Poller:
             return 0.0
         return min(max(pause * 2, SOONEST_SECONDS), LONGEST_PAUSE_SECONDS)
 
-    async def _answered(self, polling: "asyncio.Task[Lease | None]", capacity: Capacity) -> bool:
-        """Wait for the answer; false when it is no longer wanted, because what was asked for cannot be run now."""
+    async def _answered(
+        self, polling: "asyncio.Task[Lease | None]", capacity: Capacity, told: Mapping[str, Any] | None
+    ) -> bool:
+        """Wait for the answer; false when it is no longer wanted, because what was asked for cannot be run now, or
+        there is more to tell."""
         while not polling.done():
             waking = asyncio.create_task(self._changed.wait())
             await asyncio.wait({polling, waking}, return_when=asyncio.FIRST_COMPLETED)
             waking.cancel()
             self._changed.clear()
-            if not polling.done() and self._is_outdated(capacity):
+            if not polling.done() and (self._capabilities.is_equipped_unlike(told) or self._is_outdated(capacity)):
                 return False
         return True
 

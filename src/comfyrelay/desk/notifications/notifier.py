@@ -70,11 +70,14 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchNow:
-    """A batch as it is: its items by status, a retried one as its newest try."""
+    """A batch as it is: its items by status, a retried one as its newest try; and, if the rest of it is held, why and
+    by which job's failure."""
 
     id: str
     name: str
     counts: Mapping[str, int]
+    held: str | None = None
+    held_by: str | None = None
 
     @property
     def is_over(self) -> bool:
@@ -83,17 +86,26 @@ class BatchNow:
 
 class NotificationRules:
     """Which ends call for a notification. A job by itself does; of a batch, only the end of its last item, or there
-    would be one for every item; and so does an empty queue. What the user canceled they know of."""
+    would be one for every item, and the failure that holds the rest; and so does an empty queue. What the user canceled
+    they know of."""
 
     def __init__(self) -> None:
         # when something was last notified, by batch, and for the whole queue under None
         self._notified_at: dict[str | None, datetime] = {}
+        # by batch, the failure that held it and was notified of
+        self._held_by: dict[str, str | None] = {}
 
     def of_end(self, job: Ended, batch: BatchNow | None, *, active: int, read_at: datetime) -> list[Notification]:
         """`batch` and `active` (jobs that are queued or run) as they were at `read_at`, by the clock of the jobs."""
         found = []
         if batch is None:
             found += _of_job(job)
+        elif batch.held is not None and not batch.is_over:
+            if self._held_by.get(batch.id) == batch.held_by:
+                return []
+            self._held_by[batch.id] = batch.held_by
+            # nothing runs now, and it is said why
+            return [_of_hold(batch, batch.held)]
         elif batch.is_over and self._is_new(batch.id, job, read_at):
             found += _of_batch(batch)
         if not active and self._is_new(None, job, read_at):
@@ -121,6 +133,10 @@ def _of_job(job: Ended) -> list[Notification]:
             Notification(occasion=Occasion.FAILED, title=f"{job.name} failed", body=job.error or "No reason was given.")
         ]
     return []
+
+
+def _of_hold(batch: BatchNow, why: str) -> Notification:
+    return Notification(occasion=Occasion.FAILED, title=f"{batch.name} is held", body=why, batch_id=batch.id)
 
 
 def _of_batch(batch: BatchNow) -> list[Notification]:

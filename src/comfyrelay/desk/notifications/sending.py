@@ -17,7 +17,7 @@ from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.settlement import JobState
 from comfyrelay.hint import Hint
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.jobs.ended import EndedJobs
+from comfyrelay.services.jobs.ended import BatchOutcome, EndedJobs
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +81,7 @@ class Notifications:
         read_at = utc_now()
         for job in _notifiable(ended.jobs):
             batch = ended.batches.get(job.batch_id or "")
-            now = BatchNow(id=batch.id, name=_name(batch.label, batch.id), counts=batch.counts) if batch else None
+            now = _now(batch) if batch else None
             for notification in self._rules.of_end(_ended(job), now, active=ended.active, read_at=read_at):
                 await self._send(notification, ended)
 
@@ -104,6 +104,16 @@ def _ended(job: Job) -> Ended:
         status=job.status,
         completed_at=job.completed_at or job.created_at,
         error=job.error_message,
+    )
+
+
+def _now(batch: BatchOutcome) -> BatchNow:
+    return BatchNow(
+        id=batch.id,
+        name=_name(batch.label, batch.id),
+        counts=batch.counts,
+        held=batch.held,
+        held_by=batch.held_by,
     )
 
 

@@ -41,7 +41,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     state: DeskState = request.app.state.desk
     engine = context.engine
     # of what was asked for: seeds are drawn and files copied anew each time
-    asked = digest(body.model_dump(mode="json", exclude={"idempotency_key"}))
+    asked = digest(body.model_dump(mode="json", exclude={"idempotency_key", "wait_for_missing"}))
     if body.idempotency_key is not None:
         known = await engine.jobs.batches.known(
             user.tenant_id, idempotency_key=body.idempotency_key, request_digest=asked
@@ -90,6 +90,8 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
             workflow_slug=body.workflow_slug,
             priority=body.priority,
             notify_urls=body.notify_urls,
+            wait_for_missing=body.wait_for_missing,
+            shows_workers=user.is_admin,
             request_digest=asked,
         )
     )

@@ -109,7 +109,13 @@ class Batch:
     label: str | None
     request_digest: str
     notify_urls: Sequence[str] | None = field(repr=False)
+    # why it is held, since when, and the jobs whose failures did it
+    held: Mapping[str, Any] | None
     created_at: datetime
+
+    @property
+    def held_text(self) -> str | None:
+        return None if self.held is None else str(self.held["text"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

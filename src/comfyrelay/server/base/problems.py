@@ -18,6 +18,7 @@ from comfyrelay.errors import (
     GraphNotAllowed,
     InsufficientTokens,
     InvalidInput,
+    MissingOnWorkers,
     NotFound,
     NotReady,
     NotWritable,
@@ -29,6 +30,7 @@ from comfyrelay.errors import (
     TooManyRequests,
     Unauthorized,
 )
+from comfyrelay.protocol.missing import MissingItem
 from comfyrelay.protocol.refusals import KIND, Problem
 
 log = structlog.get_logger(__name__)
@@ -42,6 +44,7 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
     (Unauthorized, 401, "Not signed in"),
     (Forbidden, 403, "Not allowed"),
     (NotFound, 404, "Not found"),
+    (MissingOnWorkers, 409, "No worker has what this needs"),
     (Conflict, 409, "In conflict with what is there"),
     (RequestTimeout, 408, "The request took too long"),
     (TooLarge, 413, "Too large"),
@@ -83,6 +86,7 @@ def _answer(
     headers: Mapping[str, str] | None = None,
     errors: dict[str, str] | None = None,
     required_tokens: int | None = None,
+    missing: list[MissingItem] | None = None,
 ) -> JSONResponse:
     problem = Problem(
         type=f"{KIND}{code}",
@@ -91,6 +95,7 @@ def _answer(
         detail=detail,
         errors=errors or None,
         required_tokens=required_tokens or None,
+        missing=missing or None,
     )
     return JSONResponse(
         problem.model_dump(exclude_none=True), status_code=status, headers=headers, media_type=MEDIA_TYPE
@@ -114,8 +119,13 @@ def problem_response(error: ComfyRelayError) -> JSONResponse | None:
                 headers=_headers(error),
                 errors=error.errors if isinstance(error, InvalidInput | NotReady) else None,
                 required_tokens=error.required_tokens if isinstance(error, InsufficientTokens) else None,
+                missing=_missing(error) if isinstance(error, MissingOnWorkers) else None,
             )
     return None
+
+
+def _missing(error: MissingOnWorkers) -> list[MissingItem]:
+    return [MissingItem.model_validate(each) for each in error.missing]
 
 
 def _headers(error: ComfyRelayError) -> dict[str, str]:

@@ -44,6 +44,8 @@ async def submit(body: wire.NewBatch, response: Response, context: ContextOf, us
         priority=body.priority,
         webhook_url=body.webhook,
         stage=chosen_stage(user, body.stage),
+        wait_for_missing=body.wait_for_missing,
+        shows_workers=user.is_admin,
     )
     state, is_new = await context.engine.jobs.batches.submit_once(request)
     if not is_new:
@@ -75,10 +77,10 @@ async def pause(
     return await _answer(context, user, batch_id, _count(changed, "paused"))
 
 
-@router.post("/{batch_id}/resume", responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/{batch_id}/resume", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
 async def resume(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
-    """Let what is paused run."""
-    changed = await context.engine.queue.control.resume_batch(user.tenant_id, batch_id)
+    """Let what is paused run; of a batch that was held, also what failed and held it, as new jobs."""
+    changed = await context.engine.jobs.batches.resume(user.tenant_id, batch_id)
     return await _answer(context, user, batch_id, _count(changed, "resumed"))
 
 

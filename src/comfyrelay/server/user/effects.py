@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response, status
 
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.errors import InvalidInput
+from comfyrelay.protocol import missing as wire_missing
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.base.auth import CurrentUser, known_user
@@ -15,6 +16,7 @@ from comfyrelay.server.base.context import ContextOf
 from comfyrelay.server.base.pages import page_of
 from comfyrelay.server.base.parameters import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.catalogue.fitting import Missing
 from comfyrelay.services.catalogue.incoming import NewWorkflow
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
 
@@ -63,6 +65,7 @@ async def create_workflow(
     if not added.is_new:
         response.status_code = status.HTTP_200_OK
     workflow, read = added.workflow, added.read
+    missing = await context.engine.catalogue.fitting.of_workflow(workflow, shows_names=user.is_admin)
     remarks = [*filter(None, [read.remark]), *([] if added.has_fleet else [NO_FLEET])]
     data = wire.AddedWorkflow.of(
         workflow,
@@ -71,6 +74,7 @@ async def create_workflow(
         roles=read.roles,
         positions=read.positions,
         remarks=remarks,
+        missing=_missing(missing),
     )
     done = "Added." if added.is_new else f"You have this workflow already, as {workflow.name!r}."
     return Answer(data=data, message=" ".join([done, *remarks]))
@@ -112,3 +116,7 @@ def _new(body: wire.NewWorkflow | wire.WorkflowPatch, graph: Mapping[str, Any]) 
 
 def workflow_body(workflow: Workflow) -> wire.Workflow:
     return wire.Workflow.of(workflow, properties=inputs_of(workflow, {}))
+
+
+def _missing(missing: Missing | None) -> wire_missing.Missing | None:
+    return None if missing is None else wire_missing.Missing.of(missing, items=missing.to_json())

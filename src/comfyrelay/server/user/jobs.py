@@ -43,6 +43,8 @@ async def submit(body: wire.NewJob, response: Response, context: ContextOf, user
         priority=body.priority,
         webhook_url=body.webhook,
         stage=chosen_stage(user, body.stage),
+        wait_for_missing=body.wait_for_missing,
+        shows_workers=user.is_admin,
     )
     submitted = await context.engine.jobs.submit.submit_once(request)
     if submitted.is_new:

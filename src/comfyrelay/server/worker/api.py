@@ -184,6 +184,7 @@ async def fail(body: wire.Fail, context: ContextOf, worker: CurrentWorker) -> An
         error=body.error_message,
         fault=body.fault,
         retry_after_seconds=body.retry_after_seconds,
+        code=body.code,
     )
 
 

@@ -1,9 +1,12 @@
 """What can be run: workflows, the effects made of them, their files, and presets."""
 
+from collections.abc import Callable
+
 from comfyrelay.domain.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.definitions import Definitions, Live
 from comfyrelay.services.catalogue.effects import Effects
+from comfyrelay.services.catalogue.fitting import Fitting
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.incoming import Incoming
 from comfyrelay.services.catalogue.library import Library
@@ -16,7 +19,7 @@ __all__ = ["Catalogue"]
 
 
 class Catalogue:
-    def __init__(self, ground: Ground, *, live_definitions: Live | None = None) -> None:
+    def __init__(self, ground: Ground, *, on_missing: Callable[[], None], live_definitions: Live | None = None) -> None:
         """`live_definitions` are those of a ComfyUI that can be asked from here; else workers tell theirs."""
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
@@ -29,3 +32,4 @@ class Catalogue:
         self.incoming = Incoming(self.definitions, self.graphs)
         self.own_workflows = OwnWorkflows(databases, self.workflows, self.incoming, policy=ground.graph_policy)
         self.presets = Presets(databases)
+        self.fitting = Fitting(databases, self.graphs, stage=settings.stage, on_missing=on_missing)

@@ -10,10 +10,11 @@ from comfyrelay.domain.records.fleet import AuditEntry, Fleet, Worker
 from comfyrelay.domain.states import RegistrationSource, Stage
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_of
+from comfyrelay.services.catalogue.fitting import hold_against_needs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import audit, catalogue, dispatches, workers
+from comfyrelay.store.central import audit, catalogue, dispatches, gaps, workers
 from comfyrelay.store.database import Tx
 
 
@@ -67,6 +68,8 @@ class Workers:
         key_hash = hash_of(key) if key is not None else None
 
         async def work(tx: Tx) -> Registered:
+            # Before all else: whoever submits a job waits for it, and must not hold a worker that is removed here.
+            await gaps.lock(tx)
             # Locked first: whoever repeats a call that is still under way waits for it, and finds its worker.
             await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
             known = await workers.get(tx, worker_id, lock=True)
@@ -97,6 +100,7 @@ class Workers:
             assigned = await workers.assign(tx, worker)
             if not assigned:
                 raise _nothing_to_run(fleet_slug)
+            await hold_against_needs(tx, worker_id, worker.capabilities)
             data = {"fleet": fleet_slug, "stage": stage, "workflows": assigned, "protocol": protocol}
             await audit.record(tx, [AuditEntry(worker_id=worker_id, event="register", data=data)])
             leases = await workers.lease_count(tx, worker_id) if again else 0
@@ -130,9 +134,13 @@ class Workers:
             known = await workers.get(tx, worker.worker_id)
         if known is None or known.capabilities == capabilities:
             return
-        await self._databases.central.run(
-            Step.WORKER, lambda tx: workers.change(tx, worker.worker_id, capabilities=dict(capabilities))
-        )
+
+        async def work(tx: Tx) -> None:
+            await gaps.lock(tx)
+            if await workers.change(tx, worker.worker_id, capabilities=dict(capabilities)) is not None:
+                await hold_against_needs(tx, worker.worker_id, capabilities)
+
+        await self._databases.central.run(Step.WORKER, work)
 
     async def set_draining(self, worker_id: str, *, is_draining: bool, by: str | None = None) -> Worker:
         """What it runs, it finishes; what it has only fetched, it is asked to give back. `by` is the user who asks for

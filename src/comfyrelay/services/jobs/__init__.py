@@ -43,7 +43,12 @@ class Jobs:
             catalogue_disk=DISK,
         )
         self.resolve = Resolver(
-            databases, catalogue.graphs, defaults=defaults, checks=checks, policy=ground.graph_policy
+            databases,
+            catalogue.graphs,
+            defaults=defaults,
+            checks=checks,
+            policy=ground.graph_policy,
+            fitting=catalogue.fitting,
         )
         self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user)
         self.submit = Submit(databases, self.resolve, self.accept)
@@ -60,10 +65,11 @@ class Jobs:
             databases,
             self.resolve,
             self.accept,
+            queue.control,
             max_nodes=settings.max_batch_nodes,
             sends_notifications=sends_notifications,
         )
-        self.bulk = Bulk(databases, queue.control, self.submit, self.removal)
+        self.bulk = Bulk(databases, queue.control, self.submit, self.batches, self.removal)
         self.views = Views(databases, objects, queue.waiting, ttl_seconds=ttl_seconds)
         self.events = events
         self.ends = Ends(databases)

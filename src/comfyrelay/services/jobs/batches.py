@@ -7,7 +7,7 @@ from datetime import datetime
 
 from comfyrelay.domain.bulk import MOST_ITEMS
 from comfyrelay.domain.ids import digest, new_id
-from comfyrelay.domain.records.jobs import Batch, NewJob
+from comfyrelay.domain.records.jobs import Batch, Job, NewJob
 from comfyrelay.domain.states import JobStatus, Stage
 from comfyrelay.domain.waiting import NEWEST_DONE, expected_seconds
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooLarge
@@ -17,6 +17,7 @@ from comfyrelay.services.jobs.accept import Acceptance, Accepted
 from comfyrelay.services.jobs.requests import Item, JobRequest, check_texts
 from comfyrelay.services.jobs.resolve import Resolver, Target
 from comfyrelay.services.paging import Listed, listed
+from comfyrelay.services.queue.control import Control
 from comfyrelay.store.database import Database, Tx
 from comfyrelay.store.tenant import jobs, media
 
@@ -34,6 +35,8 @@ class BatchRequest:
     webhook_url: str | None = None
     notify_urls: Sequence[str] = field(default=(), repr=False)
     stage: Stage | None = None
+    wait_for_missing: bool = False
+    shows_workers: bool = False
     # what makes it the same request as another with its key; that of all the rest, where none is given
     request_digest: str | None = None
 
@@ -47,6 +50,8 @@ class BatchState:
     created_at: datetime
     counts: Mapping[str, int] = field(default_factory=dict)
     expected_seconds: float | None = None
+    # why the rest of it is held, if it is
+    held: str | None = None
 
     @property
     def total(self) -> int:
@@ -68,6 +73,7 @@ class Batches:
         databases: Databases,
         resolve: Resolver,
         accept: Acceptance,
+        control: Control,
         *,
         max_nodes: int,
         sends_notifications: bool = False,
@@ -76,6 +82,7 @@ class Batches:
         self._databases = databases
         self._resolve = resolve
         self._accept = accept
+        self._control = control
         self._max_nodes = max_nodes
         self._sends_notifications = sends_notifications
 
@@ -215,16 +222,47 @@ class Batches:
         async def work(tx: Tx) -> tuple[int, Accepted | None]:
             if await media.batch(tx, tenant_id, id_=batch_id) is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
-            newest = await jobs.newest_in_batch(tx, tenant_id, batch_id)
-            failed = [job for job in newest if job.status == JobStatus.FAILED]
-            if not failed:
-                return 0, None
-            await self._accept.check_limit(tx, tenant_id, failed[0].user_id, batch_id=batch_id)
-            accepted = await self._accept.write(tx, await rerun.retries(tx, failed, new_seeds=new_seeds))
-            return len(accepted.jobs), accepted
+            failed = await _failed(tx, tenant_id, batch_id)
+            return await self._write_retries(tx, failed, new_seeds=new_seeds)
 
         made, _ = await self._accept.run(pool, tenant_id, work)
         return made
+
+    async def resume(self, tenant_id: str, batch_id: str) -> int:
+        """Let what is paused run; of a batch that was held, also the items whose failures did it, as new jobs. Returns
+        how many."""
+        # first: what fails anew once it runs holds the batch anew
+        made = await self.release(tenant_id, [batch_id])
+        return made + await self._control.resume_batch(tenant_id, batch_id)
+
+    async def release(self, tenant_id: str, batch_ids: Sequence[str]) -> int:
+        """Forget why these batches are held, where they are, and run what failed and held them again; returns how many
+        that is."""
+        pool = await self._databases.pool_of(tenant_id)
+        async with pool.read() as tx:
+            held = [each.id for each in await media.batches_of(tx, tenant_id, batch_ids) if each.held]
+
+        async def work(tx: Tx) -> tuple[int, Accepted | None]:
+            failed: list[Job] = []
+            for batch_id in held:
+                causes = set(await media.release_batch(tx, tenant_id, batch_id))
+                failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes]
+            return await self._write_retries(tx, failed, new_seeds=False)
+
+        return (await self._accept.run(pool, tenant_id, work))[0] if held else 0
+
+    async def _write_retries(self, tx: Tx, failed: Sequence[Job], *, new_seeds: bool) -> tuple[int, Accepted | None]:
+        if not failed:
+            return 0, None
+        first = failed[0]
+        await self._accept.check_limit(tx, first.tenant_id, first.user_id, batch_id=first.batch_id)
+        accepted = await self._accept.write(tx, await rerun.retries(tx, failed, new_seeds=new_seeds))
+        return len(accepted.jobs), accepted
+
+
+async def _failed(tx: Tx, tenant_id: str, batch_id: str) -> list[Job]:
+    newest = await jobs.newest_in_batch(tx, tenant_id, batch_id)
+    return [job for job in newest if job.status == JobStatus.FAILED]
 
 
 async def _states(tx: Tx, tenant_id: str, batches: Sequence[Batch]) -> list[BatchState]:
@@ -237,6 +275,8 @@ async def _states(tx: Tx, tenant_id: str, batches: Sequence[Batch]) -> list[Batc
             created_at=each.created_at,
             counts=counts.get(each.id, {}),
             expected_seconds=expected.get(each.id),
+            # what was resumed or canceled one by one is not held any more
+            held=each.held_text if counts.get(each.id, {}).get(JobStatus.PAUSED) else None,
         )
         for each in batches
     ]
@@ -287,4 +327,6 @@ def _job_request(request: BatchRequest, item: Item, number: int) -> JobRequest:
         priority=request.priority,
         webhook_url=request.webhook_url,
         stage=request.stage,
+        wait_for_missing=request.wait_for_missing,
+        shows_workers=request.shows_workers,
     )

@@ -8,6 +8,7 @@ from comfyrelay.domain.bulk import BulkAction
 from comfyrelay.domain.states import JobStatus, PauseMode
 from comfyrelay.errors import ComfyRelayError, PoolUnavailable
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.submit import Submit
 from comfyrelay.services.queue.control import Control
@@ -40,10 +41,13 @@ class BulkResult:
 
 
 class Bulk:
-    def __init__(self, databases: Databases, control: Control, submit: Submit, removing: Removals) -> None:
+    def __init__(
+        self, databases: Databases, control: Control, submit: Submit, batches: Batches, removing: Removals
+    ) -> None:
         self._databases = databases
         self._control = control
         self._submit = submit
+        self._batches = batches
         self._removing = removing
 
     async def run(
@@ -64,12 +68,19 @@ class Bulk:
                 case BulkAction.PAUSE:
                     result.changed += await self._control.pause_jobs(tenant_id, found, mode=mode)
                 case BulkAction.RESUME:
+                    result.changed += await self._release(tenant_id, found)
                     result.changed += await self._control.resume_jobs(tenant_id, found)
                 case BulkAction.RETRY | BulkAction.DELETE:
                     await self._one_by_one(tenant_id, action, found, result)
                 case _:
                     assert_never(action)
         return result
+
+    async def _release(self, tenant_id: str, job_ids: Sequence[str]) -> int:
+        """What failed and held a batch runs again with what it held."""
+        async with (await self._databases.pool_of(tenant_id)).read() as tx:
+            paused = [each for each in await jobs.by_ids(tx, job_ids) if each.status == JobStatus.PAUSED]
+        return await self._batches.release(tenant_id, sorted({each.batch_id for each in paused if each.batch_id}))
 
     async def _found(self, tenant_id: str, ids: Sequence[str] | None, among: BulkFilter) -> AsyncIterator[list[str]]:
         """The tenant's own jobs that are meant, so many at a time, newest first."""

@@ -13,12 +13,15 @@ JOBS_AT_ONCE = 500
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchOutcome:
-    """A batch, its items by status (a retried one as its newest try), and who asked to be notified of its end."""
+    """A batch, its items by status (a retried one as its newest try), who asked to be notified of its end, and, if the
+    rest of it is held, why and by which job's failure."""
 
     id: str
     label: str | None
     counts: Mapping[str, int]
     notify_urls: Sequence[str] = field(repr=False)
+    held: str | None = None
+    held_by: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +52,12 @@ class Ends:
             jobs=sorted(found, key=lambda each: each.completed_at or each.created_at),
             batches={
                 each.id: BatchOutcome(
-                    id=each.id, label=each.label, counts=counts.get(each.id, {}), notify_urls=each.notify_urls or ()
+                    id=each.id,
+                    label=each.label,
+                    counts=counts.get(each.id, {}),
+                    notify_urls=each.notify_urls or (),
+                    held=each.held_text,
+                    held_by=each.held["by"] if each.held else None,
                 )
                 for each in batches
             },

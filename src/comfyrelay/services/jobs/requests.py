@@ -42,6 +42,10 @@ class JobRequest:
     webhook_url: str | None = None
     # Without one, the server's.
     stage: Stage | None = None
+    # Whether it may wait until a worker has what it needs, and whether its user may know the workers by name. Neither
+    # makes it another request.
+    wait_for_missing: bool = False
+    shows_workers: bool = False
 
     def digest(self) -> str:
         return digest(

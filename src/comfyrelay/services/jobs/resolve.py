@@ -13,6 +13,7 @@ from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.domain.records.jobs import NewJob, Video
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import Conflict, InvalidInput, NotFound, TooLarge
+from comfyrelay.services.catalogue.fitting import Fitting
 from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.naming import label_for
@@ -95,6 +96,7 @@ class Resolver:
         defaults: JobDefaults,
         checks: Mapping[WorkflowKind, Check],
         policy: GraphPolicy,
+        fitting: Fitting,
     ) -> None:
         """`checks` know what this machine alone can tell of a kind of workflow; `policy` is for graphs of tenants."""
         self._databases = databases
@@ -102,6 +104,7 @@ class Resolver:
         self._defaults = defaults
         self._checks = checks
         self._policy = policy
+        self._fitting = fitting
         self._turns = Turns()
         # graphs by path, which never change, and the placeholders of their files, that the policy has passed
         self._passed: dict[tuple[str, frozenset[str]], None] = {}
@@ -182,7 +185,7 @@ class Resolver:
         request_digest: str,
         batch_id: str | None = None,
     ) -> list[NewJob]:
-        """Those of a batch, or one alone."""
+        """Those of a batch, or one alone. What no worker can run is refused, unless it may wait."""
 
         def resolved(number: int) -> NewJob:
             try:
@@ -195,6 +198,23 @@ class Resolver:
                 fields = {f"items.{number}.{key}": text for key, text in error.errors.items()}
                 raise InvalidInput(f"Item {number} is not valid.", errors=fields) from error
 
+        made = await self._resolved(requests, target, resolved)
+        first = requests[0]
+        wanted: dict[str, Mapping[str, Any]] = {}
+        for job in made:
+            wanted.setdefault(job.workflow_hash, job.input_payload["values"])
+        await self._fitting.require(
+            target.workflow,
+            wanted,
+            stage=made[0].stage,
+            waits=first.wait_for_missing,
+            shows_names=first.shows_workers,
+        )
+        return made
+
+    async def _resolved(
+        self, requests: Sequence[JobRequest], target: Target, resolved: Callable[[int], NewJob]
+    ) -> list[NewJob]:
         texts = (each for one in requests for each in one.item.input_payload.values() if isinstance(each, str))
         size = len(requests) * target.graph_bytes + sum(map(len, texts))
         return await self._turns.make(resolved, count=len(requests), size=size)

@@ -8,7 +8,7 @@ from typing import Any
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.records.jobs import File, Job, LogLine, Video
 from comfyrelay.domain.states import JobStatus, VideoStatus
-from comfyrelay.domain.waiting import Waiting
+from comfyrelay.domain.waiting import Reason, Waiting
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
@@ -126,11 +126,20 @@ class Views:
     async def _why_waiting(self, job: Job) -> Waiting | None:
         if job.status not in {JobStatus.QUEUED, JobStatus.PAUSED}:
             return None
+        if job.status == JobStatus.PAUSED and (held := await self._why_held(job)) is not None:
+            return Waiting(reason=Reason.HELD, text=held)
         try:
             return await self._waiting.of_job(job.tenant_id, job.id)
         except NotFound:
             # it was accepted this moment, and is on its way to the queue
             return None
+
+    async def _why_held(self, job: Job) -> str | None:
+        if job.batch_id is None:
+            return None
+        async with (await self._databases.pool_of(job.tenant_id)).read() as tx:
+            batch = await media.batch(tx, job.tenant_id, id_=job.batch_id)
+        return batch.held_text if batch is not None else None
 
     async def _of_jobs(self, tenant_id: str, found: Sequence[Job]) -> list[JobView]:
         named = {file_id for job in found for file_id in (job.input_file_id, job.output_file_id) if file_id}

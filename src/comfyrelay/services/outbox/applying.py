@@ -88,6 +88,8 @@ class Applying:
         videos = [_video_change(each) for each in settled if each.job.video_id is not None]
         if videos:
             await media.change_videos(tx, videos)
+        if holds := [each.hold for each in settled if each.hold is not None]:
+            await media.hold_batches(tx, holds)
         ended = [each for each in settled if each.settlement is not None]
         if ended:
             await deliveries.write_due(tx, [each.job.id for each in ended])

@@ -6,7 +6,7 @@ from comfyrelay.domain.routing import Held, IdleWorker, Queued, wanted_by
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.leasing import LeaseRequest
-from comfyrelay.store.central import blocks, demand, dispatches
+from comfyrelay.store.central import blocks, demand, dispatches, gaps
 from comfyrelay.store.database import Tx
 
 # So many of each kind are read; when they are gone, the next ones are.
@@ -54,13 +54,15 @@ class Demand:
 
 async def _wanted(tx: Tx, held: Sequence[Held], idle: Sequence[LeaseRequest]) -> list[int]:
     free = {kind: await _free_slots(tx, idle, [kind]) for kind in {each.kind for each in held}}
-    blocked = await blocks.standing(tx, [each.worker_id for each in idle])
+    ids = [each.worker_id for each in idle]
+    blocked, lacking = await blocks.standing(tx, ids), await gaps.pairs_of(tx, ids)
     workers = [
         IdleWorker(
             worker_id=worker.worker_id,
             providers=worker.providers,
             kinds={kind for kind, slots in free.items() if slots.get(worker.worker_id, 0) > 0},
             blocked_hashes={hash_ for worker_id, hash_ in blocked if worker_id == worker.worker_id},
+            lacking_hashes={hash_ for worker_id, hash_ in lacking if worker_id == worker.worker_id},
         )
         for worker in idle
     ]

@@ -261,4 +261,4 @@ def _asks(
 
 def _entitlement(request: LeaseRequest, fact: WorkerFacts, *, now: datetime) -> Entitlement:
     blocked = tuple(sorted(h for h, until in fact.blocks.items() if is_blocked(until, now=now))) if fact.blocks else ()
-    return Entitlement(fact.stage, tuple(sorted(set(request.providers))), fact.workflow_ids, blocked)
+    return Entitlement(fact.stage, tuple(sorted(set(request.providers))), fact.workflow_ids, blocked, fact.lacks)

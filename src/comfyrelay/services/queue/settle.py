@@ -12,8 +12,10 @@ from enum import StrEnum
 from typing import Any, assert_never
 
 from comfyrelay.domain import lifecycle
+from comfyrelay.domain.holding import hold_text, holds_the_rest, may_hold
 from comfyrelay.domain.ids import output_id, output_path, upload_path
 from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.domain.updates import OutputFile
 from comfyrelay.errors import Fault, LeaseLost
 from comfyrelay.group_commit import GroupCommit
@@ -66,6 +68,8 @@ class Report:
     output: Output | None = None
     fault: Fault = Fault.JOB
     error: str = ""
+    # what kind of error it is, as `errors` names them
+    code: str | None = None
     reason: str = ""
     retry_after_seconds: float = 0.0
 
@@ -87,6 +91,11 @@ class _Batch:
     # by report, the pool of its dispatch
     pools: list[str | None]
     decided: Decided = field(default_factory=Decided)
+
+    @property
+    def holds(self) -> list[Move]:
+        """The failures that hold the rest of their batch."""
+        return [each for each in self.decided.moves if each.hold is not None]
 
 
 class Settle:
@@ -127,10 +136,12 @@ class Settle:
         fault: Fault = Fault.JOB,
         retry_after_seconds: float = 0.0,
         worker_id: str | None = None,
+        code: str | None = None,
     ) -> Settlement:
         return await self.report(
             Report(
                 verb=Verb.FAIL,
+                code=code,
                 dispatch_id=dispatch_id,
                 lease_token=lease_token,
                 error=error,
@@ -181,9 +192,24 @@ class Settle:
 
     async def _decide(self, reports: Sequence[Report]) -> _Batch:
         batch = await self._databases.central.run(Step.SETTLE, lambda tx: self._settle(tx, reports))
+        for failure in batch.holds:
+            await self._hold_rest(failure)
         # Whoever reports knows that its lease has ended: there is nobody to stop.
         await self._decisions.wake_pollers(batch.decided)
         return batch
+
+    async def _hold_rest(self, failure: Move) -> None:
+        """In a transaction of its own, so that nobody waits for another's rows while holding some, and before the
+        failure is answered: its worker asks for the next job then. If a crash comes first, the next failure does it."""
+        failed, reason = failure.after, failure.hold
+        assert failed.batch_id is not None
+        assert reason is not None
+        await self._decisions.decide(
+            Step.HOLD,
+            dispatches.of_batch(failed.tenant_id, failed.batch_id),
+            lambda each, now: lifecycle.hold(each, workflow_hash=failed.workflow_hash, reason=reason, now=now),
+            by="hold",
+        )
 
     async def _settle(self, tx: Tx, reports: Sequence[Report]) -> _Batch:
         ids = sorted({each.dispatch_id for each in reports})
@@ -199,7 +225,7 @@ class Settle:
             batch.pools[index] = dispatch.db_pool
             if dispatch.id not in decisions and _is_holder(dispatch, report):
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
-                move = _move(dispatch, report, now, began_at)
+                move = await _with_hold(tx, _move(dispatch, report, now, began_at), report)
                 details = _details(dispatch, report, began_at)
                 decisions[dispatch.id] = Decision(move=move, by=report.verb, details=details)
                 settlement = Settlement(dispatch_id=dispatch.id, status=move.after.status)
@@ -254,6 +280,19 @@ def _move(dispatch: Dispatch, report: Report, now: datetime, began_at: datetime 
             assert_never(report.verb)
     assert move is not None, "the holder of a lease can always end it"
     return move
+
+
+async def _with_hold(tx: Tx, move: Move, report: Report) -> Move:
+    """A failure that the rest of its batch would share holds it."""
+    failed = move.after
+    if failed.status != DispatchStatus.FAILED or failed.batch_id is None or not may_hold(report.code):
+        return move
+    has_completed = await dispatches.has_completed(
+        tx, failed.tenant_id, failed.batch_id, workflow_hash=failed.workflow_hash
+    )
+    if not holds_the_rest(report.code, has_completed=has_completed):
+        return move
+    return replace(move, hold=hold_text(report.error))
 
 
 def _is_holder(dispatch: Dispatch, report: Report) -> bool:

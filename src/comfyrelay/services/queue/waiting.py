@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from comfyrelay.domain.lifecycle import Dispatch
-from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus
+from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus, Provider
 from comfyrelay.domain.waiting import Reason, Serving, Waiting, explain
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.store.central import blocks, catalogue, dispatches, workers
+from comfyrelay.store.central import blocks, catalogue, dispatches, gaps, workers
 from comfyrelay.store.database import Tx
 
 
@@ -35,6 +35,7 @@ class WhyWaiting:
             tx, dispatch.workflow_id, stage=dispatch.stage, stale_seconds=self._worker_stale_seconds
         )
         blocked = await blocks.of_hash(tx, dispatch.workflow_hash)
+        lacking = await gaps.of_hash(tx, dispatch.workflow_hash) if dispatch.provider == Provider.SELF_HOSTED else {}
         shared = await workers.workflows_of(tx, [each.worker_id for each in able])
         return explain(
             is_paused=dispatch.status == DispatchStatus.PAUSED,
@@ -46,6 +47,7 @@ class WhyWaiting:
                     slots=each.max_concurrency,
                     leases=each.leases,
                     blocked_until=blocked.get(each.worker_id),
+                    lacking=lacking.get(each.worker_id),
                 )
                 for each in able
             ],

@@ -13,9 +13,10 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.routing import Candidate, Entitlement
 from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.store.central import gaps
 from comfyrelay.store.central.dispatches import COLUMNS, LEASES, from_row
 from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import worker_workflows, workers, workflow_blocks, workflows
+from comfyrelay.store.central.tables import worker_gaps, worker_workflows, workers, workflow_blocks, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import ids_table, with_ids
 from comfyrelay.store.types import relay_now, word
@@ -36,6 +37,8 @@ class WorkerFacts(NamedTuple):
     leases: int
     workflow_ids: tuple[int, ...]
     blocks: Mapping[str, datetime | None]
+    # the hashes of jobs that need what it does not have
+    lacks: tuple[str, ...]
     now: datetime
 
 
@@ -55,8 +58,13 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str]) -> dict[str, WorkerFac
         for row in await tx.fetch(_blocks, named):
             blocks.setdefault(row.worker_id, {})[row.workflow_hash] = row.blocked_until
     facts = {}
-    for worker_id, *plain, assigned, _blocks_there, now in locked:
-        values = (worker_id, *plain, _ids(assigned), blocks.get(worker_id, {}), now)
+    lacks: dict[str, list[str]] = {}
+    if any(row.gaps for row in locked):
+        for worker_id, workflow_hash in sorted(await gaps.pairs_of(tx, locked_ids)):
+            lacks.setdefault(worker_id, []).append(workflow_hash)
+    for worker_id, *plain, assigned, _blocks_there, _gaps_there, now in locked:
+        its_lacks = tuple(lacks.get(worker_id, ()))
+        values = (worker_id, *plain, _ids(assigned), blocks.get(worker_id, {}), its_lacks, now)
         facts[worker_id] = WorkerFacts._make(values)
     return facts
 
@@ -89,6 +97,7 @@ def _facts(dialect: str) -> Executable:
         .scalar_subquery()
     )
     blocks = select(func.count()).where(workflow_blocks.c.worker_id == workers.c.worker_id).scalar_subquery()
+    gaps_there = select(worker_gaps.c.worker_id).where(worker_gaps.c.worker_id == workers.c.worker_id).exists()
     return select(
         workers.c.worker_id,
         workers.c.stage,
@@ -99,6 +108,7 @@ def _facts(dialect: str) -> Executable:
         LEASES.label("leases"),
         assigned.label("assigned"),
         blocks.label("blocks"),
+        gaps_there.label("gaps"),
         relay_now().label("now"),
     ).join(r, workers.c.worker_id == r.c.id)
 
@@ -119,7 +129,7 @@ PICK_POSTGRES = text(
     f"""
     SELECT g.no, p.*
       FROM jsonb_to_recordset(CAST(:groups AS jsonb))
-           AS g(no int, stage text, providers jsonb, workflow_ids jsonb, blocked jsonb, slots int)
+           AS g(no int, stage text, providers jsonb, workflow_ids jsonb, blocked jsonb, lacking jsonb, slots int)
      CROSS JOIN LATERAL (
         SELECT d.*
           FROM (
@@ -136,6 +146,7 @@ PICK_POSTGRES = text(
                    AND q.attempts < q.max_attempts
                    AND q.available_at <= relay_now(0)
                    AND NOT g.blocked ? q.workflow_hash
+                   AND NOT (q.provider = 'self_hosted' AND g.lacking ? q.workflow_hash)
                    AND NOT CAST(:down_pools AS jsonb) ? q.db_pool
                  ORDER BY q.priority DESC, q.rank, q.id
                  LIMIT g.slots + :slack
@@ -168,6 +179,7 @@ PICK_SQLITE = text(
        AND q.attempts < q.max_attempts
        AND q.available_at <= relay_now(0)
        AND q.workflow_hash NOT IN (SELECT value FROM json_each(:blocked))
+       AND NOT (q.provider = 'self_hosted' AND q.workflow_hash IN (SELECT value FROM json_each(:lacking)))
        AND q.db_pool NOT IN (SELECT value FROM json_each(:down_pools))
      ORDER BY q.priority DESC, q.rank, q.id
      LIMIT :slots
@@ -197,7 +209,7 @@ async def pick(
 
 async def _pick_sqlite(tx: Tx, entitlement: Entitlement, slots: int, down: list[str]) -> list[Candidate]:
     group = _group(entitlement)
-    lists = {name: list(group[name]) for name in ("providers", "workflow_ids", "blocked")}
+    lists = {name: list(group[name]) for name in ("providers", "workflow_ids", "blocked", "lacking")}
     parameters = {**lists, "stage": entitlement.stage, "slots": slots, "down_pools": down}
     return [_candidate(row) for row in await tx.fetch(_pick_any, parameters)]
 
@@ -208,6 +220,7 @@ def _group(entitlement: Entitlement) -> dict[str, Any]:
         "providers": entitlement.providers,
         "workflow_ids": entitlement.workflow_ids,
         "blocked": entitlement.blocked_hashes,
+        "lacking": entitlement.lacking_hashes,
     }
 
 

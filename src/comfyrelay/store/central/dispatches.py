@@ -403,6 +403,17 @@ async def waiting_of_batch(tx: Tx, tenant_id: str, batch_id: str) -> dict[int, i
     return {row.id: row.priority for row in await tx.execute(query)}
 
 
+async def has_completed(tx: Tx, tenant_id: str, batch_id: str, *, workflow_hash: str) -> bool:
+    """Whether an item of a batch with this hash has completed."""
+    query = select(d.c.id).where(
+        d.c.tenant_id == tenant_id,
+        d.c.batch_id == batch_id,
+        d.c.workflow_hash == workflow_hash,
+        d.c.status == word(DispatchStatus.COMPLETED),
+    )
+    return (await tx.execute(query.limit(1))).first() is not None
+
+
 async def write_ranks(tx: Tx, ranks: Mapping[int, int]) -> None:
     rows = [{"id": id_, "rank": rank} for id_, rank in ranks.items()]
     await tx.write(_write_ranks, with_rows(rows))

@@ -200,6 +200,29 @@ workflow_blocks = Table(
     Column("blocked_until", UtcTime),
 )
 
+workflow_needs = Table(
+    "workflow_needs",
+    metadata,
+    # What jobs of this hash need, as long as there are any: workers that come later are held against it, too.
+    Column("workflow_hash", Text, primary_key=True),
+    Column("node_types", JsonText, nullable=False),
+    Column("models", JsonText, nullable=False),
+    Column("used_at", UtcTime, nullable=False),
+)
+
+worker_gaps = Table(
+    "worker_gaps",
+    metadata,
+    # Only of workers that are known to lack something: they get no job of this hash.
+    Column("worker_id", Text, ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
+    Column("workflow_hash", Text, ForeignKey("workflow_needs.workflow_hash", ondelete="CASCADE"), primary_key=True),
+    Column("node_types", JsonText, nullable=False),
+    Column("models", JsonText, nullable=False),
+    # the kinds of which the worker says nothing
+    Column("silent", JsonText, nullable=False),
+    Index(None, "workflow_hash"),
+)
+
 ai_job_dispatches = Table(
     "ai_job_dispatches",
     metadata,

@@ -10,6 +10,7 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.records.jobs import Batch, File, Video
+from comfyrelay.domain.settlement import BatchHold
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import batches, files, videos
@@ -189,6 +190,27 @@ async def videos_of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, Video]:
 async def create_batch(tx: Tx, **values: Any) -> Batch:
     query = insert(batches).values(**values, created_at=relay_now()).returning(*_BATCH)
     return Batch(**(await tx.execute(query)).one()._mapping)
+
+
+async def hold_batches(tx: Tx, holds: Sequence[BatchHold]) -> None:
+    """Note why batches are held, and by which failures."""
+    ids = sorted({each.batch_id for each in holds})
+    query = select(batches.c.id, batches.c.held).where(batches.c.id.in_(ids)).order_by(batches.c.id).with_for_update()
+    for row in (await tx.execute(query)).all():
+        held = row.held
+        for each in sorted((one for one in holds if one.batch_id == row.id), key=lambda one: one.at):
+            held = each.noted(held)
+        await tx.execute(update(batches).where(batches.c.id == row.id).values(held=held))
+
+
+async def release_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[str]:
+    """Forget why a batch is held; returns the jobs whose failures did it."""
+    mine = (batches.c.tenant_id == tenant_id) & (batches.c.id == batch_id)
+    held = (await tx.execute(select(batches.c.held).where(mine).with_for_update())).scalar_one_or_none()
+    if held is None:
+        return []
+    await tx.execute(update(batches).where(mine).values(held=None))
+    return list(held["jobs"])
 
 
 async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[Batch]:

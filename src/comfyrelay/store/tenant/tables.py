@@ -57,6 +57,8 @@ batches = Table(
     # Whom to notify when it has ended. They hold secrets.
     Column("notify_urls", JsonText),
     Column("created_at", UtcTime, nullable=False),
+    # Why the rest of it is held, since when, and the jobs whose failures did it.
+    Column("held", JsonText),
     UniqueConstraint("tenant_id", "idempotency_key"),
     Index(None, "tenant_id", "id"),
 )

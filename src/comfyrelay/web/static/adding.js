@@ -18,6 +18,7 @@ let fields = [];
 let presets = [];
 let scriptSlug = null; // of the workflow that runs the user's own script
 let command = null; // of that script, while it is what is chosen
+let anyway = false; // whether what no worker has may be waited for
 const tries = h("input", { type: "number", id: "adding-tries", min: 1, max: 1000, step: 1, value: "1" });
 
 export async function load() {
@@ -70,7 +71,8 @@ function choose(value) {
   if (!chosen) return;
   $("adding-what").value = chosen.value;
   command = null;
-  fields = chosen.properties.map((each) => new Field(each, sum, chosen.hints?.[each.key]));
+  anyway = false;
+  fields = chosen.properties.map((each) => new Field(each, changed, chosen.hints?.[each.key]));
   const isScript = scriptSlug !== null && chosen.target.workflow_slug === scriptSlug;
   // what must be given, and what people change most, is seen at once; of several seeds the first
   const firstSeed = fields.find((each) => each.isSeed);
@@ -199,6 +201,11 @@ function plan() {
   return { items, files: primary?.files ?? [], prompts: many ? prompts : [], times, manyKey: many?.key, seedKeys: seeds.map((each) => each.key) };
 }
 
+function changed() {
+  anyway = false;
+  sum();
+}
+
 function sum() {
   for (const each of fields) each.follow(fields);
   const { items, files, prompts, times } = plan();
@@ -207,7 +214,7 @@ function sum() {
   setText($("adding-sum"), count > 1 ? `Batch: ${parts.join(" × ")} = ${many(count, "job")}` : "");
   const verb = command ? "Run" : "Add";
   const isUnseen = command && !command.isSeen;
-  setText($("adding-submit"), isUnseen ? "Show command" : count > 1 ? `${verb} ${many(count, "job")}` : command ? "Run job" : "Add job");
+  setText($("adding-submit"), isUnseen ? "Show command" : anyway ? "Add anyway" : count > 1 ? `${verb} ${many(count, "job")}` : command ? "Run job" : "Add job");
   command?.changed();
 }
 
@@ -223,6 +230,7 @@ async function tried(work) {
     return await work();
   } catch (error) {
     problem(error.message);
+    anyway = error.kind === "missing_on_workers";
     for (const each of fields) each.complain(error.errors?.[each.key] ?? null);
     return null;
   }
@@ -275,12 +283,13 @@ async function make() {
     // one alone is named by the server
     ...(items.length > 1 ? { label: labelOf(file, prompt, times > 1 ? number + 1 : null) } : {}),
   }));
+  const target = anyway ? { ...chosen.target, wait_for_missing: true } : chosen.target;
   if (bodies.length === 1) {
-    const { data } = await post("/api/ai-jobs", { ...chosen.target, ...bodies[0], idempotency_key: crypto.randomUUID() });
+    const { data } = await post("/api/ai-jobs", { ...target, ...bodies[0], idempotency_key: crypto.randomUUID() });
     toast("Job added.");
     return `job/${data.id}`;
   }
-  const { data } = await post("/api/batches", { ...chosen.target, items: bodies, label: chosen.name.slice(0, 200), idempotency_key: crypto.randomUUID() });
+  const { data } = await post("/api/batches", { ...target, items: bodies, label: chosen.name.slice(0, 200), idempotency_key: crypto.randomUUID() });
   toast(`Added ${many(bodies.length, "job")}.`);
   return `batch/${data.id}`;
 }
@@ -317,6 +326,7 @@ export async function openGraph(file) {
     await load();
     choose(`workflow:${data.slug}`);
     fields[0]?.focus();
+    if (data.missing) problem(`${data.missing.text} You can add jobs anyway: they wait until a worker has it.`);
     toast(message === "Added." ? `“${name}” was added to your workflows.` : message);
   });
 }

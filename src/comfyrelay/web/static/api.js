@@ -1,10 +1,11 @@
 // The server's API. Errors are thrown as `Problem`, with a sentence that can be shown.
 
 export class Problem extends Error {
-  constructor(text, status, errors = {}) {
+  constructor(text, status, errors = {}, kind = "") {
     super(text);
     this.status = status;
     this.errors = errors;
+    this.kind = kind; // such as "conflict"
   }
 }
 
@@ -46,7 +47,7 @@ export async function call(method, path, body) {
   if (answer.ok) return found;
   // the session is over: the page itself says how to get another
   if (answer.status === 401) location.reload();
-  throw new Problem(sentenceOf(found, answer.status), answer.status, found.errors);
+  throw new Problem(sentenceOf(found, answer.status), answer.status, found.errors, found.type?.split(":").pop());
 }
 
 function sentenceOf(problem, status) {

@@ -4,7 +4,7 @@ import { get, here } from "./api.js";
 import { $, h, reorder, setText } from "./dom.js";
 import { asCounted, batchUnit, etaOf, jobUnit, knowRetries, nameOf, nameOfEffect, partOf, retriedAs, unitOf } from "./queue.js";
 import { shownArgv } from "./script.js";
-import { verbsOf } from "./verbs.js";
+import { doVerb, verbsOf } from "./verbs.js";
 import { ENDED, progressOf, sentence, since, size, span, STATUS, unfold, when } from "./words.js";
 
 const EVENTS = [
@@ -371,7 +371,9 @@ class BatchPane extends Pane {
     this.items = new Map();
     this.nodes = new Map();
     this.cursor = null;
-    this.body.append(h("div", { class: "part" }, this.bar, this.words), h("h3", {}, "Items"), this.list, this.moreButton);
+    this.why = h("span", {});
+    this.held = h("p", { class: "notice", hidden: true }, this.why, h("button", { type: "button", onclick: () => doVerb("resume", batchUnit(this.batch)) }, "Resume all"));
+    this.body.append(h("div", { class: "part" }, this.bar, this.words, this.held), h("h3", {}, "Items"), this.list, this.moreButton);
   }
 
   async load() {
@@ -428,6 +430,8 @@ class BatchPane extends Pane {
     this.bar.value = partOf(batch);
     const counted = Object.entries(batch.counts).filter(([, count]) => count).map(([status, count]) => `${count} ${STATUS[status]}`);
     setText(this.words, [`${batch.done} of ${batch.total}`, ...counted, etaOf(batch)].filter(Boolean).join(" · "));
+    this.held.hidden = !batch.held;
+    setText(this.why, batch.held ?? "");
     this.moreButton.hidden = this.cursor === null;
     const retried = new Set([...this.items.values()].map((each) => each.retry_of));
     const shown = [...this.items.values()].filter((each) => !retried.has(each.id)).sort((a, b) => a.item_no - b.item_no);

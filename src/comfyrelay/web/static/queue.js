@@ -367,7 +367,7 @@ function ofJob(job) {
 
 function ofBatch(batch) {
   const named = ["processing", "failed", "paused", "canceled"].filter((each) => batch.counts[each]);
-  const words = [`${batch.done} of ${batch.total}`, ...named.map((each) => `${batch.counts[each]} ${STATUS[each]}`), etaOf(batch), batch.counts.processing ? "" : inLine(batch.id)];
+  const words = [`${batch.done} of ${batch.total}`, ...named.map((each) => `${batch.counts[each]} ${STATUS[each]}`), etaOf(batch), batch.held ?? (batch.counts.processing ? "" : inLine(batch.id))];
   return {
     name: batch.label || "Batch",
     sub: [many(batch.total, "item"), `added ${ago(batch.created_at)}`].join(" · "),

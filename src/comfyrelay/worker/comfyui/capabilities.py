@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 # Models are added while ComfyUI runs.
 REFRESH_SECONDS = 300.0
 # It is megabytes, from a server that has better things to do.
-MIN_REFRESH_SECONDS = 60.0
+MIN_REFRESH_SECONDS = 10.0
 # Free memory moves all the time; less than this is not worth telling.
 MEMORY_STEP = 0.1
 
@@ -31,12 +31,12 @@ class Capabilities:
         more: Mapping[str, Any],
         *,
         min_refresh_seconds: float = MIN_REFRESH_SECONDS,
-        on_refreshed: Callable[[], None] = lambda: None,
+        on_refresh: Callable[[], None] = lambda: None,
     ) -> None:
-        self._on_refreshed = on_refreshed
         self._servers = servers
         self._more = more
         self._min_refresh_seconds = min_refresh_seconds
+        self._on_refresh = on_refresh
         self._due = Hint()
         self._sent: Mapping[str, Any] | None = None
         self.current: dict[str, Any] = dict(more)
@@ -45,7 +45,7 @@ class Capabilities:
         # first: what comes back from here on may be missed by this look
         self._due = Hint()
         self.current = await gather(self._servers, self._more)
-        self._on_refreshed()
+        self._on_refresh()
 
     def refresh_soon(self) -> None:
         """A server came back, perhaps with other nodes and models."""
@@ -66,12 +66,21 @@ class Capabilities:
         """What to tell with the next poll; `None` when nothing has changed."""
         return self.current if differ(self._sent, self.current) else None
 
+    def is_equipped_unlike(self, told: Mapping[str, Any] | None) -> bool:
+        """Whether nodes or models have changed since this was told: jobs may wait for them."""
+        return told is not None and any(told.get(name) != self.current.get(name) for name in ("node_types", "models"))
+
+    @property
+    def sent(self) -> Mapping[str, Any] | None:
+        return self._sent
+
     def mark_sent(self, capabilities: Mapping[str, Any]) -> None:
         self._sent = capabilities
 
 
 async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask every server that answers. A job may come to any of them, so nodes and models are those that all have."""
+    """Ask every server that answers. A job is tried on each of them until one has what it needs, so nodes and models
+    are those that any has; each server says what it lacks of that."""
     described: list[dict[str, Any]] = []
     nodes: list[set[str]] = []
     models: list[set[str]] = []
@@ -86,11 +95,12 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
         models.append(set(filter(_is_text, installed_models(info))))
     found: dict[str, Any] = {"providers": sorted({*(["self_hosted"] if servers.own else []), *_cloud(servers)})}
     if described:
-        found |= {
-            "comfyui": described,
-            "node_types": sorted(set.intersection(*nodes)),
-            "models": sorted(set.intersection(*models)),
-        }
+        all_nodes, all_models = set.union(*nodes), set.union(*models)
+        for server, its_nodes, its_models in zip(described, nodes, models, strict=True):
+            lacks = {"node_types": sorted(all_nodes - its_nodes), "models": sorted(all_models - its_models)}
+            if any(lacks.values()):
+                server["lacks"] = lacks
+        found |= {"comfyui": described, "node_types": sorted(all_nodes), "models": sorted(all_models)}
     # what we know of ourselves is not what somebody says about us
     return {**more, **found}
 

@@ -1,0 +1,160 @@
+"""Whether any worker has what a job needs: asked when a graph is added and when it is submitted.
+
+What jobs need is kept by their workflow hash, and with it which workers are known to lack something of it. So a
+submission of a known hash is one query that reads no worker's report, a claim knows what to leave alone, and a worker
+that comes, or gets what it lacked, is held against everything that waits.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
+from comfyrelay.comfy.graphs.nodes import models_in
+from comfyrelay.domain.capabilities import Equipment, Fit, Fitness, Gap, Needs, refusal
+from comfyrelay.domain.capabilities import gaps as gaps_between
+from comfyrelay.domain.properties import Property
+from comfyrelay.domain.records.catalogue import Workflow
+from comfyrelay.domain.states import Provider, WorkflowKind
+from comfyrelay.errors import MissingOnWorkers
+from comfyrelay.services.catalogue.graphs import Graphs, WorkflowHasher
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
+from comfyrelay.store.central import gaps
+from comfyrelay.store.database import Tx
+
+# Inputs that people type into: what they say may end like a model's name, and no server lists it.
+_TYPED = re.compile(r"(^|_)(text|prompt|value|string|filename|prefix|path|url)(_|$)", re.I)
+# That a hash is used is written down this often at most,
+LATELY_SECONDS = 600.0
+# and its needs are kept for so long after its last job: longer than a submission is ever under way.
+UNUSED_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Missing:
+    """What keeps every worker from a job. `shows_names`: whether whoever asks may know the workers by name."""
+
+    gaps: Sequence[Gap]
+    workers: int
+    shows_names: bool
+
+    @property
+    def text(self) -> str:
+        return refusal(self.gaps, workers=self.workers, shows_names=self.shows_names)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "kind": each.kind,
+                "name": each.name,
+                "workers": len(each.workers),
+                "on": list(each.workers) if self.shows_names else [],
+            }
+            for each in self.gaps
+        ]
+
+
+class Fitting:
+    def __init__(self, databases: Databases, graphs: Graphs, *, stage: str, on_missing: Callable[[], None]) -> None:
+        self._databases = databases
+        self._graphs = graphs
+        self._stage = stage
+        self._on_missing = on_missing
+
+    async def of_workflow(self, workflow: Workflow, *, shows_names: bool) -> Missing | None:
+        """What a workflow lacks that has just been added, with its values as they are."""
+        properties = [Property.from_json(each) for each in workflow.properties]
+        values = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
+        graph = await self._graphs.get(workflow.graph_path)
+        hasher = await asyncio.to_thread(WorkflowHasher, graph, [each.placeholder for each in properties])
+        digest = await asyncio.to_thread(hasher.hash, values)
+        return await self.missing(workflow, {digest: values}, stage=self._stage, shows_names=shows_names)
+
+    async def require(
+        self, workflow: Workflow, wanted: Mapping[str, Mapping[str, Any]], *, stage: str, waits: bool, shows_names: bool
+    ) -> None:
+        """`wanted` has, by workflow hash, the values of one job. `MissingOnWorkers` when no worker can run one of them
+        and it may not wait."""
+        missing = await self.missing(workflow, wanted, stage=stage, shows_names=shows_names)
+        if missing is not None and not waits:
+            raise MissingOnWorkers(
+                f"{missing.text} Install what is missing, or add it anyway: then it waits until a worker has it.",
+                missing=missing.to_json(),
+            )
+
+    async def missing(
+        self, workflow: Workflow, wanted: Mapping[str, Mapping[str, Any]], *, stage: str, shows_names: bool
+    ) -> Missing | None:
+        """What is missing where workers could be given the jobs and none of them has everything. With nobody there to
+        ask, or somebody who does not say, nothing is known to be missing."""
+        if workflow.kind != WorkflowKind.GRAPH or workflow.provider != Provider.SELF_HOSTED:
+            return None
+        id_ = workflow.id
+        async with self._databases.central.read() as tx:
+            found = await gaps.verdicts(tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=LATELY_SECONDS)
+        if new := {digest: values for digest, values in wanted.items() if digest not in found}:
+            await self._learn(workflow, new)
+        if old := [digest for digest, verdict in found.items() if not verdict.was_used_lately]:
+            await self._databases.central.run(Step.FITTING, lambda tx: gaps.note_used(tx, old))
+        if not new and not any(each.workers and each.lacking == each.workers for each in found.values()):
+            return None
+        async with self._databases.central.read() as tx:
+            found = await gaps.verdicts(tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=LATELY_SECONDS)
+            unserved = {digest: each for digest, each in found.items() if each.workers and each.lacking == each.workers}
+            lacking = await gaps.of_workflow(tx, unserved, workflow_id=id_, stage=stage) if unserved else []
+        if not lacking:
+            return None
+        self._on_missing()
+        return Missing(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
+
+    async def forget_unused(self) -> int:
+        """Forget what no job has needed for a day."""
+        return await self._databases.central.run(
+            Step.FITTING, lambda tx: gaps.forget_unused(tx, unused_seconds=UNUSED_SECONDS)
+        )
+
+    async def _learn(self, workflow: Workflow, new: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note what jobs of these hashes need, and who of all workers lacks what of it."""
+        graph = await self._graphs.get(workflow.graph_path)
+        needed = await asyncio.to_thread(lambda: {digest: needs_of(graph, values) for digest, values in new.items()})
+
+        async def work(tx: Tx) -> None:
+            await gaps.lock(tx)
+            await gaps.write_needs(tx, needed)
+            reports = await gaps.reports(tx)
+            # in a thread: hundreds of workers with thousands of nodes each are megabytes
+            await gaps.write(tx, await asyncio.to_thread(_gaps_of_all, needed, reports))
+
+        await self._databases.central.run(Step.FITTING, work)
+
+
+def needs_of(graph: Graph, values: Mapping[str, Any]) -> Needs:
+    """What a graph needs with these values in it: a choice of a model is one of them."""
+    filled = replace_placeholders(graph, values)
+    return Needs(
+        node_types=frozenset(node["class_type"] for node in graph.values()),
+        models=frozenset(model.name for model in models_in(filled) if not _TYPED.search(model.input)),
+    )
+
+
+async def hold_against_needs(tx: Tx, worker_id: str, capabilities: Mapping[str, Any]) -> None:
+    """Note anew what a worker lacks, under the lock of `gaps.lock`."""
+    await gaps.clear_worker(tx, worker_id)
+    await gaps.write(tx, _gaps_of_one(await gaps.needs(tx), worker_id, Equipment.of(capabilities)))
+
+
+def _gaps_of_all(needed: Mapping[str, Needs], reports: Mapping[str, str]) -> dict[gaps.Pair, Fitness]:
+    found: dict[gaps.Pair, Fitness] = {}
+    for worker_id, report in reports.items():
+        found |= _gaps_of_one(needed, worker_id, Equipment.of(orjson.loads(report)))
+    return found
+
+
+def _gaps_of_one(needed: Mapping[str, Needs], worker_id: str, equipment: Equipment) -> dict[gaps.Pair, Fitness]:
+    judged = {(worker_id, digest): equipment.fitness(needs) for digest, needs in needed.items()}
+    return {pair: each for pair, each in judged.items() if each.fit is Fit.LACKING}
