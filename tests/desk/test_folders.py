@@ -178,7 +178,8 @@ class TestPrompts:
         [
             (b"", "There is no prompt"),
             (b"\n \n---\n", "There is no prompt"),
-            (b"\xff\xfea\x00", "not text in UTF-8"),
+            (b"\xffa", "not text in UTF-8"),
+            (b"\xff\xfea", "not text in UTF-8"),
             (b"a\x00b", "cannot be stored"),
             (b"a" * (MOST_PROMPT_BYTES + 1), "too large"),
         ],

@@ -9,7 +9,6 @@ from comfyrelay.desk.batches.copies import folder_name
 from comfyrelay.desk.batches.folders import inputs_in, prompts_from, readable_name
 from comfyrelay.errors import InvalidInput
 from comfyrelay.portable import names
-from comfyrelay.storage.paths import is_path
 
 DEVICES = ("CON", "con", "nul.txt", "aux.tar.gz", "COM1", "lpt9.png", "COM¹", "prn .txt", "CONIN$")
 FINE = ("console", "com", "COM10", "nullable.png", "a con", "_con", "x.con", "lpt", "auxiliary.mp4", "été.png")
@@ -51,8 +50,10 @@ def test_a_file_from_a_server_is_saved_under_a_name_that_windows_takes(name: str
 
 
 @pytest.mark.parametrize("path", ["tenants/7/CON", "tenants/7/a.", "tenants/7/a:b", "C:/x", "tenants/nul.png/x", "a?b"])
-def test_an_object_is_never_named_so_that_windows_could_not_hold_it(path: str) -> None:
-    assert not is_path(path)
+def test_a_folder_on_windows_takes_no_object_whose_name_it_would_change(path: str) -> None:
+    assert not names.can_hold(path, windows=True)
+    assert names.can_hold(path, windows=False)
+    assert names.can_hold("tenants/7/ü 1.png", windows=True)
 
 
 @pytest.mark.parametrize("subdir", ["C:\\Users", "c:x", "\\\\server\\share", "\\x", "a\\..\\..\\b", "//server/share/x"])

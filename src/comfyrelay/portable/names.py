@@ -17,6 +17,11 @@ def is_usable(name: str) -> bool:
     return not (_NOT_IN_NAMES.search(name) or _DEVICE.match(name) or name.endswith((".", " ")))
 
 
+def can_hold(path: str, *, windows: bool = _IS_WINDOWS) -> bool:
+    """Whether the disks of this system take all names of a relative path as they are."""
+    return not windows or all(map(is_usable, path.split("/")))
+
+
 def usable(name: str) -> str:
     """The name, or one like it that is usable: on Windows `CON` is a device and not a file, and so is `con.png`."""
     plain = _NOT_IN_NAMES.sub("_", name).rstrip(". ") or "_"

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from comfyrelay.atomic import PART_PREFIX
 from comfyrelay.errors import ConfigurationError, StorageUnavailable
 from comfyrelay.portable.files import IN_USE, remove
-from comfyrelay.portable.names import any_length
+from comfyrelay.portable.names import any_length, can_hold
 from comfyrelay.storage.headers import guess_content_type
 from comfyrelay.storage.paths import check_path, is_path, no_object, refused_path
 from comfyrelay.storage.values import ObjectEntry, ObjectStat
@@ -149,6 +149,8 @@ class Folder:
 
     def _locate(self, path: str) -> Path:
         check_path(path)
+        if not can_hold(path):
+            raise refused_path(path)
         file = self._root / path
         # a symbolic link below the root may still point outside
         if not file.resolve().is_relative_to(self._root.resolve()):

@@ -2,7 +2,6 @@
 
 from comfyrelay.atomic import PART_PREFIX
 from comfyrelay.errors import InvalidInput, NotFound
-from comfyrelay.portable.names import is_usable
 
 # S3 keys have 1,024 bytes, and a configured prefix needs some of them.
 MAX_PATH_BYTES = 900
@@ -37,7 +36,7 @@ def no_object(path: str) -> NotFound:
 
 def _is_plain_name(part: str) -> bool:
     # an upload on its way has such a name beside its final one
-    if not part or part.startswith(PART_PREFIX) or not part.isprintable() or not is_usable(part):
+    if part in ("", ".", "..") or part.startswith(PART_PREFIX) or not part.isprintable() or "\\" in part:
         return False
     # file systems take no longer names; printable text always encodes
     return len(part.encode()) <= 255

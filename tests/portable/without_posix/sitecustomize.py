@@ -98,7 +98,7 @@ def play_files() -> None:
     os.replace, os.rename, os.link = replacing, renaming, linking  # type: ignore[assignment]
     os.unlink = os.remove = removing
     # rights are those of the folder
-    os.chmod = lambda *_args, **_more: None  # type: ignore[assignment]
+    os.chmod = lambda *_args, **_more: None
 
 
 def play_names(event: str, arguments: tuple[Any, ...]) -> None:
