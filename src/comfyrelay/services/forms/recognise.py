@@ -73,8 +73,8 @@ class Recogniser:
         groups: dict[int, list[Input]] = {}
         for each in ordered:
             groups.setdefault(each.value, []).append(each)
-        found = list(groups.values())
-        return (found[0], found[1:]) if found else ([], [])
+        equal = list(groups.values())
+        return (equal[0], equal[1:]) if equal else ([], [])
 
     def files(self) -> list[list[Input]]:
         """The files, the one that the graph begins with first. The same file in two nodes is one."""
