@@ -87,6 +87,12 @@ async def test_what_only_a_desk_has_is_refused_in_a_sentence(site: Site, tmp_pat
     assert await site.client.workflows() == []
 
 
+async def test_a_server_has_no_page_to_open(site: Site) -> None:
+    ran = await site.command("open", "--no-browser")
+    assert ran.code == 2
+    assert "is a server, and only a desk has a page" in ran.err
+
+
 @pytest.mark.parametrize("words", [("run",), ("batch", "add")])
 async def test_a_file_for_a_graph_that_takes_none_is_refused(
     site: Site, tmp_path: Path, words: tuple[str, ...]

@@ -418,6 +418,8 @@ class Client:
 
     async def add_link(self) -> Link:
         """A link that opens the page in a browser, once."""
+        if not await self.is_desk():
+            raise NotFound(f"{self.url} is a server, and only a desk has a page.")
         return (await self._calls.post("/api/desk/links", Link)).data
 
     async def script_workflow(self) -> str | None:
