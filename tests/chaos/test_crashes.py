@@ -208,6 +208,23 @@ async def fail(world: World) -> Script:
     return Script(act=lambda: world.fail(leased), ends=["failed"], balances=[1000])
 
 
+async def fail_and_hold_the_rest(world: World) -> Script:
+    desk = await world.desk()
+    batch = await submit_batch(world, desk.user, desk.effect, 3)
+    leased = await world.lease(desk.worker)
+    assert leased is not None
+
+    async def then() -> None:
+        await world.engine.jobs.batches.resume(desk.user.tenant_id, batch.id)
+
+    return Script(
+        act=lambda: world.fail(leased, code="not_installed"),
+        ends=["completed", "completed", "completed", "failed"],
+        balances=[970],
+        then=then,
+    )
+
+
 async def fail_on_this_worker(world: World) -> Script:
     desk = await world.desk()
     _, leased = await desk.leased()
@@ -588,7 +605,7 @@ async def interrupted(world: World, step: Step, act: Callable[[], Awaitable[obje
 # Which transactions each scenario comes through, and how often.
 VERDICT = {Step.DELIVER_APPLY: 1, Step.DELIVER_FORGET: 1}
 SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
-    submit: {Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1, Step.SUBMIT_FORGET: 1},
+    submit: {Step.FITTING: 1, Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1, Step.SUBMIT_FORGET: 1},
     submit_for_a_video: {Step.SUBMIT_JOB: 1},
     submit_a_batch: {Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1},
     retry: {Step.SUBMIT_JOB: 1, Step.SUBMIT_ENQUEUE: 1},
@@ -602,6 +619,7 @@ SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
     complete_with_an_upload: {Step.SETTLE: 1, **VERDICT},
     complete_in_two_pools_at_once: {Step.SETTLE: 1, Step.DELIVER_APPLY: 2},
     fail: {Step.SETTLE: 1, **VERDICT},
+    fail_and_hold_the_rest: {Step.SETTLE: 1, Step.HOLD: 1},
     fail_on_this_worker: {Step.SETTLE: 1, Step.DELIVER_APPLY: 1},
     requeue: {Step.SETTLE: 1, Step.DELIVER_APPLY: 1},
     release: {Step.RELEASE: 1, Step.DELIVER_APPLY: 1},

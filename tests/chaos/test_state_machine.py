@@ -47,7 +47,7 @@ RICH, POOR = 1000, 35
 CONCURRENCY = 2
 # What the rules below can come through; the rest is catalogue and registry.
 OTHERS = {
-    *(Step.TENANT, Step.CATALOGUE, Step.WORKER, Step.REPAIR, Step.DEFER, Step.REMOVE, Step.REMOVE_FORGET),
+    *(Step.TENANT, Step.CATALOGUE, Step.WORKER, Step.HOLD, Step.REPAIR, Step.DEFER, Step.REMOVE, Step.REMOVE_FORGET),
     *(Step.PAYMENT, Step.WEBHOOK_CLAIM, Step.WEBHOOK_NOTE, Step.RETENTION_MARK, Step.RETENTION_REMOVE),
 }
 STEPS = sorted(set(Step) - OTHERS)

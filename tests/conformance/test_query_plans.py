@@ -135,7 +135,8 @@ async def listing(wanted: DispatchFilter) -> Select[Any]:
 
 
 def pick(**values: Any) -> TextualSelect:
-    group = {"no": 0, "stage": "production", "providers": ["self_hosted"], "blocked": ["h3"], "slots": 4, **values}
+    refused = {"blocked": ["h3"], "lacking": ["h4"]}
+    group = {"no": 0, "stage": "production", "providers": ["self_hosted"], **refused, "slots": 4, **values}
     return claims.PICK_POSTGRES.bindparams(groups=json.dumps([group]), down_pools="[]", slack=16)
 
 
