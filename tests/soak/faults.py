@@ -79,9 +79,9 @@ async def _without_sender(world: World, fault: Fault, wire: Wire) -> None:
     if sender is None:
         # the databases are away, or the job has just been given back
         return
+    report = wire.reports[-1] if wire.reports else None
     await world.processes[sender].kill()
-    if fault.target in WORKERS:
-        report = wire.reports[-1]
+    if report is not None:
         with suppress(TimeoutError):
             async with asyncio.timeout(fault.seconds):
                 await world.until_another_holds(report["dispatch_id"], report["lease_token"])
