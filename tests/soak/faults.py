@@ -1,6 +1,7 @@
 """Letting the faults of a plan happen, and healing them."""
 
 import asyncio
+from contextlib import suppress
 
 from tests.soak.plan import ANY_WORKER, DATABASES, LEASE_SECONDS, ON_THE_WIRE, ONCE, WORKERS, Fault, Kind
 from tests.soak.wire import Wire
@@ -22,7 +23,7 @@ async def happen(world: World, fault: Fault, began_at: float) -> None:
     match fault.kind:
         case Kind.KILL_SENDER:
             assert wire is not None
-            await _without_sender(world, fault, wire.add(fault).met)
+            await _without_sender(world, fault, wire)
         case Kind.KILL_RECEIVER:
             await _without_receiver(world, fault)
         case kind if kind in ON_THE_WIRE:
@@ -66,19 +67,27 @@ async def _bad_wire(wire: Wire, fault: Fault) -> None:
     setattr(wire, name, False)
 
 
-async def _without_sender(world: World, fault: Fault, met: asyncio.Future[str]) -> None:
+async def _without_sender(world: World, fault: Fault, wire: Wire) -> None:
     """Who has sent the request is killed, and comes back when its lease is over for long."""
+    active = wire.add(fault)
     try:
         async with asyncio.timeout(MEET_SECONDS):
-            path = await met
+            path = await active.met
     except TimeoutError:
         return
     sender = fault.target if fault.target in WORKERS else await world.holder_of(path)
     if sender is None:
         # the databases are away, or the job has just been given back
         return
+    report = wire.reports[-1] if wire.reports else None
     await world.processes[sender].kill()
-    await asyncio.sleep(1.3 * LEASE_SECONDS)
+    if report is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(fault.seconds):
+                await world.until_another_holds(report["dispatch_id"], report["lease_token"])
+        active.may_pass.set()
+    else:
+        await asyncio.sleep(1.3 * LEASE_SECONDS)
     await world.start(sender)
 
 

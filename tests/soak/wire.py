@@ -190,10 +190,10 @@ class Wire:
                 self._bring_late(asked, fault.seconds)
                 raise Lost
             case Kind.KILL_SENDER:
-                assert fault is not None
-                self._bring_late(asked, fault.seconds)
+                assert active is not None
+                self._bring_late(asked, active.fault.seconds, or_when=active.may_pass)
                 # until it is killed
-                await asyncio.sleep(fault.seconds)
+                await asyncio.sleep(active.fault.seconds)
                 raise Lost
             case Kind.KILL_RECEIVER:
                 assert active is not None
@@ -220,9 +220,10 @@ class Wire:
             self._bring_late(asked, arrives_at - loop.time())
             raise
 
-    def _bring_late(self, asked: _Request, seconds: float) -> None:
+    def _bring_late(self, asked: _Request, seconds: float, *, or_when: asyncio.Event | None = None) -> None:
         async def bring() -> None:
-            await asyncio.sleep(seconds)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for((or_when or asyncio.Event()).wait(), seconds)
             with contextlib.suppress(Lost, aiohttp.ClientError, OSError):
                 await self._exchange(asked)
 

@@ -168,6 +168,18 @@ class World:
             return None
         return found
 
+    async def until_another_holds(self, dispatch_id: int, lease_token: str) -> None:
+        """Wait until a dispatch has another lease than this one."""
+        d = central.ai_job_dispatches
+        query = select(d.c.lease_token).where(d.c.id == dispatch_id, d.c.lease_token != lease_token)
+        while True:
+            with suppress(PoolUnavailable):
+                async with self.engine.databases.central.read() as tx:
+                    if await tx.scalar(query) is not None:
+                        return
+            # a database does not tell
+            await asyncio.sleep(0.05)
+
     @asynccontextmanager
     async def queue_held(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         """Nothing gets into the queue, as while it is migrated; what is handed out waits until something tries to.
