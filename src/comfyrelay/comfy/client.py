@@ -16,6 +16,7 @@ from comfyrelay.comfy.graphs.preflight import file_query, graph_problems, upload
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfy.runs.events import EventListener, Finished, RunEvent
 from comfyrelay.comfy.runs.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
+from comfyrelay.comfy.runs.patience import Patience
 from comfyrelay.comfy.runs.streams import safely, stream_of
 from comfyrelay.comfy.runs.submit import NotTaken, knows, post_graph, refused_outputs
 from comfyrelay.comfy.runs.switchboard import Switchboard
@@ -35,6 +36,7 @@ from comfyrelay.errors import (
     RunRemoved,
     RunTimedOut,
     ServerRefused,
+    ServerUnreachable,
 )
 from comfyrelay.net import Http, PortClosed, body_of, save
 
@@ -42,6 +44,9 @@ from comfyrelay.net import Http, PortClosed, body_of, save
 SOCKET_WAIT_SECONDS = 2.0
 STOP_SECONDS = 10.0
 COMING_SECONDS = 2.0
+# How often a server is asked whether a run that was interrupted has stopped.
+FIRST_LOOK_SECONDS = 0.05
+LAST_LOOK_SECONDS = 2.0
 SUBMISSIONS = 3
 MOST_LOADED = 1000
 # After these there is nothing on the server that could be stopped.
@@ -254,6 +259,15 @@ class ComfyClient:
         await self.remove(prompt_id)
         await self.interrupt(prompt_id)
 
+    async def until_stopped(self, prompt_id: str) -> None:
+        """Return when a run neither waits nor runs any more, or when the server is gone: a node that is in the middle
+        of something ends it first."""
+        patience, pause = Patience(self._timeouts), FIRST_LOOK_SECONDS
+        with suppress(ComfyRelayError):
+            while await self._holds(prompt_id, patience):
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, LAST_LOOK_SECONDS)
+
     async def remove(self, prompt_id: str) -> None:
         """Take a pending run out of the queue; a running one is left alone."""
         await self._http.post("/queue", {"delete": [prompt_id]})
@@ -351,6 +365,15 @@ class ComfyClient:
             cached_nodes=cached_nodes(entry),
             seconds=run_seconds(entry),
         )
+
+    async def _holds(self, prompt_id: str, patience: Patience) -> bool:
+        try:
+            position = position_in(await self._board.queue.now(), prompt_id)
+        except (ServerUnreachable, ServerRefused) as error:
+            patience.failed(error)
+            return True
+        patience.answered()
+        return position is not None
 
     async def _has(self, name: str) -> bool:
         # one byte is enough; a HEAD is not passed on by every proxy
