@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -14,9 +15,10 @@ from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.comfy.graphs.nodes import find_node, with_prefix
 from comfyrelay.comfy.graphs.preflight import file_query, graph_problems, uploaded_files
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
-from comfyrelay.comfy.runs.events import EventListener, Finished, RunEvent
+from comfyrelay.comfy.runs.events import EventListener, Finished, Output, RunEvent
 from comfyrelay.comfy.runs.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
 from comfyrelay.comfy.runs.patience import Patience
+from comfyrelay.comfy.runs.sent import sent_outputs
 from comfyrelay.comfy.runs.streams import safely, stream_of
 from comfyrelay.comfy.runs.submit import NotTaken, knows, post_graph, refused_outputs
 from comfyrelay.comfy.runs.switchboard import Switchboard
@@ -284,6 +286,9 @@ class ComfyClient:
 
     async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
         """The content of an output file, in pieces."""
+        if file.content is not None:
+            yield file.content
+            return
         async with self._http.stream("GET", "/view", params=file.query) as response:
             if response.status_code == 404:
                 raise OutputGone(f"The file {file.filename} is no longer on the server.")
@@ -307,6 +312,9 @@ class ComfyClient:
             # the server's folder was emptied since the upload
             self._uploader.forget()
             attached = await self._uploader.attach(graph, attachments)
+            result = await self._run_once(attached, order)
+        except OutputGone:
+            # it was sent while nobody listened, and the server sends it but once
             result = await self._run_once(attached, order)
         if not result.is_empty:
             return result
@@ -353,14 +361,18 @@ class ComfyClient:
             if watch.was_ignored:
                 # the server may have mixed up its connections
                 await self._board.socket.renew()
-        if (failure := failure_in(entry)) is not None:
-            raise failure
-        if self._forget_history:
-            with suppress(ComfyError):
-                await self.forget_run(prompt_id)
+            if (failure := failure_in(entry)) is not None:
+                raise failure
+            if self._forget_history:
+                with suppress(ComfyError):
+                    await self.forget_run(prompt_id)
+            received = await sent_outputs(watch, sent, entry)
+        for node_id, files in groupby(received, key=lambda file: file.node_id):
+            order.on_event(Output(prompt_id=prompt_id, node_id=node_id, files=tuple(files), texts=()))
         return result_of(
             entry.get("outputs") or {},
             prompt_id=prompt_id,
+            sent=received,
             wanted=order.wanted,
             cached_nodes=cached_nodes(entry),
             seconds=run_seconds(entry),
