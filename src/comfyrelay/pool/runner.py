@@ -183,7 +183,8 @@ class Runner:
             can_move = self._scheduler.is_anybody_left(elsewhere)
             return replace(ticket, lane=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         if verdict is Verdict.ELSEWHERE:
-            patience = min(ticket.give_up_after_seconds or SECOND_TRY_SECONDS, SECOND_TRY_SECONDS)
+            told = ticket.give_up_after_seconds
+            patience = SECOND_TRY_SECONDS if told is None else min(told, SECOND_TRY_SECONDS)
             can_move = self._scheduler.could_run(elsewhere) and not is_last
             return replace(ticket, lane=elsewhere, give_up_after_seconds=patience) if can_move else None
         if ticket.one_try_per_server and verdict is Verdict.SERVER:
