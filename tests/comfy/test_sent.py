@@ -38,11 +38,11 @@ def size_of(file: OutputFile) -> tuple[int, int]:
 async def test_images_that_a_node_sends_over_the_socket_are_outputs(comfy: ComfyClient, tmp_path: Path) -> None:
     events: list[RunEvent] = []
     # twice: such a node is never cached
-    for _ in range(2):
-        result = await comfy.run(sends(3), on_event=events.append)
-        assert [file.filename for file in result.files] == [f"node-5_0000{number}.png" for number in (1, 2, 3)]
-        assert [file.mime_type for file in result.files] == ["image/png"] * 3
-        assert all(size_of(file) == (8, 6) for file in result.files)
+    first, result = [await comfy.run(sends(3), on_event=events.append) for _ in range(2)]
+    assert first.files == result.files
+    assert [file.filename for file in result.files] == [f"node-5_0000{number}.png" for number in (1, 2, 3)]
+    assert [file.mime_type for file in result.files] == ["image/png"] * 3
+    assert all(size_of(file) == (8, 6) for file in result.files)
     assert await comfy.download(result.file, tmp_path / "out.png") == len(result.file.content or b"")
     told = [event.files for event in events if isinstance(event, Output)]
     assert told == [result.files, result.files]

@@ -531,7 +531,8 @@ class TestOutput:
     )
     def test_a_graph_that_only_shows_texts_makes_a_text(self, shower: str, inputs: dict[str, Any]) -> None:
         name, known = next(iter(inputs)), {shower: definition(output=True, **inputs)}
-        graph = {"1": node("StringConcatenate", string_a="a", string_b="b"), "2": node(shower, **{name: ["1", 0]})}
+        shown: dict[str, Any] = {name: ["1", 0]}
+        graph = {"1": node("StringConcatenate", string_a="a", string_b="b"), "2": node(shower, **shown)}
         # also where only the name of its class tells
         for info in (known, *([] if "Anything" in shower else [None])):
             found = describe(graph, info)

@@ -53,7 +53,7 @@ async def test_a_video_comes_back_as_a_video(system: System) -> None:
 
 async def test_a_text_comes_back_as_a_text_that_no_browser_runs(system: System) -> None:
     hostile = "<script>alert(1)</script> grüße"
-    text = {"output_node_id": "1", "output_extension": "txt", "output_mime_type": "text/plain"}
+    text: dict[str, Any] = {"output_node_id": "1", "output_extension": "txt", "output_mime_type": "text/plain"}
     effect = await system.effect("words", words(hostile), properties=[], **text)
     await system.started()
     job = await system.submit(effect)

@@ -121,6 +121,6 @@ def _text(kind: str, data: dict[str, Any]) -> str:
 
 def _preview(image: bytes, metadata: dict[str, Any], *, described: bool) -> bytes:
     if described:
-        described = json.dumps(metadata).encode()
-        return struct.pack(">II", _PREVIEW_WITH_METADATA, len(described)) + described + image
+        about = json.dumps(metadata).encode()
+        return struct.pack(">II", _PREVIEW_WITH_METADATA, len(about)) + about + image
     return struct.pack(">II", _PREVIEW, _FORMATS[metadata["image_type"]]) + image
