@@ -153,6 +153,13 @@ class TestWorkflowsOfOnesOwn:
         body = {"graph": graph, "properties": [{**IMAGE, "placeholder": "example.png"}]}
         assert await (await api.user()).post("/api/workflows", body)
 
+    @pytest.mark.parametrize("told", [{}, {"output_mime_type": "text/plain"}])
+    async def test_a_graph_may_make_a_plain_text(self, api: Api, told: dict[str, str]) -> None:
+        graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
+        body = {"graph": graph, "output_extension": "txt", **told}
+        made = await (await api.user()).post("/api/workflows", body)
+        assert (made["output_extension"], made["output_mime_type"]) == ("txt", "text/plain")
+
     async def test_a_file_has_no_default_for_that_would_be_a_path_in_everybodys_storage(self, api: Api) -> None:
         stolen = {**IMAGE, "default_value": "tenants/another/uploads/private.png"}
         response = await (await api.user()).call("POST", "/api/workflows", {"graph": GRAPH, "properties": [stolen]})
@@ -169,6 +176,9 @@ class TestWorkflowsOfOnesOwn:
             {"graph": GRAPH, "output_extension": "../x"},
             {"graph": GRAPH, "output_extension": "html"},
             {"graph": GRAPH, "output_mime_type": "text/html"},
+            {"graph": GRAPH, "output_extension": "html", "output_mime_type": "text/plain"},
+            {"graph": GRAPH, "output_extension": "txt", "output_mime_type": "text/html"},
+            {"graph": GRAPH, "output_extension": "txt", "output_mime_type": "text/plain-ish"},
             {"graph": GRAPH, "properties": [PROMPT, PROMPT]},
             {"graph": GRAPH, "properties": [{**PROMPT, "type": "number"}]},
             {"graph": GRAPH, "properties": [{**PROMPT, "minimum": "x"}]},

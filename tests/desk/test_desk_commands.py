@@ -17,6 +17,7 @@ from comfyrelay.sim import Sim, Slow
 from tests import commands
 from tests.api.processes import free_port
 from tests.api.studio import png
+from tests.comfy import graphs
 from tests.comfy.editor.files import empty, invert, save, workflow
 from tests.desk.conftest import OpenDesk, make_desk
 from tests.desk.test_desk_script import SAVES, open_desk
@@ -125,6 +126,24 @@ async def test_steps_that_samplers_share_are_set_by_their_name_and_their_border_
     assert (code, "steps: This must be a whole number." in err) == (2, True)
     code, _, err = await command(desk.ready.url, *words, "stepps=8")
     assert (code, "There is no input 'stepps'" in err) == (2, True)
+
+
+async def test_run_prints_and_saves_a_text_and_all_that_a_graph_makes_beside(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "words.json").write_text(json.dumps(graphs.words("two\nlines [red]")))
+    code, out, _ = await command(desk.ready.url, "run", str(tmp_path / "words.json"), "--out", str(tmp_path))
+    assert code == 0
+    *lines, path = out.splitlines()
+    assert lines == ["two", "lines [red]"]
+    assert (Path(path).suffix, Path(path).read_text()) == (".txt", "two\nlines [red]")
+    socket = {"class_type": "SaveImageWebsocket", "inputs": {"images": ["1", 0]}}
+    graph = {**THREE, "2": socket, "3": graphs.words("a caption")["1"]}
+    (tmp_path / "both.json").write_text(json.dumps(graph))
+    given = ("run", str(tmp_path / "both.json"), "--out", str(tmp_path), "--json")
+    code, out, _ = await command(desk.ready.url, *given)
+    assert code == 0
+    *pictures, text = map(Path, json.loads(out)["saved"])
+    assert [each.read_bytes()[:4] for each in pictures] == [b"\x89PNG"] * 3
+    assert text.read_text() == "a caption"
 
 
 async def test_a_picture_without_a_workflow_is_explained(desk: OpenDesk, tmp_path: Path) -> None:

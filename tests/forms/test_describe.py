@@ -532,6 +532,32 @@ class TestOutput:
         found = describe(graph, OBJECT_INFO)
         assert (found.output_node_id, found.output_extension) == ("9", "jpg")
 
+    @pytest.mark.parametrize(
+        ("shower", "inputs"),
+        [
+            ("PreviewAny", {"source": ["*", {}]}),
+            ("ShowText|pysssss", {"text": ["STRING", {"forceInput": True}]}),
+            ("Save Text File", {"text": ["STRING", {}], "path": ["STRING", {}], "mode": [["new", "append"], {}]}),
+            ("easy showAnything", {"anything": ["*", {}]}),
+        ],
+    )
+    def test_a_graph_that_only_shows_texts_makes_a_text(self, shower: str, inputs: dict[str, Any]) -> None:
+        name, known = next(iter(inputs)), {shower: definition(output=True, **inputs)}
+        shown: dict[str, Any] = {name: ["1", 0]}
+        graph = {"1": node("StringConcatenate", string_a="a", string_b="b"), "2": node(shower, **shown)}
+        # also where only the name of its class tells
+        for info in (known, *([] if "Anything" in shower else [None])):
+            found = describe(graph, info)
+            assert (found.output_node_id, found.output_extension, found.output_mime_type) == ("2", "txt", "text/plain")
+        # beside a picture, the picture is the output
+        both = {**SDXL, "200": node(shower, **{name: "x"})}
+        assert describe(both, {**OBJECT_INFO, **known}).output_node_id == "9"
+
+    @with_and_without
+    def test_a_graph_that_sends_its_images_makes_images(self, object_info: dict[str, Any] | None) -> None:
+        found = describe({**SDXL, "9": node("SaveImageWebsocket", images=["8", 0])}, object_info)
+        assert (found.output_node_id, found.output_extension) == ("9", "png")
+
     def test_of_two_images_the_later_one_is_the_result(self) -> None:
         upscaled = {"1": node("ImageScaleBy", image=["8", 0], scale_by=2.0), "2": node("SaveImage", images=["1", 0])}
         assert describe({**SDXL, **upscaled}, OBJECT_INFO).output_node_id == "2"

@@ -165,6 +165,8 @@ async def test_a_failed_attempt_counts_over_a_restart(sim: Sim, tmp_path: Path) 
         job = await pool.enqueue(invert(), retry_delay=600)
         await until(job.events(), JobRetrying)
     async with ready_pool(sim, queue=SqliteQueue(path)) as pool:
+        # the block counts over a restart, too
+        assert pool.unblock("a", job.workflow_hash)
         await pool.job(job.id)
         assert pool.job(job.id).attempts == 2
 

@@ -261,6 +261,44 @@ async def test_cancelling_a_running_job_frees_its_server(pool: WorkflowPool, sim
     assert sim.log.interrupts == 1
 
 
+async def test_a_cancel_returns_when_the_run_has_stopped_on_its_server(pool: WorkflowPool, sim: Sim) -> None:
+    stuck = sim.misbehave(Stuck(class_type="ImageInvert"))
+    job = await pool.enqueue(invert())
+    events = job.events()
+    await until(events, JobStarted)
+    canceling = asyncio.create_task(job.cancel())
+    await until(events, JobCanceled)
+    assert isinstance(job.server, ComfyClient)
+    # the node is in the middle of something, and was asked to stop
+    assert len(await job.server.prompts()) == 1
+    assert not canceling.done()
+    stuck.end()
+    assert await canceling
+    assert await job.server.prompts() == {}
+
+
+async def test_a_cancel_need_not_wait_and_does_not_wait_for_a_server_that_is_gone(pool: WorkflowPool, sim: Sim) -> None:
+    stuck = sim.misbehave(Stuck(class_type="ImageInvert"))
+    for wait in (False, True):
+        job = await pool.enqueue(invert())
+        events = job.events()
+        await until(events, JobStarted if wait is False else JobAccepted)
+        canceling = asyncio.create_task(job.cancel(wait=wait))
+        await until(events, JobCanceled)
+        if wait:
+            await sim.stop()
+        assert await canceling
+    stuck.end()
+
+
+async def test_a_preferred_server_that_the_pool_does_not_have_is_an_error(pool: WorkflowPool) -> None:
+    with pytest.raises(InvalidInput, match="names x, y, which the pool does not have; it has a") as caught:
+        await pool.enqueue(invert(), preferred_clients=["a", "y", "x"])
+    assert caught.value.errors.keys() == {"preferred_clients"}
+    # never to be used is what it is anyway
+    await pool.run(invert(), exclude_clients=["x"])
+
+
 async def test_cancelling_a_job_that_waits_for_its_next_try(pool: WorkflowPool, sim: Sim) -> None:
     sim.misbehave(OutOfMemory(class_type="ImageInvert"))
     job = await pool.enqueue(invert(), retry_delay=600)

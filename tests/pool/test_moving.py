@@ -2,11 +2,25 @@
 
 import asyncio
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled, RunInterrupted
-from comfyrelay.pool import JobFailed, JobRetrying, JobStarted, JobStatus, SmartFailover, SqliteQueue, WorkflowPool
+from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.errors import ComfyError, Fault, GraphRefused, NodeFailed, NotFound, NotInstalled, RunInterrupted
+from comfyrelay.pool import (
+    ClientBlockedWorkflow,
+    ClientUnblockedWorkflow,
+    Failure,
+    JobFailed,
+    JobRetrying,
+    JobStarted,
+    JobStatus,
+    SmartFailover,
+    SqliteQueue,
+    Verdict,
+    WorkflowPool,
+)
 from comfyrelay.sim import Fail, Sim, Stuck
 from tests.harness import PATIENCE_SECONDS
 from tests.pool.harness import QUICK, invert, ready_pool, until
@@ -55,14 +69,137 @@ async def test_a_server_that_is_away_is_not_waited_for() -> None:
         assert prompts(sim) == [1]
 
 
-async def test_the_fault_of_a_job_moves_it_nowhere() -> None:
-    async with Sim() as one, Sim() as two, ready_pool(one, two) as pool:
-        for sim in (one, two):
+@pytest.mark.parametrize(("max_attempts", "runs"), [(3, 2), (1, 1)])
+async def test_a_node_that_raises_everywhere_is_the_jobs_fault_after_one_try_elsewhere(
+    sims: list[Sim], max_attempts: int, runs: int
+) -> None:
+    async with ready_pool(*sims) as pool:
+        for sim in sims:
             sim.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong"))
         with pytest.raises(NodeFailed) as caught:
-            await pool.run(invert(), one_try_per_server=True, retry_delay=0)
+            await pool.run(invert(), max_attempts=max_attempts, one_try_per_server=True, retry_delay=3600)
         assert caught.value.fault is Fault.JOB
-        assert sum(prompts(one, two)) == 1
+        assert sum(prompts(*sims)) == runs
+        assert all(not each.blocks for each in pool.stats().clients.values())
+
+
+async def test_a_server_on_which_a_node_raises_that_runs_elsewhere_is_blocked_for_the_workflow() -> None:
+    async with Sim() as one, Sim() as two, ready_pool(one, two) as pool:
+        one.misbehave(Fail(class_type="ImageInvert", exception_type="AttributeError", message="an old custom node"))
+        blocked = pool.events(ClientBlockedWorkflow)
+        job = await pool.enqueue(invert(), preferred_clients=["a"], retry_delay=3600)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert (await job).files
+            assert (await anext(blocked)).client_id == "a"
+        assert (job.client_id, job.attempts) == ("b", 2)
+        assert pool.stats().clients["a"].blocks[job.workflow_hash].failure_count == 1
+
+
+async def test_a_job_whose_node_raised_does_not_wait_for_servers_that_have_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("comfyrelay.pool.runner.SECOND_TRY_SECONDS", 0.1)
+    async with Sim() as one, Sim() as two, ready_pool(one, two) as pool:
+        one.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong"))
+        two.misbehave(Stuck(class_type="ImageInvert"))
+        busy = await pool.enqueue(invert(1), exclude_clients=["a"], max_attempts=1)
+        job = await pool.enqueue(invert())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await until(job.events(), JobRetrying)
+            await two.stop()
+            with pytest.raises(NodeFailed, match="wrong"):
+                await job
+            await busy.cancel()
+
+
+class TestEveryServerRefusesIt:
+    GRAPH: ClassVar[Graph] = {**invert(), "2": {"class_type": "NoSuchNode", "inputs": {}}}
+
+    async def test_it_ends_at_once_with_the_reason_of_each(self, sims: list[Sim]) -> None:
+        async with ready_pool(*sims) as pool, asyncio.timeout(PATIENCE_SECONDS):
+            # more than one, for a refusal must not hold up the next
+            for _ in range(3):
+                job = await pool.enqueue(self.GRAPH, retry_delay=3600)
+                with pytest.raises(NotInstalled) as caught:
+                    await job
+                for name in "abc":
+                    assert f"{name}: NoSuchNode (2): this node is not installed" in caught.value.detail
+                assert caught.value.problems == ("NoSuchNode (2): this node is not installed on the server",)
+            assert prompts(*sims) == [3, 3, 3]
+
+    async def test_one_that_is_away_is_waited_for_until_it_is_removed(self, sim: Sim) -> None:
+        async with WorkflowPool({"here": sim.url, "away": NOWHERE}, timings=QUICK) as pool:
+            await pool.wait_ready()
+            job = await pool.enqueue(self.GRAPH)
+            await until(job.events(), JobRetrying)
+            assert job.status in (JobStatus.QUEUED, JobStatus.RETRYING)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await pool.remove_server("away")
+                with pytest.raises(NotInstalled):
+                    await job
+        assert prompts(sim) == [1]
+
+
+class Blaming(SmartFailover):
+    """Takes every failure for the server's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def judge(self, failure: Failure) -> Verdict:
+        self.asked.append(f"{failure.client_id}: {failure.error.code} after {sorted(failure.earlier)}")
+        return Verdict.SERVER
+
+
+async def test_a_strategy_may_call_every_failure_the_servers() -> None:
+    failover = Blaming()
+    async with Sim() as one, Sim() as two, ready_pool(one, two, failover=failover) as pool:
+        one.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong", times=1))
+        job = await pool.enqueue(invert(), preferred_clients=["a"], retry_delay=0)
+        await job
+        assert (job.client_id, failover.asked) == ("b", ["a: node_failed after []"])
+        assert pool.stats().clients["a"].blocked_hashes == {job.workflow_hash}
+        wrong = invert()
+        wrong["1"]["inputs"]["width"] = "wide"
+        with pytest.raises(GraphRefused):
+            await pool.run(wrong, max_attempts=1)
+        assert failover.asked[1:] == ["b: graph_refused after []"]
+
+
+async def test_a_block_is_lifted_by_hand_and_its_count_can_be_read(sim: Sim) -> None:
+    sim.misbehave(BROKEN)
+    failover = SmartFailover(max_failures_before_block=2, cooldown_seconds=3600)
+    async with ready_pool(sim, failover=failover) as pool, asyncio.timeout(PATIENCE_SECONDS):
+        unblocked = pool.events(ClientUnblockedWorkflow)
+        job = await pool.enqueue(invert(), retry_delay=0, max_attempts=3)
+        await until(pool.events(), ClientBlockedWorkflow)
+        assert pool.stats().clients["a"].blocks[job.workflow_hash].failure_count == 2
+        sim.behave()
+        assert pool.unblock("a", job.workflow_hash)
+        await job
+        assert (await anext(unblocked)).workflow_hash == job.workflow_hash
+        assert not pool.unblock("a", job.workflow_hash)
+        with pytest.raises(NotFound):
+            pool.unblock("b", job.workflow_hash)
+        assert pool.stats().clients["a"].blocks == {}
+
+
+async def test_blocks_are_kept_over_a_restart_with_a_durable_queue(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    async with Sim() as one, Sim() as two:
+        one.misbehave(BROKEN)
+        async with ready_pool(one, two, queue=SqliteQueue(path)) as pool:
+            digest = (await pool.enqueue(invert(), preferred_clients=["a"], retry_delay=0)).workflow_hash
+            await pool.close(drain=True)
+        async with ready_pool(one, two, queue=SqliteQueue(path)) as pool:
+            assert pool.stats().clients["a"].blocks[digest].failure_count == 1
+            job = await pool.enqueue(invert(), preferred_clients=["a"])
+            await job
+            assert job.client_id == "b"
+            assert pool.unblock("a", digest)
+        async with ready_pool(one, two, queue=SqliteQueue(path)) as pool:
+            assert pool.stats().clients["a"].blocks == {}
 
 
 async def test_a_job_for_which_no_server_is_there_is_given_up() -> None:

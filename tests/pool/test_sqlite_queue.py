@@ -14,7 +14,7 @@ from comfyrelay.comfy.outputs import OutputFile, RunResult
 from comfyrelay.comfy.runs.timeouts import RunTimeouts
 from comfyrelay.comfy.uploads import Attachment
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, InvalidInput, OutOfMemory
-from comfyrelay.pool import JobStatus, Lane, Leftover, Outcome, SqliteQueue
+from comfyrelay.pool import Block, JobStatus, Lane, Leftover, Outcome, SqliteQueue
 from comfyrelay.pool.sqlite_queue import SCHEMA_VERSION
 from tests.pool.harness import NOW, anywhere, ticket
 
@@ -196,8 +196,35 @@ async def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
         pass
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    with pytest.raises(ConfigurationError, match="has version 2; this ComfyRelay reads version 1"):
+    with pytest.raises(ConfigurationError, match="has version 3; this ComfyRelay reads version 2"):
         await leftover(path)
+
+
+async def test_blocks_survive_until_they_are_forgotten(path: Path) -> None:
+    blocks = {
+        ("a", "w"): Block(failure_count=3, blocked_until=NOW),
+        ("a", "v"): Block(failure_count=1),
+        ("b", "w"): Block(failure_count=1, blocked_until=NOW),
+    }
+    async with opened(path) as (queue, _):
+        for pair, block in blocks.items():
+            await queue.keep_block(*pair, Block(failure_count=1))
+            await queue.keep_block(*pair, block)
+    async with opened(path) as (queue, left):
+        assert left.blocks == blocks
+        await queue.keep_block("a", "w", None)
+    assert (await leftover(path)).blocks.keys() == {("a", "v"), ("b", "w")}
+
+
+async def test_a_file_from_before_blocks_were_kept_is_brought_up(path: Path) -> None:
+    async with opened(path) as (queue, _):
+        await queue.put(ticket(1))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("DROP TABLE blocks; PRAGMA user_version = 1;")
+    async with opened(path) as (queue, left):
+        assert left == Leftover(waiting=(ticket(1),))
+        await queue.keep_block("a", "w", Block(failure_count=1))
+    assert (await leftover(path)).blocks == {("a", "w"): Block(failure_count=1)}
 
 
 async def test_the_database_of_another_program_is_refused_and_left_alone(path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -18,6 +19,8 @@ async def test_routes_exist_bare_and_under_api(client: Client) -> None:
         bare, twin = await client.http.get(path), await client.http.get(f"/api{path}")
         assert bare.status_code == twin.status_code == 200
         assert bare.json() == twin.json()
+    for path in ("/extensions", "/users", "/settings", "/experiment/models", "/experiment/models/loras"):
+        assert (await client.http.get(path)).json() == (await client.http.get(f"/api{path}")).json()
     assert (await client.http.get("/jobs")).status_code == 404
     assert (await client.http.get("/api/jobs")).status_code == 200
 
@@ -227,6 +230,33 @@ async def test_discovery() -> None:
         assert (await client.http.get("/object_info/Unknown")).json() == {}
         known = (await client.http.get("/object_info/CheckpointLoaderSimple")).json()
         assert known["CheckpointLoaderSimple"]["input"]["required"]["ckpt_name"][0] == ["a.safetensors"]
+
+
+async def test_what_the_editor_and_others_ask(client: Client) -> None:
+    async def got(path: str) -> Any:
+        answer = await client.http.get(path)
+        assert answer.status_code == 200
+        return answer.json()
+
+    assert await got("/extensions") == []
+    assert await got("/users") == {"storage": "server", "migrated": False}
+    assert await got("/settings") == {}
+    assert await got("/settings/Comfy.Color") is None
+    await client.http.post("/settings", json={"Comfy.Color": "dark", "other": 1})
+    await client.http.post("/settings/other", json=[2])
+    assert await got("/settings") == {"Comfy.Color": "dark", "other": [2]}
+    assert await got("/settings/other") == [2]
+    assert await got("/users") == {"storage": "server", "migrated": True}
+    folders = await got("/experiment/models")
+    assert [each["name"] for each in folders] == await got("/models")
+    assert all(isinstance(place, str) for each in folders for place in each["folders"])
+    [lora] = await got("/experiment/models/loras")
+    assert lora == {"name": "stand-in.safetensors", "pathIndex": 0, "modified": 0, "created": 0, "size": 0}
+    assert (await client.http.get("/experiment/models/none")).status_code == 404
+    raw = await got("/internal/logs/raw")
+    assert raw["size"].keys() == {"cols", "rows"}
+    assert [each.keys() for each in raw["entries"]] == [{"t", "m"}] * len(raw["entries"])
+    assert raw["entries"][0]["m"] in await got("/internal/logs")
 
 
 async def test_jobs_cover_pending_running_and_ended(client: Client) -> None:

@@ -12,7 +12,7 @@ import av
 import pytest
 from PIL import Image
 
-from tests.sim.client import RECORDINGS, Client, error_of, invert_graph
+from tests.sim.client import RECORDINGS, Client, error_of, invert_graph, listening
 
 Graph = dict[str, Any]
 
@@ -113,6 +113,50 @@ async def test_text_and_numbers_are_shown(client: Client) -> None:
     }
     entry = await client.run(graph)
     assert entry["outputs"] == {"3": {"text": ["8.0"]}, "4": {"text": ["hello"]}}
+
+
+@pytest.mark.parametrize("described", [True, False])
+async def test_images_over_the_socket_are_told_step_by_step_and_never_cached(client: Client, described: bool) -> None:
+    """As a real ComfyUI 0.7.0 sends them."""
+    graph = {"1": empty(count=2), "2": node("SaveImageWebsocket", images=["1", 0])}
+    flags = {"supports_preview_metadata": True} if described else {}
+    async with listening(client.sim, flags=flags) as listener:
+        await listener.wait(lambda each: each["type"] == ("feature_flags" if described else "status"))
+        for _ in range(2):
+            prompt_id = await client.queue_prompt(graph, client_id=listener.client_id)
+            await listener.wait_for_end(prompt_id)
+            entry = await client.ended(prompt_id)
+            assert entry["outputs"] == {}
+    kind, second = struct.unpack_from(">II", listener.frames[0])
+    assert (len(listener.frames), kind) == (4, 4 if described else 1)
+    image = listener.frames[0][8 + second :] if described else listener.frames[0][8:]
+    assert Image.open(io.BytesIO(image)).format == "PNG"
+    if described:
+        about = json.loads(listener.frames[0][8 : 8 + second])
+        assert (about["node_id"], about["image_type"]) == ("2", "image/png")
+    else:
+        assert second == 2
+
+
+async def test_a_lora_must_be_there(client: Client) -> None:
+    graph = {
+        "1": node("CheckpointLoaderSimple", ckpt_name="stand-in.safetensors"),
+        "2": node(
+            "LoraLoader",
+            model=["1", 0],
+            clip=["1", 1],
+            lora_name="other.safetensors",
+            strength_model=1.0,
+            strength_clip=1.0,
+        ),
+        "3": node("CLIPTextEncode", clip=["2", 1], text="a"),
+        "9": node("PreviewAny", source=["3", 0]),
+    }
+    refused = await client.http.post("/prompt", json={"prompt": graph})
+    assert refused.status_code == 400
+    assert refused.json()["node_errors"]["2"]["errors"][0]["type"] == "value_not_in_list"
+    graph["2"]["inputs"]["lora_name"] = "stand-in.safetensors"
+    assert "no models" in error_of(await client.run(graph))["exception_message"]
 
 
 async def test_a_preview_is_a_temp_file(client: Client) -> None:

@@ -19,6 +19,8 @@ from comfyrelay.domain.outputs import output_type
         ("text/plain; charset=utf-8", "text/plain", "text/plain; charset=utf-8"),
         ("text/html", "text/plain", None),
         ("application/json", "text/plain", None),
+        # a text where a picture was promised is none
+        ("text/plain", "image/png", None),
         # who promised nothing may bring anything, and a browser only saves it
         ("text/html", "application/octet-stream", "application/octet-stream"),
     ],

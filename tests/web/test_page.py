@@ -37,6 +37,23 @@ async def test_the_first_job_is_one_click_away_and_ends_with_a_picture(looking: 
     assert re.fullmatch(r"sample-\w+\.png", (await downloading.value).suggested_filename)
 
 
+async def test_a_text_is_shown_as_it_is_and_copied(looking: Looking) -> None:
+    page = looking.page
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": HOSTILE}}}
+    made = await looking.call("POST", "/api/desk/graphs", {"graph": graph, "name": "words"})
+    job = await looking.call(
+        "POST", "/api/ai-jobs", {"workflow_slug": made["workflow"]["slug"], "idempotency_key": "text"}
+    )
+    await page.goto(f"{page.url.partition('#')[0]}#job/{job['id']}")
+    await looking.status_is("succeeded")
+    await expect(looking.pane.locator(".output pre")).to_have_text(HOSTILE)
+    await looking.pane.get_by_role("button", name="Copy", exact=True).click()
+    await expect(looking.pane.get_by_role("button", name="Copied")).to_be_visible()
+    assert await page.evaluate("navigator.clipboard.readText()") == HOSTILE
+    assert await page.evaluate("window.hit") is None
+
+
 async def test_a_job_is_added_by_form_and_its_clip_is_shown(looking: Looking) -> None:
     page = looking.page
     await page.get_by_role("button", name="Add a job").click()

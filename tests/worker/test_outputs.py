@@ -77,6 +77,8 @@ def test_a_text_is_no_picture() -> None:
         pick(made(texts={"1": ("one",)}), make_lease())
     with pytest.raises(NoOutput):
         pick(made(), make_lease(**TEXT))
+    with pytest.raises(NoOutput, match="empty"):
+        pick(made(texts={"1": ("",)}), make_lease(**TEXT))
 
 
 @pytest.fixture
@@ -143,6 +145,36 @@ async def test_a_text_becomes_a_file(comfy: ComfyClient, tmp_path: Path) -> None
     assert (collected.size, collected.mime_type) == (7, "text/plain")
     assert collected.sha256 == hashlib.sha256("grüße".encode()).hexdigest()
     assert collected.metadata == {"node_id": "1", "prompt_id": result.prompt_id, "seconds": result.seconds}
+
+
+async def test_texts_beside_an_output_go_with_it_and_are_files_of_their_own(comfy: ComfyClient, tmp_path: Path) -> None:
+    result = await comfy.run({**invert(), "7": words("seven")["1"], "8": words("eight \0")["1"]})
+    lease = make_lease(output_node_id="3")
+    collected = await collect(comfy, result, lease, tmp_path / "output.png")
+    assert (collected.mime_type, collected.metadata["texts"]) == ("image/png", {"7": "seven", "8": "eight \0"})
+    kept, left_out = await collect_more(comfy, result, lease, tmp_path)
+    assert ([each.name for each in kept], left_out) == (["more-2.txt", "more-3.txt"], 0)
+    assert [each.read_text("utf-8") for each in kept] == ["seven", "eight \N{REPLACEMENT CHARACTER}"]
+
+
+async def test_of_several_texts_one_is_the_output_and_only_so_much_of_the_others_is_reported(
+    comfy: ComfyClient, tmp_path: Path
+) -> None:
+    result = await comfy.run({"1": words("a" * 19_999)["1"], "2": words("b" * 9)["1"], "3": words("c")["1"]})
+    collected = await collect(comfy, result, make_lease(output_node_id="3", **TEXT), tmp_path / "output.txt")
+    assert (tmp_path / "output.txt").read_text() == "c"
+    assert {node: len(text) for node, text in collected.metadata["texts"].items()} == {"1": 19_999, "2": 1}
+
+
+async def test_what_came_over_the_socket_is_an_output_like_any_other(comfy: ComfyClient, tmp_path: Path) -> None:
+    graph = invert() | {"3": {"class_type": "SaveImageWebsocket", "inputs": {"images": ["2", 0]}}}
+    graph["1"]["inputs"]["batch_size"] = 2
+    result = await comfy.run(graph)
+    lease = make_lease(output_node_id="3")
+    collected = await collect(comfy, result, lease, tmp_path / "output.png")
+    assert (collected.mime_type, (tmp_path / "output.png").read_bytes()) == ("image/png", result.files[0].content)
+    kept, _ = await collect_more(comfy, result, lease, tmp_path)
+    assert [each.read_bytes() for each in kept] == [result.files[1].content]
 
 
 async def test_a_file_that_is_gone_is_said_and_leaves_nothing(sim: Sim, comfy: ComfyClient, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.graphs.hash import workflow_hash
-from comfyrelay.errors import ComfyError, NotInstalled
+from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
 from comfyrelay.pool import JobEvent
 from comfyrelay.sim import Fail, Sim, Stuck
 from comfyrelay.worker.comfyui.capabilities import Capabilities, gather
@@ -65,6 +65,16 @@ async def test_of_many_warm_workflows_the_newest_of_each_server_are_told() -> No
     assert alone.split()[0] == "comfyui-1"
     newest = [each.split()[1] for each in (alone, *reversed(many))]
     assert told == newest[:MOST_WARM]
+
+
+async def test_a_node_that_raises_is_the_jobs_failure_at_once_and_tried_nowhere_else() -> None:
+    async with Sim() as first, Sim() as second, open_servers(first.url, second.url, online=2) as servers:
+        for sim in (first, second):
+            sim.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong"))
+        with pytest.raises(NodeFailed) as caught:
+            await servers.run(make_lease(), invert(), (), ran=Ran(), on_event=lambda _: None, on_move=lambda: None)
+    assert caught.value.fault is Fault.JOB
+    assert first.log.prompts_queued + second.log.prompts_queued == 1
 
 
 class TestNoServerIsLeft:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.sim import Sim, Stuck
+from comfyrelay.sim import DropSocket, Sim, Slow, Stuck
 from comfyrelay.worker.files.inputs import asset_folder
 from tests.api.studio import png
-from tests.comfy.graphs import MP4, invert_file
+from tests.comfy.graphs import MP4, invert_file, words
 from tests.harness import PATIENCE_SECONDS
 from tests.worker.system import System
 
@@ -49,6 +49,40 @@ async def test_a_video_comes_back_as_a_video(system: System) -> None:
     await system.started()
     output = await system.completed(await system.submit(effect, MP4))
     assert output[4:8] == b"ftyp"
+
+
+async def test_a_text_comes_back_as_a_text_that_no_browser_runs(system: System) -> None:
+    hostile = "<script>alert(1)</script> grüße"
+    text: dict[str, Any] = {"output_node_id": "1", "output_extension": "txt", "output_mime_type": "text/plain"}
+    effect = await system.effect("words", words(hostile), properties=[], **text)
+    await system.started()
+    job = await system.submit(effect)
+    assert (await system.completed(job)).decode() == hostile
+    [output] = (await system.job(job))["outputs"]
+    assert (output["mime_type"], output["filename"][-4:]) == ("text/plain", ".txt")
+    answer = await system.http.get(output["url"])
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_images_over_the_socket_come_back_also_when_the_worker_was_killed_or_lost_its_connection(
+    system: System,
+) -> None:
+    graph = invert_file("{{INPUT}}") | {"3": {"class_type": "SaveImageWebsocket", "inputs": {"images": ["2", 0]}}}
+    effect = await system.effect("sends", graph)
+    running = system.sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
+    worker = await system.started()
+    job = await system.submit(effect, png("#102030"))
+    await system.until_running()
+    await worker.until_said("worker.job_runs")
+    await worker.kill()
+    running.end()
+    dropped = system.sim.misbehave(DropSocket(class_type="ImageInvert", times=1))
+    await worker.start()
+    assert colour_of(await system.completed(job)) == (0xEF, 0xDF, 0xCF)
+    assert dropped.happened == 1
+    assert (await system.job(job))["attempts"] == 2
 
 
 async def test_jobs_that_wait_are_done_one_after_the_other(system: System) -> None:

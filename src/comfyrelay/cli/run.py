@@ -22,6 +22,7 @@ from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.domain.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
 from comfyrelay.extras import require
+from comfyrelay.text import printable
 
 if TYPE_CHECKING:
     from comfyrelay.client import Batch, Client, Done, Job
@@ -36,6 +37,8 @@ err = Console(stderr=True)
 
 FAILED = 1
 WAITING_SECONDS = 3.0
+# What is printed of a text, in characters; the file that is saved has all of it.
+LONGEST_TEXT = 100_000
 What = Annotated[
     str,
     typer.Argument(
@@ -102,6 +105,8 @@ def run(
     job, saved = asyncio.run(work())
     if as_json:
         print_json({**job.model_dump(mode="json"), "saved": saved})
+    if not as_json:
+        _print_texts(job, saved)
     for each in [] if as_json else saved:
         out.print(str(each), highlight=False, markup=False, soft_wrap=True)
     if job.status != JobStatus.COMPLETED:
@@ -123,6 +128,17 @@ def _as_it_was(what: str, target: Target) -> dict[str, Any]:
 def _show_remarks(target: Target) -> None:
     for each in target.remarks:
         err.print(each, highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_texts(job: Job, saved: list[Path]) -> None:
+    """Whoever runs a graph that makes a text wants to read it."""
+    for output, path in zip(job.outputs, saved, strict=False):
+        if output.mime_type.partition(";")[0] == "text/plain":
+            text = path.read_text("utf-8", errors="replace")
+            for line in text[:LONGEST_TEXT].splitlines():
+                out.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+            if len(text) > LONGEST_TEXT:
+                err.print("The text is longer than this: its file has all of it.")
 
 
 def _make_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -14,8 +15,10 @@ from comfyrelay.comfy.graphs.hash import workflow_hash
 from comfyrelay.comfy.graphs.nodes import find_node, with_prefix
 from comfyrelay.comfy.graphs.preflight import file_query, graph_problems, uploaded_files
 from comfyrelay.comfy.outputs import OutputFile, RunResult, result_of
-from comfyrelay.comfy.runs.events import EventListener, Finished, RunEvent
+from comfyrelay.comfy.runs.events import EventListener, Finished, Output, RunEvent
 from comfyrelay.comfy.runs.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
+from comfyrelay.comfy.runs.patience import Patience
+from comfyrelay.comfy.runs.sent import sent_outputs
 from comfyrelay.comfy.runs.streams import safely, stream_of
 from comfyrelay.comfy.runs.submit import NotTaken, knows, post_graph, refused_outputs
 from comfyrelay.comfy.runs.switchboard import Switchboard
@@ -35,6 +38,7 @@ from comfyrelay.errors import (
     RunRemoved,
     RunTimedOut,
     ServerRefused,
+    ServerUnreachable,
 )
 from comfyrelay.net import Http, PortClosed, body_of, save
 
@@ -42,6 +46,9 @@ from comfyrelay.net import Http, PortClosed, body_of, save
 SOCKET_WAIT_SECONDS = 2.0
 STOP_SECONDS = 10.0
 COMING_SECONDS = 2.0
+# How often a server is asked whether a run that was interrupted has stopped.
+FIRST_LOOK_SECONDS = 0.05
+LAST_LOOK_SECONDS = 2.0
 SUBMISSIONS = 3
 MOST_LOADED = 1000
 # After these there is nothing on the server that could be stopped.
@@ -254,6 +261,15 @@ class ComfyClient:
         await self.remove(prompt_id)
         await self.interrupt(prompt_id)
 
+    async def until_stopped(self, prompt_id: str) -> None:
+        """Return when a run neither waits nor runs any more, or when the server is gone: a node that is in the middle
+        of something ends it first."""
+        patience, pause = Patience(self._timeouts), FIRST_LOOK_SECONDS
+        with suppress(ComfyRelayError):
+            while await self._holds(prompt_id, patience):
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, LAST_LOOK_SECONDS)
+
     async def remove(self, prompt_id: str) -> None:
         """Take a pending run out of the queue; a running one is left alone."""
         await self._http.post("/queue", {"delete": [prompt_id]})
@@ -270,6 +286,9 @@ class ComfyClient:
 
     async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
         """The content of an output file, in pieces."""
+        if file.content is not None:
+            yield file.content
+            return
         async with self._http.stream("GET", "/view", params=file.query) as response:
             if response.status_code == 404:
                 raise OutputGone(f"The file {file.filename} is no longer on the server.")
@@ -293,6 +312,9 @@ class ComfyClient:
             # the server's folder was emptied since the upload
             self._uploader.forget()
             attached = await self._uploader.attach(graph, attachments)
+            result = await self._run_once(attached, order)
+        except OutputGone:
+            # it was sent while nobody listened, and the server sends it but once
             result = await self._run_once(attached, order)
         if not result.is_empty:
             return result
@@ -339,18 +361,31 @@ class ComfyClient:
             if watch.was_ignored:
                 # the server may have mixed up its connections
                 await self._board.socket.renew()
-        if (failure := failure_in(entry)) is not None:
-            raise failure
-        if self._forget_history:
-            with suppress(ComfyError):
-                await self.forget_run(prompt_id)
+            if (failure := failure_in(entry)) is not None:
+                raise failure
+            if self._forget_history:
+                with suppress(ComfyError):
+                    await self.forget_run(prompt_id)
+            received = await sent_outputs(watch, sent, entry)
+        for node_id, files in groupby(received, key=lambda file: file.node_id):
+            order.on_event(Output(prompt_id=prompt_id, node_id=node_id, files=tuple(files), texts=()))
         return result_of(
             entry.get("outputs") or {},
             prompt_id=prompt_id,
+            sent=received,
             wanted=order.wanted,
             cached_nodes=cached_nodes(entry),
             seconds=run_seconds(entry),
         )
+
+    async def _holds(self, prompt_id: str, patience: Patience) -> bool:
+        try:
+            position = position_in(await self._board.queue.now(), prompt_id)
+        except (ServerUnreachable, ServerRefused) as error:
+            patience.failed(error)
+            return True
+        patience.answered()
+        return position is not None
 
     async def _has(self, name: str) -> bool:
         # one byte is enough; a HEAD is not passed on by every proxy

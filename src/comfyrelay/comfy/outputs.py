@@ -1,25 +1,43 @@
-"""What a run made: the files and texts in ComfyUI's `outputs`, whatever key a node puts them under."""
+"""What a run made: the files and texts in ComfyUI's `outputs`, whatever key a node puts them under, and what came over
+the socket only."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from comfyrelay.media_types import guess_media_type
 
+# The type of a file that is nowhere on the server.
+SENT = "socket"
+_NOT_IN_NAMES = re.compile(r"[^\w-]+")
+# Under these, nodes show strings; under others, they tell the editor how to draw.
+_TEXT_KEYS = frozenset({"text", "texts", "string", "strings"})
+_SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png", "image/webp": ".webp"}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputFile:
-    """A file on the server. `key` is where the node put it: `images` for videos, too."""
+    """A file on the server. `key` is where the node put it: `images` for videos, too.
+
+    One that was sent over the socket is not on the server: `content` has it, and its type is `socket`.
+    """
 
     node_id: str
     filename: str
     subfolder: str = ""
     type: str = "output"
     key: str = "images"
+    content: bytes | None = field(default=None, repr=False)
 
     @property
     def mime_type(self) -> str:
         return guess_media_type(self.filename) or "application/octet-stream"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the graph keeps it; else it is a preview."""
+        return self.type in ("output", SENT)
 
     @property
     def query(self) -> dict[str, str]:
@@ -31,8 +49,9 @@ class OutputFile:
 class RunResult:
     """A run that reached its end and made something.
 
-    `files` begin with those of the nodes that were asked for; kept files come before previews. `about` is what else is
-    to be kept with the output: of a script, its command and all that it saved.
+    `files` begin with those of the nodes that were asked for; kept files come before previews. `texts` are what nodes
+    have shown, by node id. `about` is what else is to be kept with the output: of a script, its command and all that it
+    saved.
     """
 
     prompt_id: str
@@ -61,15 +80,16 @@ def result_of(
     outputs: Mapping[str, Any],
     *,
     prompt_id: str,
+    sent: Iterable[OutputFile] = (),
     wanted: Iterable[str] = (),
     cached_nodes: Iterable[str] = (),
     seconds: float = 0.0,
 ) -> RunResult:
-    """Collect a run's outputs; nodes in `wanted` go first, in that order."""
+    """Collect a run's outputs, with what was sent over the socket; nodes in `wanted` go first, in that order."""
     ranks = {node_id: rank for rank, node_id in enumerate(wanted)}
-    files = [file for node_id, output in outputs.items() for file in files_of(node_id, output)]
+    files = [*(file for node_id, output in outputs.items() for file in files_of(node_id, output)), *sent]
     # the order of the nodes in `outputs` means nothing, so a stable one is made
-    files.sort(key=lambda file: (ranks.get(file.node_id, len(ranks)), file.type != "output", _natural(file.node_id)))
+    files.sort(key=lambda file: (ranks.get(file.node_id, len(ranks)), not file.is_kept, _natural(file.node_id)))
     texts = {node_id: found for node_id, output in outputs.items() if (found := texts_of(output))}
     return RunResult(
         prompt_id=prompt_id, files=tuple(files), texts=texts, cached_nodes=frozenset(cached_nodes), seconds=seconds
@@ -91,8 +111,15 @@ def files_of(node_id: str, output: object) -> list[OutputFile]:
     ]
 
 
+def sent_file(node_id: str, number: int, image: bytes, mime_type: str) -> OutputFile:
+    """An image that a node has sent over the socket; the numbers of one node begin with 1."""
+    name = _NOT_IN_NAMES.sub("-", node_id)
+    filename = f"node-{name}_{number:05}{_SUFFIXES.get(mime_type, '.png')}"
+    return OutputFile(node_id=node_id, filename=filename, type=SENT, content=image)
+
+
 def texts_of(output: object) -> tuple[str, ...]:
-    return tuple(item for key, item in _items(output) if key == "text" and isinstance(item, str))
+    return tuple(item for key, item in _items(output) if key in _TEXT_KEYS and isinstance(item, str))
 
 
 def _items(output: object) -> Iterator[tuple[str, Any]]:

@@ -57,6 +57,9 @@ class ComfyServer(Protocol):
     async def cancel(self, prompt_id: str) -> None:
         """Take a run out of the queue, or interrupt it if it is running; nothing happens when it is over."""
 
+    async def until_stopped(self, prompt_id: str) -> None:
+        """Return when a run that was canceled neither waits nor runs any more, or when its server is gone."""
+
     def read(self, file: OutputFile) -> AsyncIterator[bytes]:
         """The content of an output file, in pieces."""
 

@@ -1,5 +1,6 @@
 """Several ComfyUI servers in one process: a queue before them, failover between them, and events from all of them."""
 
+from comfyrelay.domain.failover import Block
 from comfyrelay.pool.events import (
     ClientBlockedWorkflow,
     ClientState,
@@ -21,7 +22,7 @@ from comfyrelay.pool.events import (
     PoolEvent,
     PoolReady,
 )
-from comfyrelay.pool.failover import FailoverStrategy, SmartFailover
+from comfyrelay.pool.failover import FailoverStrategy, Failure, SmartFailover, Verdict
 from comfyrelay.pool.job import Job
 from comfyrelay.pool.member import MemberTimings
 from comfyrelay.pool.pool import WorkflowPool
@@ -32,6 +33,7 @@ from comfyrelay.pool.streams import EventStream
 from comfyrelay.pool.ticket import JobOptions, Lane, Ticket
 
 __all__ = [
+    "Block",
     "ClientBlockedWorkflow",
     "ClientState",
     "ClientStateChanged",
@@ -39,6 +41,7 @@ __all__ = [
     "ClientUnblockedWorkflow",
     "EventStream",
     "FailoverStrategy",
+    "Failure",
     "Job",
     "JobAccepted",
     "JobCanceled",
@@ -67,5 +70,6 @@ __all__ = [
     "SmartFailover",
     "SqliteQueue",
     "Ticket",
+    "Verdict",
     "WorkflowPool",
 ]

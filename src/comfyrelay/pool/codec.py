@@ -1,6 +1,7 @@
 """Tickets and outcomes as JSON, for queues that outlive the process."""
 
-from dataclasses import asdict, fields
+from base64 import b64decode, b64encode
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -96,13 +97,17 @@ def _attachment(attachment: Attachment) -> dict[str, Any]:
 
 
 def _dump_result(result: RunResult) -> dict[str, Any]:
-    return asdict(result) | {"cached_nodes": sorted(result.cached_nodes)}
+    files = [asdict(file) | {"content": file.content and b64encode(file.content).decode()} for file in result.files]
+    return asdict(replace(result, files=())) | {"files": files, "cached_nodes": sorted(result.cached_nodes)}
 
 
 def _load_result(value: dict[str, Any]) -> RunResult:
     return RunResult(
         prompt_id=value["prompt_id"],
-        files=tuple(OutputFile(**each) for each in value["files"]),
+        files=tuple(
+            OutputFile(**each | {"content": each.get("content") and b64decode(each["content"])})
+            for each in value["files"]
+        ),
         texts={node_id: tuple(texts) for node_id, texts in value["texts"].items()},
         cached_nodes=frozenset(value["cached_nodes"]),
         seconds=value["seconds"],

@@ -40,6 +40,7 @@ class EventTranslator:
     def translate(self, event: RunEvent) -> None:
         if self._record.stop is not None and not isinstance(event, Noted):
             return
+        self._record.prompt_id = event.prompt_id
         match event:
             case Queued():
                 self._emit_as(JobAccepted, event, position=event.position)

@@ -1,10 +1,11 @@
 """How jobs come into a pool: from its users, and from an earlier life of its queue."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from comfyrelay.clock import utc_now
 from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.domain.failover import Block
 from comfyrelay.errors import Conflict, InvalidInput, RunLost
 from comfyrelay.pool.endings import Endings
 from comfyrelay.pool.events import JobQueued
@@ -26,6 +27,7 @@ class Intake:
         tally: Tally,
         arrived: Callable[[Ticket], None],
         make_job: Callable[[Record], Job],
+        restore_blocks: Callable[[Mapping[tuple[str, str], Block]], None],
     ) -> None:
         self._queue = queue
         self._registry = registry
@@ -33,6 +35,7 @@ class Intake:
         self._tally = tally
         self._arrived = arrived
         self._make_job = make_job
+        self._restore_blocks = restore_blocks
         self._is_open = False
         self._next_sequence = 1
         self._turn = asyncio.Lock()
@@ -42,6 +45,7 @@ class Intake:
 
     async def open(self) -> None:
         leftover = await self._queue.open()
+        self._restore_blocks(leftover.blocks)
         self._recall(leftover)
         for ticket in leftover.waiting:
             record, _ = self._register(ticket)
@@ -108,3 +112,7 @@ def _check_clients(ticket: Ticket, client_ids: Collection[str]) -> None:
         raise InvalidInput("The pool has no servers.")
     if ticket.lane.exclude_clients.issuperset(client_ids):
         raise InvalidInput(errors={"exclude_clients": "names every server of the pool"})
+    if unknown := sorted(ticket.lane.preferred_clients.difference(client_ids)):
+        known = ", ".join(sorted(client_ids))
+        problem = f"names {', '.join(unknown)}, which the pool does not have; it has {known}"
+        raise InvalidInput(f"preferred_clients {problem}.", errors={"preferred_clients": problem})

@@ -23,7 +23,7 @@ class Job:
 
     __slots__ = ("_buffer_size", "_cancel", "_record")
 
-    def __init__(self, record: Record, *, cancel: Callable[[str], Awaitable[bool]], buffer_size: int) -> None:
+    def __init__(self, record: Record, *, cancel: Callable[[str, bool], Awaitable[bool]], buffer_size: int) -> None:
         self._record = record
         self._cancel = cancel
         self._buffer_size = buffer_size
@@ -92,9 +92,13 @@ class Job:
         """From 0 to 1, as far as nodes tell."""
         return self._record.progress
 
-    async def cancel(self) -> bool:
-        """Stop it, and return when it has stopped; false when it had ended before."""
-        return await self._cancel(self.id)
+    async def cancel(self, *, wait: bool = True) -> bool:
+        """Stop it; false when it had ended before.
+
+        Returns when the run has stopped on its server, which a node may delay until its next step; without `wait`, as
+        soon as the server was asked to. The job is canceled at once, and its server gets the next one.
+        """
+        return await self._cancel(self.id, wait)
 
     def events(self) -> EventStream[JobEvent]:
         """Its events from now on; the last one tells how it ended."""

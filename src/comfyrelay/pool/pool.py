@@ -7,7 +7,8 @@ from typing import Any, Self, TypeVar, Unpack, overload
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
-from comfyrelay.errors import Conflict, RunInterrupted
+from comfyrelay.errors import Conflict, NotFound, NotInstalled, RunInterrupted
+from comfyrelay.pool.blocks import Blocks
 from comfyrelay.pool.bus import Bus, Selector
 from comfyrelay.pool.endings import Endings
 from comfyrelay.pool.events import PoolEvent
@@ -19,7 +20,7 @@ from comfyrelay.pool.queue import JobStatus, MemoryQueue, QueueAdapter
 from comfyrelay.pool.record import Record, Stop
 from comfyrelay.pool.registry import Registry
 from comfyrelay.pool.roster import Roster, Servers
-from comfyrelay.pool.runner import Runner
+from comfyrelay.pool.runner import Runner, refusal_of_all
 from comfyrelay.pool.scheduler import Scheduler
 from comfyrelay.pool.stats import ClientStats, PoolStats, Tally
 from comfyrelay.pool.streams import EventStream
@@ -59,16 +60,27 @@ class WorkflowPool:
         self._tally = Tally()
         emit = self._bus.emit
         self._scheduler = Scheduler(
-            queue=self._queue, failover=self._failover, start=self._start, give_up=self._give_up, emit=emit
+            queue=self._queue,
+            failover=self._failover,
+            start=self._start,
+            give_up=self._give_up,
+            release=self._release_blocks,
         )
         self._roster = Roster(servers, timings=timings or MemberTimings(), emit=emit, wake=self._scheduler.wake)
         self._endings = Endings(queue=self._queue, registry=self._registry, tally=self._tally, emit=emit)
+        self._blocks = Blocks(
+            failover=self._failover,
+            queue=self._queue,
+            emit=emit,
+            spawn=self._endings.spawn,
+            unblocked=self._scheduler.unblocked,
+        )
         self._runner = Runner(
             queue=self._queue,
             failover=self._failover,
             endings=self._endings,
             tally=self._tally,
-            emit=emit,
+            blocks=self._blocks,
             scheduler=self._scheduler,
         )
         self._intake = Intake(
@@ -78,9 +90,10 @@ class WorkflowPool:
             tally=self._tally,
             arrived=self._scheduler.arrived,
             make_job=self._make_job,
+            restore_blocks=self._blocks.restore,
         )
-        # made once: `self.cancel` is a new object each time
-        self._cancel = self.cancel
+        # made once: `self._cancel_job` is a new object each time
+        self._cancel = self._cancel_job
         self._was_opened = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -139,7 +152,7 @@ class WorkflowPool:
         try:
             return await job
         except asyncio.CancelledError:
-            await asyncio.shield(self._endings.spawn(job.cancel()))
+            await asyncio.shield(self._endings.spawn(job.cancel(wait=False)))
             raise
 
     @property
@@ -150,8 +163,11 @@ class WorkflowPool:
     def job(self, job_id: str) -> Job:
         return self._registry.job(job_id)
 
-    async def cancel(self, job_id: str) -> bool:
-        """Take a job out of the queue, or stop it on its server; false when it had ended before."""
+    async def cancel(self, job_id: str, *, wait: bool = True) -> bool:
+        """Take a job out of the queue, or stop it on its server; false when it had ended before. See `Job.cancel`."""
+        return await self._cancel_job(job_id, wait)
+
+    async def _cancel_job(self, job_id: str, wait: bool) -> bool:
         record = self._registry.record(job_id)
         if record.is_done:
             return False
@@ -165,7 +181,17 @@ class WorkflowPool:
             else:
                 # somebody else has just taken it out
                 await record.wait()
-        return record.status is JobStatus.CANCELED
+        is_canceled = record.status is JobStatus.CANCELED
+        if is_canceled and wait and record.server is not None and record.prompt_id is not None:
+            await record.server.until_stopped(record.prompt_id)
+        return is_canceled
+
+    def unblock(self, client_id: str, workflow_hash: str) -> bool:
+        """Let a server have a workflow again that it has failed at, and forget its failures; false when it was not
+        blocked. Who is blocked for what is in `stats().clients[…].blocks`."""
+        if self._roster.find(client_id) is None:
+            raise NotFound(f'This pool has no server "{client_id}".')
+        return self._blocks.lift(client_id, workflow_hash)
 
     def stats(self) -> PoolStats:
         return PoolStats(
@@ -205,6 +231,10 @@ class WorkflowPool:
         here = [each for each in self._registry.unfinished if each.task is not None and each.client_id == client_id]
         await asyncio.gather(*(self._runner.stop(record, Stop.PUT_BACK) for record in here))
         await self._roster.dismiss(member)
+        for record in self._registry.unfinished:
+            lane = record.ticket.lane
+            if record.failures and record.task is None and lane.exclude_clients.issuperset(self._roster.ids):
+                self._give_up(record.ticket.id)
 
     def _make_job(self, record: Record) -> Job:
         return Job(record, cancel=self._cancel, buffer_size=self._event_buffer)
@@ -217,7 +247,12 @@ class WorkflowPool:
         if self._queue.remove(job_id):
             self._scheduler.withdrawn(record.ticket)
             error = record.first_error or RunInterrupted("No server that may run this job can be reached.")
+            if isinstance(error, NotInstalled):
+                error = refusal_of_all(record)
             self._endings.spawn(self._endings.fail(record, error))
+
+    def _release_blocks(self) -> None:
+        self._blocks.release()
 
     async def _close(self) -> None:
         self._scheduler.close()

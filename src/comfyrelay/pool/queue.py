@@ -1,12 +1,13 @@
 """Where jobs wait, and what is kept of those that are done."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
 from comfyrelay.comfy.outputs import RunResult
+from comfyrelay.domain.failover import Block
 from comfyrelay.errors import ComfyError
 from comfyrelay.pool.lanes import Lanes
 from comfyrelay.pool.ticket import Lane, Ticket
@@ -36,10 +37,12 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leftover:
-    """What an earlier life of the queue left: jobs that wait (those found running among them), and finished ones."""
+    """What an earlier life of the queue left: jobs that wait (those found running among them), finished ones, and the
+    failures of servers, by client id and workflow hash."""
 
     waiting: tuple[Ticket, ...] = ()
     finished: tuple[tuple[Ticket, Outcome], ...] = ()
+    blocks: Mapping[tuple[str, str], Block] = field(default_factory=dict)
 
 
 class QueueAdapter(Protocol):
@@ -78,6 +81,9 @@ class QueueAdapter(Protocol):
     async def forget(self, job_ids: Sequence[str]) -> None:
         """Keep nothing of these jobs any more."""
 
+    async def keep_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
+        """What a server has failed at; `None` forgets it."""
+
     async def close(self) -> None: ...
 
 
@@ -115,6 +121,9 @@ class MemoryQueue:
 
     async def forget(self, job_ids: Sequence[str]) -> None:
         """Nothing to do: nothing was kept."""
+
+    async def keep_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
+        """Nothing to do: the strategy knows, as long as there are jobs."""
 
     async def close(self) -> None:
         """Nothing to do."""

@@ -1,20 +1,24 @@
 """All that a pool knows about one job. `Job` is the face of it that users see."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from comfyrelay.comfy.outputs import RunResult
 from comfyrelay.comfy.server import ComfyServer
 from comfyrelay.errors import Canceled, ComfyError, ComfyRelayError
 from comfyrelay.pool.events import JobCanceled, JobEvent
+from comfyrelay.pool.failover import Verdict
 from comfyrelay.pool.queue import JobStatus, Outcome
 from comfyrelay.pool.streams import EventStream
 from comfyrelay.pool.ticket import Ticket
 
 E = TypeVar("E", bound=JobEvent)
+_NONE: Mapping[str, tuple[Verdict, ComfyError]] = MappingProxyType({})
 
 
 class Stop(Enum):
@@ -29,7 +33,8 @@ class Record:
     """`failure` is what those who await it get once it `is_done`, if there is no result.
 
     `task` is what happens with it now, from the beginning of an attempt until it waits again or has ended; `can_stop`
-    says that this may be canceled. Thousands of these wait at a time, so they are made of few objects.
+    says that this may be canceled. `failures` are the errors of its attempts and whose they are, by client id; of
+    several on one server, the last. Thousands of these wait at a time, so they are made of few objects.
     """
 
     ticket: Ticket
@@ -40,8 +45,10 @@ class Record:
     finished_at: datetime | None = None
     is_done: bool = False
     progress: float = 0.0
+    prompt_id: str | None = None
     first_error: ComfyError | None = None
     last_error: ComfyError | None = None
+    failures: Mapping[str, tuple[Verdict, ComfyError]] = field(default_factory=lambda: _NONE)
     result: RunResult | None = None
     failure: ComfyRelayError | None = None
     ending: JobEvent | None = None

@@ -2,7 +2,6 @@
 
 import asyncio
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 
 import orjson
@@ -21,17 +20,22 @@ from comfyrelay.errors import (
     RunTimedOut,
     ServerUnreachable,
 )
+from comfyrelay.pool.blocks import Blocks
 from comfyrelay.pool.endings import Endings
 from comfyrelay.pool.event_translator import EventTranslator
-from comfyrelay.pool.events import ClientBlockedWorkflow, JobRetrying, PoolEvent
-from comfyrelay.pool.failover import FailoverStrategy
+from comfyrelay.pool.events import JobRetrying
+from comfyrelay.pool.failover import FailoverStrategy, Failure, Verdict
 from comfyrelay.pool.member import Member
 from comfyrelay.pool.queue import JobStatus, QueueAdapter
 from comfyrelay.pool.record import Record, Stop
 from comfyrelay.pool.scheduler import Scheduler
 from comfyrelay.pool.stats import Tally
+from comfyrelay.pool.ticket import Ticket
 
 log = structlog.get_logger(__name__)
+
+# How long a job whose node raised waits for the servers that could be tried, when all of them have gone.
+SECOND_TRY_SECONDS = 10.0
 
 
 class Runner:
@@ -42,14 +46,14 @@ class Runner:
         failover: FailoverStrategy,
         endings: Endings,
         tally: Tally,
-        emit: Callable[[PoolEvent], None],
+        blocks: Blocks,
         scheduler: Scheduler,
     ) -> None:
         self._queue = queue
         self._failover = failover
         self._endings = endings
         self._tally = tally
-        self._emit = emit
+        self._blocks = blocks
         self._scheduler = scheduler
         self._uses = 0
 
@@ -63,6 +67,7 @@ class Runner:
         record.server = member.server
         record.started_at = utc_now()
         record.progress = 0.0
+        record.prompt_id = None
         self._set(record, JobStatus.RUNNING)
         record.task = self._endings.spawn(self._attempt(record, member))
 
@@ -129,45 +134,67 @@ class Runner:
         workflow_hash = record.ticket.lane.workflow_hash
         member.completed += 1
         member.note_warm(workflow_hash)
-        if self._failover.record_success(member.id, workflow_hash):
-            self._scheduler.unblocked(member.id, workflow_hash)
+        self._blocks.succeeded(member.id, workflow_hash)
+        for client_id, (verdict, error) in record.failures.items():
+            if verdict is Verdict.ELSEWHERE and client_id != member.id:
+                # it can be done, so it was the server that could not
+                self._blocks.failed(client_id, workflow_hash, error)
         await self._endings.complete(record, result)
 
     async def _fail(self, record: Record, member: Member, error: ComfyError) -> None:
         member.failed += 1
+        record.prompt_id = None
         record.first_error = record.first_error or error
         record.last_error = error
-        if error.fault is Fault.WORKER:
-            self._block(member, record.ticket.lane.workflow_hash, error)
+        verdict = self._verdict(record, member, error)
+        if verdict is Verdict.SERVER:
+            self._blocks.failed(member.id, record.ticket.lane.workflow_hash, error)
         if isinstance(error, ServerUnreachable | RunLost | RunTimedOut | DeviceFault):
             # it gets no more jobs until it has been seen to be fine
             member.doubt(error.detail)
-        must_move = record.ticket.one_try_per_server and error.fault is Fault.WORKER
-        can_move = (must_move or isinstance(error, NotInstalled)) and self._exclude(record, member, error)
-        is_last = record.ticket.attempts >= record.ticket.max_attempts or (must_move and not can_move)
-        if error.fault is Fault.JOB or is_last:
-            await self._endings.fail(record, error)
-        else:
+        if (ticket := self._next_try(record, member, verdict)) is not None:
+            record.ticket = ticket
             await self._retry(record, error)
+        elif verdict is not Verdict.JOB and isinstance(error, NotInstalled):
+            await self._endings.fail(record, refusal_of_all(record))
+        else:
+            await self._endings.fail(record, error)
 
-    def _exclude(self, record: Record, member: Member, error: ComfyError) -> bool:
-        """Do not use this server for the job again, at the cost of no attempt; false when there is no other to try."""
+    def _verdict(self, record: Record, member: Member, error: ComfyError) -> Verdict:
+        failure = Failure(
+            client_id=member.id,
+            workflow_hash=record.ticket.lane.workflow_hash,
+            error=error,
+            earlier={client_id: each for client_id, (_, each) in record.failures.items() if client_id != member.id},
+        )
+        verdict = self._failover.judge(failure)
+        record.failures = {**record.failures, member.id: (verdict, error)}
+        return verdict
+
+    def _next_try(self, record: Record, member: Member, verdict: Verdict) -> Ticket | None:
+        """The job as it goes back into the queue; `None` when it has failed for good."""
         ticket = record.ticket
-        lane = ticket.lane._replace(exclude_clients=ticket.lane.exclude_clients | {member.id})
-        # one that is away may have what is missing here
-        can_move = self._scheduler.could_run(lane, online_only=not isinstance(error, NotInstalled))
-        if can_move:
-            record.ticket = replace(ticket, lane=lane, attempts=ticket.attempts - 1)
-        return can_move
-
-    def _block(self, member: Member, workflow_hash: str, error: ComfyError) -> None:
-        until = self._failover.record_failure(member.id, workflow_hash, error)
-        if until is not None:
-            self._emit(ClientBlockedWorkflow(client_id=member.id, workflow_hash=workflow_hash, blocked_until=until))
+        elsewhere = ticket.lane._replace(exclude_clients=ticket.lane.exclude_clients | {member.id})
+        is_last = ticket.attempts >= ticket.max_attempts
+        if verdict is Verdict.JOB:
+            return None
+        if isinstance(record.last_error, NotInstalled):
+            # one that is away or blocked may have what is missing here; to be refused costs no attempt
+            can_move = self._scheduler.is_anybody_left(elsewhere)
+            return replace(ticket, lane=elsewhere, attempts=ticket.attempts - 1) if can_move else None
+        if verdict is Verdict.ELSEWHERE:
+            told = ticket.give_up_after_seconds
+            patience = SECOND_TRY_SECONDS if told is None else min(told, SECOND_TRY_SECONDS)
+            can_move = self._scheduler.could_run(elsewhere) and not is_last
+            return replace(ticket, lane=elsewhere, give_up_after_seconds=patience) if can_move else None
+        if ticket.one_try_per_server and verdict is Verdict.SERVER:
+            can_move = self._scheduler.could_run(elsewhere)
+            return replace(ticket, lane=elsewhere, attempts=ticket.attempts - 1) if can_move else None
+        return None if is_last else ticket
 
     async def _retry(self, record: Record, error: ComfyError) -> None:
         # another server need not wait for what this one asks for
-        is_moving = record.ticket.one_try_per_server
+        is_moving = record.ticket.one_try_per_server or record.client_id in record.ticket.lane.exclude_clients
         delay = 0.0 if is_moving else max(record.ticket.retry_delay, error.retry_after_seconds or 0.0)
         self._set(record, JobStatus.RETRYING)
         self._endings.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))
@@ -199,3 +226,16 @@ class Runner:
 def _unexpected(error: Exception) -> ComfyError:
     what = f"The run failed unexpectedly ({type(error).__name__})."
     return ComfyError(what, raw="".join(traceback.format_exception(error)))
+
+
+def refusal_of_all(record: Record) -> ComfyError:
+    """What a job fails with that no server has the nodes or models for: the reason of each."""
+    errors = {client_id: error for client_id, (_, error) in record.failures.items()}
+    if len(errors) == 1:
+        return next(iter(errors.values()))
+    reasons = [f"{client_id}: {error.detail}" for client_id, error in errors.items()]
+    return NotInstalled(
+        f"No server can run this. {'; '.join(reasons)}",
+        problems=list(dict.fromkeys(problem for error in errors.values() for problem in error.problems)),
+        raw="\n".join(error.raw for error in errors.values() if error.raw) or None,
+    )

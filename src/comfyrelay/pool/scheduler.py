@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from comfyrelay.pool.events import ClientState, ClientUnblockedWorkflow, PoolEvent
+from comfyrelay.pool.events import ClientState
 from comfyrelay.pool.failover import FailoverStrategy
 from comfyrelay.pool.member import Member
 from comfyrelay.pool.queue import QueueAdapter
@@ -26,13 +26,14 @@ class Scheduler:
         failover: FailoverStrategy,
         start: Callable[[Ticket, Member], None],
         give_up: Callable[[str], None],
-        emit: Callable[[PoolEvent], None],
+        release: Callable[[], None],
     ) -> None:
+        """`release` announces the blocks that have ended."""
         self._queue = queue
         self._failover = failover
         self._start = start
         self._give_up = give_up
-        self._emit = emit
+        self._release = release
         self._roster: Roster | None = None
         self._turn: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -62,18 +63,22 @@ class Scheduler:
         """A job was taken out of the queue."""
         self._unserved.discard(ticket)
 
-    def unblocked(self, client_id: str, workflow_hash: str) -> None:
+    def unblocked(self, client_id: str) -> None:
+        """This server may be given a workflow again."""
         self._unwanted.discard(client_id)
-        self._emit(ClientUnblockedWorkflow(client_id=client_id, workflow_hash=workflow_hash))
         self.wake()
 
-    def could_run(self, lane: Lane, *, online_only: bool = False) -> bool:
-        """Whether there is a server that may be given a job of this lane, now or once it is free."""
+    def could_run(self, lane: Lane) -> bool:
+        """Whether a server is online that may be given a job of this lane, now or once it is free."""
         return self._roster is not None and any(
             fits(lane, member.id, self._failover.should_skip)
             for member in self._roster
-            if not online_only or member.state is ClientState.ONLINE
+            if member.state is ClientState.ONLINE
         )
+
+    def is_anybody_left(self, lane: Lane) -> bool:
+        """Whether there is a server that a job of this lane may ever go to: one that is away or blocked is there."""
+        return self._roster is not None and not lane.exclude_clients.issuperset(self._roster.ids)
 
     def close(self) -> None:
         """Start nothing more."""
@@ -84,8 +89,7 @@ class Scheduler:
 
     def _take_turn(self, roster: Roster) -> None:
         self._turn = None
-        for pair in self._failover.release():
-            self.unblocked(*pair)
+        self._release()
         loop = asyncio.get_running_loop()
         now = loop.time()
         free = [member for member in roster if member.is_free(now) and member.id not in self._unwanted]

@@ -3,8 +3,10 @@
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 
+from comfyrelay.domain.failover import Block
 from comfyrelay.errors import ConfigurationError, Conflict
 from comfyrelay.pool.codec import dump_outcome, dump_ticket, load_outcome, load_ticket
 from comfyrelay.pool.lanes import Lanes
@@ -14,9 +16,9 @@ from comfyrelay.pool.writer import Writer
 
 # "ComR", so that another program's database is not taken for a queue
 APPLICATION_ID = 0x436F6D52
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-CREATE = f"""
+CREATE_JOBS = """
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY,
     sequence INTEGER NOT NULL,
@@ -34,6 +36,18 @@ CREATE TABLE attachments (
     content BLOB NOT NULL,
     PRIMARY KEY (job_id, position)
 );
+"""
+# Added with version 2.
+CREATE_BLOCKS = """
+CREATE TABLE blocks (
+    client_id TEXT NOT NULL,
+    workflow_hash TEXT NOT NULL,
+    failure_count INTEGER NOT NULL,
+    blocked_until TEXT,
+    PRIMARY KEY (client_id, workflow_hash)
+) WITHOUT ROWID;
+"""
+MARK = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 """
@@ -46,6 +60,9 @@ SETTLE = "UPDATE jobs SET state = ?, attempts = ?, outcome = ?, graph = NULL WHE
 DETACH = "DELETE FROM attachments WHERE job_id = ?"
 FORGET = "DELETE FROM jobs WHERE id = ?"
 RECOVER = "UPDATE jobs SET state = 'queued' WHERE state = 'running'"
+BLOCK = "INSERT OR REPLACE INTO blocks (client_id, workflow_hash, failure_count, blocked_until) VALUES (?, ?, ?, ?)"
+UNBLOCK = "DELETE FROM blocks WHERE client_id = ? AND workflow_hash = ?"
+ALL_BLOCKS = "SELECT client_id, workflow_hash, failure_count, blocked_until FROM blocks"
 ALL_JOBS = "SELECT id, sequence, state, attempts, ticket, graph, outcome FROM jobs ORDER BY sequence"
 ALL_ATTACHMENTS = "SELECT job_id, position, content FROM attachments"
 
@@ -103,6 +120,13 @@ class SqliteQueue:
     async def forget(self, job_ids: Sequence[str]) -> None:
         await self._writer.write(*((FORGET, (job_id,)) for job_id in job_ids))
 
+    async def keep_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
+        if block is None:
+            await self._writer.write((UNBLOCK, (client_id, workflow_hash)))
+        else:
+            until = block.blocked_until and block.blocked_until.isoformat()
+            await self._writer.write((BLOCK, (client_id, workflow_hash, block.failure_count, until)))
+
     async def close(self) -> None:
         await self._writer.close()
 
@@ -137,11 +161,13 @@ class SqliteQueue:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
         if (application, version, tables) == (0, 0, 0):
-            connection.executescript(f"BEGIN; {CREATE} COMMIT;")
+            connection.executescript(f"BEGIN; {CREATE_JOBS} {CREATE_BLOCKS} {MARK} COMMIT;")
             return
         if application != APPLICATION_ID:
             raise ConfigurationError(f"{self._path} is the database of another program, not a queue of ComfyRelay.")
-        if version != SCHEMA_VERSION:
+        if version == 1:
+            connection.executescript(f"BEGIN; {CREATE_BLOCKS} {MARK} COMMIT;")
+        elif version != SCHEMA_VERSION:
             raise ConfigurationError(
                 f"The queue {self._path} has version {version}; this ComfyRelay reads version {SCHEMA_VERSION}."
             )
@@ -167,4 +193,8 @@ def _read(connection: sqlite3.Connection) -> Leftover:
         else:
             finished.append((ticket, load_outcome(outcome, status=JobStatus(state), attempts=attempts)))
     finished.sort(key=lambda pair: pair[1].finished_at)
-    return Leftover(waiting=tuple(waiting), finished=tuple(finished))
+    blocks = {
+        (client_id, workflow_hash): Block(failure_count=count, blocked_until=until and datetime.fromisoformat(until))
+        for client_id, workflow_hash, count, until in connection.execute(ALL_BLOCKS)
+    }
+    return Leftover(waiting=tuple(waiting), finished=tuple(finished), blocks=blocks)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from comfyrelay.domain.failover import Block
 from comfyrelay.pool.events import ClientState
 from comfyrelay.pool.failover import FailoverStrategy
 from comfyrelay.pool.member import Member
@@ -12,13 +13,15 @@ from comfyrelay.pool.queue import JobStatus
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientStats:
-    """`completed` and `failed` count attempts."""
+    """`completed` and `failed` count attempts. `blocks` are its failures since its last success, by workflow hash:
+    their count, and until when it does not get the workflow."""
 
     state: ClientState
     running: int
     completed: int
     failed: int
     blocked_hashes: frozenset[str]
+    blocks: Mapping[str, Block]
     # the newest first
     warm_hashes: tuple[str, ...]
 
@@ -30,6 +33,7 @@ class ClientStats:
             completed=member.completed,
             failed=member.failed,
             blocked_hashes=failover.blocked_hashes(member.id),
+            blocks=dict(failover.blocks(member.id)),
             warm_hashes=tuple(member.warm),
         )
 

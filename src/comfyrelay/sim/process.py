@@ -66,6 +66,7 @@ class Process:
             Listing.INPUT_IMAGES: self.folders.listed(_IMAGES),
             Listing.INPUT_VIDEOS: self.folders.listed(_VIDEOS),
             Listing.CHECKPOINTS: list(self.options.models.get("checkpoints", ())),
+            Listing.LORAS: list(self.options.models.get("loras", ())),
         }
 
     @property

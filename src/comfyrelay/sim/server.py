@@ -20,6 +20,7 @@ from comfyrelay.sim.options import Options
 from comfyrelay.sim.ports import Port
 from comfyrelay.sim.process import Process
 from comfyrelay.sim.routes.control import ControlRoutes, check_origin, misbehaving
+from comfyrelay.sim.routes.editor import EditorRoutes
 from comfyrelay.sim.routes.files import FileRoutes
 from comfyrelay.sim.routes.info import InfoRoutes
 from comfyrelay.sim.routes.jobs import JobRoutes
@@ -175,9 +176,11 @@ def native_app(process: Process) -> web.Application:
     app = web.Application(
         client_max_size=process.options.max_upload_bytes, middlewares=[misbehaving(process), check_origin]
     )
-    for group in (PromptRoutes(process), FileRoutes(process), InfoRoutes(process)):
+    for group in (PromptRoutes(process), FileRoutes(process), InfoRoutes(process), EditorRoutes(process)):
         for route in group.routes():
-            twin = web.RouteDef(route.method, f"/api{route.path}", route.handler, route.kwargs)
-            app.add_routes([route, twin])
+            app.add_routes([route])
+            # those are the editor's own, and have no twin on a real server either
+            if not route.path.startswith("/internal/"):
+                app.add_routes([web.RouteDef(route.method, f"/api{route.path}", route.handler, route.kwargs)])
     app.add_routes([*JobRoutes(process).routes(), *ControlRoutes(process).routes()])
     return app

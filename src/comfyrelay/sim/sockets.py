@@ -11,7 +11,7 @@ from aiohttp import ClientConnectionResetError, WSMsgType, web
 
 _PREVIEW = 1
 _PREVIEW_WITH_METADATA = 4
-_JPEG = 1
+_FORMATS = {"image/jpeg": 1, "image/png": 2}
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -20,6 +20,10 @@ class Socket:
     response: web.WebSocketResponse
     flags: dict[str, Any] = field(default_factory=dict)
     is_silent: bool = False
+
+    @property
+    def wants_metadata(self) -> bool:
+        return bool(self.flags.get("supports_preview_metadata"))
 
     async def send(self, message: str | bytes) -> None:
         if self.is_silent:
@@ -46,11 +50,12 @@ class Sockets:
         """Send a message to the client's socket, or to everybody; if the client has none, nobody gets it."""
         self._outbox.put_nowait((_text(kind, data), client_id))
 
-    def post_preview(self, image: bytes, metadata: dict[str, Any], client_id: str | None) -> None:
+    def post_preview(self, image: bytes, metadata: dict[str, Any], client_id: str | None, *, described: bool) -> None:
+        """Send an image to those sockets that want to be told whose it is, or to those that do not."""
         for each in list(self._by_client) if client_id is None else [client_id]:
             socket = self._by_client.get(each)
-            if socket is not None:
-                self._outbox.put_nowait((_preview(image, metadata, socket), each))
+            if socket is not None and socket.wants_metadata is described:
+                self._outbox.put_nowait((_preview(image, metadata, described=described), each))
 
     async def publish(self) -> None:
         """Send what was posted, in order, for ever."""
@@ -114,8 +119,8 @@ def _text(kind: str, data: dict[str, Any]) -> str:
     return json.dumps({"type": kind, "data": data})
 
 
-def _preview(image: bytes, metadata: dict[str, Any], socket: Socket) -> bytes:
-    if socket.flags.get("supports_preview_metadata"):
-        described = json.dumps(metadata).encode()
-        return struct.pack(">II", _PREVIEW_WITH_METADATA, len(described)) + described + image
-    return struct.pack(">II", _PREVIEW, _JPEG) + image
+def _preview(image: bytes, metadata: dict[str, Any], *, described: bool) -> bytes:
+    if described:
+        about = json.dumps(metadata).encode()
+        return struct.pack(">II", _PREVIEW_WITH_METADATA, len(about)) + about + image
+    return struct.pack(">II", _PREVIEW, _FORMATS[metadata["image_type"]]) + image

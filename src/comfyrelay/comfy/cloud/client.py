@@ -29,6 +29,7 @@ from comfyrelay.comfy.runs.under_way import RunsUnderWay
 from comfyrelay.comfy.uploads import Attachment, Uploaded
 from comfyrelay.errors import (
     ComfyError,
+    ComfyRelayError,
     Fault,
     NoOutput,
     OutputGone,
@@ -170,6 +171,14 @@ class CloudClient:
             await self._http.post("/api/queue", {"delete": [prompt_id]})
         elif not response.is_success:
             raise self._http.refused(response)
+
+    async def until_stopped(self, prompt_id: str) -> None:
+        """Return when this job is over, or when the service cannot say."""
+        with suppress(ComfyRelayError):
+            while True:
+                if phase_of(await self._status(prompt_id, self._timeouts)) in (Phase.DONE, Phase.FAILED):
+                    return
+                await asyncio.sleep(self._poll_seconds)
 
     async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
         """The content of an output file, in pieces."""

@@ -31,6 +31,14 @@ def cached_nodes(entry: dict[str, Any]) -> list[str]:
     ]
 
 
+def outputs_to_run(entry: dict[str, Any]) -> list[str] | None:
+    """The output nodes that a run in the history was for; `None` where it does not say."""
+    match entry.get("prompt"):
+        case [_, _, _, _, list() as nodes, *_]:
+            return [str(node) for node in nodes]
+    return None
+
+
 def run_seconds(entry: dict[str, Any]) -> float:
     """How long it ran, by the server's own clock."""
     times = [data["timestamp"] for _, data in messages_of(entry) if isinstance(data.get("timestamp"), int | float)]

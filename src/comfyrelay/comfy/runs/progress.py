@@ -4,13 +4,20 @@ from collections.abc import Callable
 from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.comfy.graphs.nodes import title_of
-from comfyrelay.comfy.outputs import files_of, texts_of
+from comfyrelay.comfy.graphs.nodes import output_nodes, title_of
+from comfyrelay.comfy.outputs import OutputFile, files_of, sent_file, texts_of
 from comfyrelay.comfy.runs.events import NodeStarted, Output, Preview, Queued, RunEvent, Started, Step
+
+# What one run may send over the socket, since that is held in memory.
+MOST_SENT_BYTES = 512 * 1024**2
 
 
 class RunProgress:
-    """What has been heard of one run. `over` is a hint that it ended; only the server's history proves it."""
+    """What has been heard of one run. `over` is a hint that it ended; only the server's history proves it.
+
+    An image comes the same way whether it is a preview of what a node does, or all that an output node makes. So those
+    of nodes that may be output nodes are kept, until the history says whether they have made anything else.
+    """
 
     def __init__(self, *, graph: Graph, prompt_id: str, on_event: Callable[[RunEvent], None]) -> None:
         self.prompt_id = prompt_id
@@ -20,9 +27,13 @@ class RunProgress:
         self.has_messages = False
         self.outputs: dict[str, Any] = {}
         self.cached: set[str] = set()
+        self.sent_bytes = 0
         self.failure: tuple[str, dict[str, Any]] | None = None
         self._graph = graph
         self._on_event = on_event
+        self._may_be_outputs = frozenset(output_nodes(graph))
+        self._sent: dict[str, list[OutputFile]] = {}
+        self._node_id: str | None = None
         self._done: set[str] = set()
         self._position: int | None = None
         self._step: tuple[str, float, float] | None = None
@@ -67,7 +78,22 @@ class RunProgress:
 
     def preview(self, image: bytes, mime_type: str, node_id: str | None) -> None:
         self.has_messages = True
+        # older servers do not say which node it is, but do one at a time
+        self._keep_sent(node_id or self._node_id or "", image, mime_type)
         self._on_event(Preview(prompt_id=self.prompt_id, node_id=node_id, image=image, mime_type=mime_type))
+
+    def sent_by(self, node_id: str) -> list[OutputFile]:
+        """The images that this node has sent over the socket."""
+        return self._sent.get(node_id, [])
+
+    def _keep_sent(self, node_id: str, image: bytes, mime_type: str) -> None:
+        if node_id not in self._may_be_outputs:
+            return
+        self.sent_bytes += len(image)
+        if self.sent_bytes > MOST_SENT_BYTES:
+            return
+        sent = self._sent.setdefault(node_id, [])
+        sent.append(sent_file(node_id, len(sent) + 1, image, mime_type))
 
     def _failed(self, kind: str, data: dict[str, Any]) -> None:
         self.failure = (kind, data)
@@ -77,7 +103,7 @@ class RunProgress:
         if node is None:
             self.over = True
             return
-        node_id = str(node)
+        node_id = self._node_id = str(node)
         self.start()
         known = node_id in self._graph
         self._on_event(

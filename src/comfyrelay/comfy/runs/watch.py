@@ -22,6 +22,8 @@ QUEUE_CHECK_SECONDS = 5.0
 # `execution_success` is sent before the history is written, `executing: null` after it.
 HISTORY_SOON_SECONDS = 0.05
 HISTORY_LATE_SECONDS = 2.0
+# The history may know of the end while images are still on their way over the socket.
+SENT_LATE_SECONDS = 30.0
 
 
 class Watch:
@@ -89,6 +91,15 @@ class Watch:
                 until = min(until, end)
             await self._changed.wait(until - self._loop.time())
 
+    async def has_received_all(self) -> bool:
+        """Wait for what a run that is over has sent; false when the socket was lost or has gone silent meanwhile."""
+        while not (self.progress.succeeded or self.progress.over):
+            left = self._last_message_at + SENT_LATE_SECONDS - self._loop.time()
+            if not self._has_same_connection or left <= 0:
+                return False
+            await self._changed.wait(left)
+        return self._has_same_connection
+
     async def _check(self) -> dict[str, Any] | None:
         try:
             entry = await self._read_state()
@@ -123,7 +134,11 @@ class Watch:
     @property
     def was_ignored(self) -> bool:
         """Whether the socket that should have told of this run is still there, and said nothing."""
-        return not self.progress.has_messages and self._socket.is_up and self._socket.connection == self._connection
+        return not self.progress.has_messages and self._has_same_connection
+
+    @property
+    def _has_same_connection(self) -> bool:
+        return self._socket.is_up and self._socket.connection == self._connection
 
     def _in_queue(self, position: int) -> None:
         if position < 0:
@@ -145,7 +160,7 @@ class Watch:
                 return None
             # somebody cleared the history, but the socket told how it ended
             return self._entry_from_socket()
-        if self._socket.is_up and self._socket.connection == self._connection:
+        if self._has_same_connection:
             raise RunRemoved("The run was taken out of the server's queue or history by somebody else.")
         raise RunLost
 
@@ -176,7 +191,7 @@ class Watch:
     @property
     def _is_silence_meaningful(self) -> bool:
         """Whether silence means anything: only on a connection that has spoken of this run before."""
-        return self.progress.has_messages and self._socket.is_up and self._socket.connection == self._connection
+        return self.progress.has_messages and self._has_same_connection
 
 
 def _limit(since: float | None, seconds: float | None, what: str) -> Iterator[tuple[float, float, str]]:

@@ -55,6 +55,7 @@ class ScriptServer:
         self.disconnected = comfy.disconnected
         self.upload = comfy.upload
         self.cancel = comfy.cancel
+        self.until_stopped = comfy.until_stopped
         self.prompts = comfy.prompts
         self.object_info = comfy.object_info
         self.preflight = comfy.preflight

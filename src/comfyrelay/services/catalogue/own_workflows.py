@@ -23,6 +23,9 @@ from comfyrelay.store.central import catalogue, library, tenants
 from comfyrelay.store.database import Tx
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
+# Of what nobody looks into, only this: no browser runs it, whatever is in it.
+TEXT_TYPE = "text/plain"
+TEXT_EXTENSION = "txt"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,8 +188,11 @@ def _check_properties(properties: Sequence[Mapping[str, Any]]) -> None:
 
 def _mime_type(read: ReadWorkflow) -> str:
     found = read.output_mime_type or guess_media_type(f"output.{read.output_extension}") or ""
-    if not found.startswith(MEDIA_TYPES):
-        raise InvalidInput(errors={"output_mime_type": "The output must be an image, a video or audio."})
+    if found == TEXT_TYPE:
+        if read.output_extension.lstrip(".").lower() != TEXT_EXTENSION:
+            raise InvalidInput(errors={"output_extension": f"A text is a .{TEXT_EXTENSION} file."})
+    elif not found.startswith(MEDIA_TYPES):
+        raise InvalidInput(errors={"output_mime_type": f"The output must be an image, a video, audio or {TEXT_TYPE}."})
     return found
 
 

@@ -1,7 +1,7 @@
 """What a graph makes: the node whose file is its result, and what kind of file that is."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,9 @@ _EXTENSIONS = {
 _BY_KIND = {"VIDEO": "mp4", "AUDIO": "flac", "IMAGE": "png"}
 _SAVER = re.compile(r"save|video_?combine", re.IGNORECASE)
 _PREVIEW = re.compile(r"preview|show|display", re.IGNORECASE)
+_TEXT = re.compile(r"text|string", re.IGNORECASE)
+_TEXT_TYPES = frozenset({"STRING", "*"})
+_VALUES = _TEXT_TYPES | {"INT", "FLOAT", "BOOLEAN", "COMBO"}
 _WORD = re.compile(r"[a-z0-9]+")
 
 
@@ -88,4 +91,14 @@ def _extension(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> str:
     types = {str(spec[0]) for name, spec in specs_of(node, object_info).items() if name in node["inputs"]}
     words = f"{class_type} {' '.join(node['inputs'])}".upper()
     # a combiner of frames and sound takes images and audio, and says only in its name that it makes videos
-    return next((ending for kind, ending in _BY_KIND.items() if kind in types or kind in words), "png")
+    found = next((ending for kind, ending in _BY_KIND.items() if kind in types or kind in words), None)
+    return found or ("txt" if _shows_text(class_type, types) else "png")
+
+
+def _shows_text(class_type: str, types: Set[str]) -> bool:
+    """Whether it takes texts and numbers, or anything at all, and nothing that a file is made of."""
+    if not types:
+        # the server does not know it, so that only its name tells
+        return _TEXT.search(class_type) is not None
+    # a choice is listed as itself
+    return not types.isdisjoint(_TEXT_TYPES) and all(each in _VALUES or each.startswith("[") for each in types)

@@ -11,6 +11,7 @@ from comfyrelay.sim.nodes.definitions import Listing, NodeDefinition
 # The choices that were recorded with these are of another machine.
 _LISTED = {
     "CheckpointLoaderSimple": ("ckpt_name", Listing.CHECKPOINTS),
+    "LoraLoader": ("lora_name", Listing.LORAS),
     "LoadImage": ("image", Listing.INPUT_IMAGES),
     "LoadVideo": ("file", Listing.INPUT_VIDEOS),
 }

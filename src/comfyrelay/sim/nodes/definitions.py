@@ -15,8 +15,10 @@ class Listing(Enum):
     INPUT_IMAGES = "image"
     INPUT_VIDEOS = "video"
     CHECKPOINTS = "checkpoint"
+    LORAS = "lora"
 
 
+_MODELS = frozenset({Listing.CHECKPOINTS, Listing.LORAS})
 Listings = Mapping[Listing, Sequence[str]]
 
 
@@ -35,7 +37,7 @@ class NodeDefinition:
     @property
     def file_input(self) -> str | None:
         """The input that the node checks itself: its file must exist."""
-        return None if self.listing is Listing.CHECKPOINTS else self.listed
+        return None if self.listing in _MODELS else self.listed
 
     @property
     def file_noun(self) -> str:

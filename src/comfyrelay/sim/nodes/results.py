@@ -23,6 +23,8 @@ class Result:
     outputs: tuple[Any, ...] = ()
     # what a node with output tells the client, such as {"images": [...]}
     shown: Mapping[str, Any] | None = None
+    # PNGs that go over the socket, and nowhere else
+    sent: tuple[bytes, ...] = ()
 
 
 NodeFunction = Callable[..., Result]

@@ -4,6 +4,7 @@ import json
 import random
 import string
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
 from PIL import Image
@@ -46,6 +47,10 @@ def save_animated_png(run: Run, *, images: Images, filename_prefix: str, fps: fl
     return _save_animation(run, images, prefix=filename_prefix, extension="png", fps=fps, options=options)
 
 
+def save_image_websocket(_run: Run, *, images: Images) -> Result:
+    return Result(sent=tuple(_png(each) for each in images))
+
+
 def preview_any(_run: Run, *, source: Any) -> Result:
     return Result(shown={"text": [_as_text(source)]})
 
@@ -69,6 +74,13 @@ def _save_animation(
     return Result(shown={"images": [entry], **({"animated": [True]} if len(images) > 1 else {})})
 
 
+def _png(image: Image.Image) -> bytes:
+    file = BytesIO()
+    # as the real one does: nothing of the graph is in it
+    image.save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
 def _png_info(run: Run) -> PngInfo:
     info = PngInfo()
     for name, value in metadata(run).items():
@@ -90,5 +102,6 @@ SAVER_NODES: Mapping[str, NodeFunction] = {
     "PreviewImage": preview_image,
     "SaveAnimatedWEBP": save_animated_webp,
     "SaveAnimatedPNG": save_animated_png,
+    "SaveImageWebsocket": save_image_websocket,
     "PreviewAny": preview_any,
 }

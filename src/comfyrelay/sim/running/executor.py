@@ -110,12 +110,16 @@ class PromptRun:
         )
         result = await asyncio.to_thread(run_node, class_type, run, self._current_inputs)
         self._values[node_id] = result.outputs
+        for step, image in enumerate(result.sent):
+            self.messages.progress(node_id, step, len(result.sent), image, image_type="image/png")
         shown = None
         if result.shown is not None:
             meta = {"node_id": node_id, "display_node": node_id, "parent_node": None, "real_node_id": node_id}
             shown = self._shown[node_id] = {"output": dict(result.shown), "meta": meta}
             self.messages.executed(node_id, shown["output"])
-        self._workshop.cache.put(node_id, Kept(outputs=result.outputs, shown=shown))
+        if not result.sent:
+            # what was sent cannot be sent again, so such a node is never cached
+            self._workshop.cache.put(node_id, Kept(outputs=result.outputs, shown=shown))
         self._executed.append(node_id)
         self.messages.finished(node_id)
 

@@ -46,13 +46,19 @@ class PromptMessages:
         self._progress[node_id] = self._state(node_id, before["max"], before["max"], "finished")
         self._send_progress()
 
-    def progress(self, node_id: str, value: int, maximum: int, preview: bytes | None) -> None:
+    def progress(
+        self, node_id: str, value: int, maximum: int, preview: bytes | None, *, image_type: str = "image/jpeg"
+    ) -> None:
         self._progress[node_id] = self._state(node_id, value, maximum, "running")
         self._send_progress()
         fields = {"value": value, "max": maximum, "prompt_id": self._prompt_id, "node": node_id}
+        metadata = {**self._names(node_id), "image_type": image_type}
+        # the one comes before the step that it shows, the other after
+        if preview is not None:
+            self._sockets.post_preview(preview, metadata, self.client_id, described=True)
         self._sockets.post("progress", fields, self.client_id)
         if preview is not None:
-            self._sockets.post_preview(preview, {**self._names(node_id), "image_type": "image/jpeg"}, self.client_id)
+            self._sockets.post_preview(preview, metadata, self.client_id, described=False)
 
     def end(self) -> None:
         self._to_owner("executing", {"node": None, "prompt_id": self._prompt_id})

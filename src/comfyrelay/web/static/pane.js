@@ -1,7 +1,7 @@
 // What is known of one job, or of one batch, live while it is open.
 
 import { get, here } from "./api.js";
-import { $, h, reorder, setText } from "./dom.js";
+import { $, h, reorder, setText, toast } from "./dom.js";
 import { asCounted, batchUnit, etaOf, jobUnit, knowRetries, nameOf, nameOfEffect, partOf, retriedAs, unitOf } from "./queue.js";
 import { shownArgv } from "./script.js";
 import { doVerb, verbsOf } from "./verbs.js";
@@ -14,6 +14,7 @@ const EVENTS = [
 const LOG_PAGE = 200;
 const MOST_LINES = 5000;
 const MOST_SHOWN = 12;
+const MOST_TEXT = 100000;
 const FEW_INPUTS = 8;
 const FIRST = new Set(["prompt", "negative_prompt", "seed"]);
 
@@ -207,7 +208,7 @@ class JobPane extends Pane {
 
   /** The output that the queue keeps, and what else the run made, as far as it can be looked at. */
   outputsPart() {
-    const others = this.about.files.filter((each) => !each.is_output && each.url && isMedia(each.mime_type)).slice(0, MOST_SHOWN);
+    const others = this.about.files.filter((each) => !each.is_output && each.url && isShown(each.mime_type)).slice(0, MOST_SHOWN);
     return [
       ...this.job.outputs.map(shownOutput),
       others.length ? h("div", { class: "others" }, others.map((each) => shownOutput({ ...each, filename: each.name }))) : null,
@@ -328,14 +329,40 @@ function shownOutput(output) {
       {},
       h("span", { class: "filename" }, output.filename),
       h("span", { class: "sub" }, size(output.size)),
+      isText(output.mime_type) ? h("button", { type: "button", onclick: (event) => copyText(event.target, url) }, "Copy") : null,
       h("a", { class: "button", href: url, download: output.filename }, "Download"),
     ),
   );
 }
 
+const readText = async (url) => {
+  const answer = await fetch(url);
+  if (!answer.ok) throw new Error("The text could not be read.");
+  return answer.text();
+};
+
+function shownText(url, name) {
+  const shown = h("pre", { class: "raw", tabindex: "0", "aria-label": `Output: ${name}` }, "…");
+  readText(url)
+    .then((text) => (shown.textContent = text.length > MOST_TEXT ? `${text.slice(0, MOST_TEXT)}…` : text))
+    .catch((error) => (shown.textContent = error.message));
+  return shown;
+}
+
+async function copyText(button, url) {
+  try {
+    await navigator.clipboard.writeText(await readText(url));
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  } catch {
+    toast("The text could not be copied. Select it, or download it.", "error");
+  }
+}
+
 const hasSeed = (about) => about.inputs.some((each) => each.type === "number" && each.role === "seed");
 const linkTo = (id) => (id ? h("a", { href: `#job/${id}` }, id.slice(-8)) : "");
-const isMedia = (type) => /^(image|video|audio)\//.test(type);
+const isText = (type) => /^text\/plain(;|$)/.test(type);
+const isShown = (type) => isText(type) || /^(image|video|audio)\//.test(type);
 const folderOf = (file) => file.path.slice(0, -file.name.length - 1);
 const hasNumber = (value) => value !== null && value !== undefined;
 
@@ -343,7 +370,7 @@ function shownMedia(type, url, name) {
   if (type.startsWith("image/")) return h("a", { class: "media", href: url, target: "_blank", rel: "noopener" }, h("img", { src: url, alt: `Output: ${name}` }));
   if (type.startsWith("video/")) return h("div", { class: "media" }, h("video", { src: url, controls: true, loop: true, playsinline: true, preload: "metadata", "aria-label": `Output: ${name}` }));
   if (type.startsWith("audio/")) return h("audio", { src: url, controls: true, preload: "metadata", "aria-label": `Output: ${name}` });
-  return null;
+  return isText(type) ? shownText(url, name) : null;
 }
 
 function shownInput({ label, type, value, url }) {

@@ -220,7 +220,7 @@ class Servers:
             return ran.result
         finally:
             # interrupts it on its server, when this is canceled; else it has ended
-            await asyncio.shield(asyncio.ensure_future(job.cancel()))
+            await asyncio.shield(asyncio.ensure_future(job.cancel(wait=False)))
             await asyncio.gather(listening, return_exceptions=True)
             ran.client_id, ran.server = job.client_id, job.server
 

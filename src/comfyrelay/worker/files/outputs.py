@@ -14,10 +14,13 @@ from comfyrelay.errors import NoOutput, ServerUnreachable, TooLarge
 from comfyrelay.net import save
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.worker import StoredOutput
+from comfyrelay.text import storable
 from comfyrelay.worker.lease import Lease
 
 # The run was long and the reading is short: ComfyUI may be restarting, and has the file when it is back.
 PAUSES_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0)
+# Characters of what nodes have shown beside the output, which go with its metadata.
+LONGEST_TEXTS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +56,10 @@ def pick(result: RunResult, lease: Lease) -> OutputFile | str:
     best = min(result.files, key=lambda file: _rank(file, lease), default=None)
     node_id = _text_node(result, lease)
     if node_id is not None and (best is None or not _has_extension(best, lease)):
-        return "\n".join(result.texts[node_id])
+        text = "\n".join(result.texts[node_id])
+        if not text:
+            raise NoOutput(f"The text of the node {node_id} is empty.")
+        return text
     if best is None:
         raise NoOutput
     return best
@@ -64,9 +70,11 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
     picked, most = pick(result, lease), lease.job.max_output_bytes
     about: dict[str, Any] = {**result.about, "prompt_id": result.prompt_id, "seconds": result.seconds}
     mime_type = lease.payload.output_mime_type
+    if texts := _other_texts(result, lease):
+        about["texts"] = _shortened(texts)
     if isinstance(picked, str):
         about["node_id"] = _text_node(result, lease)
-        size, sha256 = await _save_hashed(_once(picked.encode()), to, most)
+        size, sha256 = await _save_text(picked, to, most)
     else:
         about |= {"node_id": picked.node_id, "filename": picked.filename}
         size, sha256 = await _fetched(server, picked, to, most)
@@ -79,20 +87,25 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
 def others(result: RunResult, lease: Lease) -> list[OutputFile]:
     """The files that were kept beside the one that the job is for."""
     picked = pick(result, lease)
-    return [file for file in result.files if file.type == "output" and file != picked]
+    return [file for file in result.files if file.is_kept and file != picked]
 
 
 async def collect_more(
     server: ComfyServer, result: RunResult, lease: Lease, folder: Path
 ) -> tuple[tuple[Path, ...], int]:
-    """Save those, too, in the order of the nodes that made them; and how many are left out, for there may be no more
-    of them, nor larger ones."""
-    made, saved = others(result, lease), []
+    """Save those, too, in the order of the nodes that made them, and then the texts, each as a file; and how many are
+    left out, for there may be no more of them, nor larger ones."""
+    made: list[OutputFile | str] = [*others(result, lease), *_other_texts(result, lease).values()]
+    saved: list[Path] = []
     kept = made if lease.job.max_output_files is None else made[: lease.job.max_output_files - 1]
-    for number, file in enumerate(kept, start=2):
-        place = folder / f"more-{number}{PurePosixPath(file.filename).suffix.lower()}"
+    for number, each in enumerate(kept, start=2):
         with suppress(TooLarge):
-            await _fetched(server, file, place, lease.job.max_output_bytes)
+            if isinstance(each, str):
+                place = folder / f"more-{number}.txt"
+                await _save_text(each, place, lease.job.max_output_bytes)
+            else:
+                place = folder / f"more-{number}{PurePosixPath(each.filename).suffix.lower()}"
+                await _fetched(server, each, place, lease.job.max_output_bytes)
             saved.append(place)
     return tuple(saved), len(made) - len(saved)
 
@@ -120,6 +133,10 @@ async def _save_hashed(content: AsyncIterator[bytes], to: Path, most: int | None
     return await save(pieces(), to), digest.hexdigest()
 
 
+async def _save_text(text: str, to: Path, most: int | None) -> tuple[int, str]:
+    return await _save_hashed(_once(storable(text).encode()), to, most)
+
+
 async def _once(content: bytes) -> AsyncIterator[bytes]:
     yield content
 
@@ -129,7 +146,7 @@ def _rank(file: OutputFile, lease: Lease) -> tuple[bool, bool, bool, bool]:
         lease.payload.output_node_id is not None and file.node_id != lease.payload.output_node_id,
         not _has_extension(file, lease),
         _family(file.mime_type) != _family(lease.payload.output_mime_type),
-        file.type != "output",
+        not file.is_kept,
     )
 
 
@@ -139,6 +156,23 @@ def _has_extension(file: OutputFile, lease: Lease) -> bool:
 
 def _family(mime_type: str) -> str:
     return mime_type.partition("/")[0]
+
+
+def _other_texts(result: RunResult, lease: Lease) -> dict[str, str]:
+    """What nodes have shown beside the output, by node id."""
+    picked = _text_node(result, lease) if isinstance(pick(result, lease), str) else None
+    joined = {node_id: "\n".join(texts) for node_id, texts in result.texts.items() if node_id != picked}
+    return {node_id: text for node_id, text in joined.items() if text.strip()}
+
+
+def _shortened(texts: Mapping[str, str]) -> dict[str, str]:
+    """As much of the texts as may go with a report."""
+    left, kept = LONGEST_TEXTS, {}
+    for node_id, text in texts.items():
+        if left > 0:
+            kept[node_id] = text[:left]
+            left -= len(text)
+    return kept
 
 
 def _text_node(result: RunResult, lease: Lease) -> str | None:
