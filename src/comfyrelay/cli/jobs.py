@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
+from comfyrelay.cli.where import address
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus
@@ -305,13 +306,12 @@ def notify_test(
 
 
 def connected(url: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Do something with a client of the ComfyRelay that is meant: the one named, else the one configured here."""
+    """Do something with a client of the ComfyRelay that is meant."""
     from comfyrelay.client import Client
     from comfyrelay.settings import load_settings
 
     async def run() -> T:
-        address = url or load_settings().base_url.replace("//0.0.0.0:", "//127.0.0.1:")
-        async with Client(address) as client:
+        async with Client(url or address(None, load_settings())) as client:
             return await work(client)
 
     return asyncio.run(run())

@@ -27,6 +27,8 @@ from comfyrelay.cli.browser import open_page
 from comfyrelay.cli.command_line import command_line
 from comfyrelay.cli.jobs import Url, connected, jobs_app
 from comfyrelay.cli.run import DESK, run_app
+from comfyrelay.cli.variables import warn_of_unknown
+from comfyrelay.cli.where import DataDir, with_data_dir
 from comfyrelay.cli.worker import worker_app
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
 from comfyrelay.extras import require
@@ -39,11 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SERVERS = "Servers and workers"
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="One queue for all your ComfyUI GPUs, from the card under the desk to a Spot fleet in the cloud.",
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 db_app = typer.Typer(no_args_is_help=True, help="The databases: their schemas and how they are brought up.")
 app.add_typer(db_app, name="db", rich_help_panel=SERVERS)
 admin_app = typer.Typer(no_args_is_help=True, help="Administrators of the server.")
@@ -61,6 +59,12 @@ FOUND = 1
 CANNOT = 2
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        out.print(__version__, highlight=False)
+        raise typer.Exit
+
+
 def main() -> None:
     """The entry point: an error that we know is one sentence and exit code 2."""
     try:
@@ -73,10 +77,33 @@ def main() -> None:
         sys.exit(CANNOT)
 
 
+@app.callback()
+def root(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """One queue for all your ComfyUI GPUs, from the card under the desk to a Spot fleet in the cloud.
+
+    Begin with `comfyrelay up`: it runs the queue, its page and a worker on this machine.
+    """
+
+
 @app.command(rich_help_panel=DESK)
 def up(
     comfyui_url: Annotated[
         list[str] | None, typer.Option(help="Where ComfyUI is, if not at http://127.0.0.1:8188. Repeat for more GPUs.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="The port of the page; if not given, that of COMFYRELAY_PORT, or 8420.", min=1, max=65535),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="The address to listen on, if not this machine alone: 0.0.0.0 lets a phone in the same network watch. "
+            "It needs a password: comfyrelay password."
+        ),
     ] = None,
     data_dir: Annotated[
         Path | None,
@@ -97,9 +124,11 @@ def up(
         from comfyrelay.settings import load_settings
         from comfyrelay.worker.console import WorkerConsole
 
+    warn_of_unknown(err)
     settings, desk = load_settings(), load_desk_settings()
-    if data_dir is not None:
-        settings = settings.model_copy(update={"data_dir": data_dir.expanduser().absolute()})
+    data_dir = data_dir and data_dir.expanduser().absolute()
+    given = {"data_dir": data_dir, "port": port, "host": host}
+    settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
     if comfyui_url:
         desk = DeskSettings(**{**desk.model_dump(exclude_unset=True), "comfyui_url": comfyui_url})
     _check_addresses(desk.comfyui_url)
@@ -116,6 +145,8 @@ def up(
             out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
         for each in silent:
             out.print(f"           {each} does not answer yet: jobs wait for it", highlight=False, soft_wrap=True)
+        if found.url_elsewhere is not None:
+            out.print(f"  phone    {found.url_elsewhere}  in the same network, with the password", highlight=False)
         out.print(f"  page     {found.link}", highlight=False, soft_wrap=True)
         out.print("           the link works once, for ten minutes; `comfyrelay open` makes another", highlight=False)
         if open_ and not open_page(found.link):
@@ -159,6 +190,33 @@ def open_desk(
 
 
 @app.command(rich_help_panel=DESK)
+def password(
+    data_dir: DataDir = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove it; nobody else can open the page then.")] = False,
+) -> None:
+    """Set the password that opens the page on another machine, such as a phone; it is needed for `up --host`.
+
+    It is asked for twice, or read as one line from standard input where that is no terminal.
+    """
+    require("desk")
+    from comfyrelay.desk.password import remove_password, set_password
+    from comfyrelay.settings import load_settings
+
+    folder = with_data_dir(load_settings(), data_dir).data_dir
+    if remove:
+        out.print("Removed." if remove_password(folder) else "There was none.", highlight=False)
+        return
+    if sys.stdin.isatty():
+        text = typer.prompt("Password", hide_input=True, confirmation_prompt="The same again")
+    else:
+        text = sys.stdin.readline().rstrip("\r\n")
+    path = set_password(folder, text)
+    out.print(f"Its hash is in {path}", highlight=False, soft_wrap=True)
+    out.print("Who signed in with another one is signed out when the desk is started again.", highlight=False)
+    out.print("Let other machines in with: comfyrelay up --host 0.0.0.0", highlight=False)
+
+
+@app.command(rich_help_panel=DESK)
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
     """Say what is right and wrong on this machine for `up`; exit code 1 if something is broken."""
     require("desk")
@@ -184,6 +242,7 @@ def server(
         from comfyrelay.server.main import serve
         from comfyrelay.settings import load_settings
 
+    warn_of_unknown(err)
     settings = load_settings()
     keep_private(settings.data_dir)
     secrets = load_secrets(settings)

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from comfyrelay.cli.jobs import APPRISE, Json, Url, connected, print_json
 from comfyrelay.cli.values import Target, errors_as_typed, find_target, send_files
+from comfyrelay.cli.where import address
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.bulk import SeedMode
 from comfyrelay.domain.states import JobStatus
@@ -227,7 +228,7 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
 
     settings = load_settings()
     token = os.environ.get("COMFYRELAY_TOKEN")
-    async with Client(url or settings.base_url, token=token) as client:
+    async with Client(address(url, settings), token=token) as client:
         try:
             await client.desk()
         except NotFound:

@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from comfyrelay.cli.variables import warn_of_unknown
+
 worker_app = typer.Typer(
     invoke_without_command=True,
     help="Take jobs from a control plane and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.",
 )
 out = Console()
+err = Console(stderr=True)
 
 
 @worker_app.callback()
@@ -35,6 +38,7 @@ def worker(
     from comfyrelay.worker.metrics import Metrics
     from comfyrelay.worker.settings import load_worker_settings
 
+    warn_of_unknown(err)
     settings = load_worker_settings()
     metrics = Metrics()
 
