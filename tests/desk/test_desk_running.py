@@ -71,4 +71,5 @@ async def test_a_desk_that_was_killed_is_not_taken_for_one_that_runs(home: Path)
     address = ("127.0.0.1", free_port())
     with noted(home / "gone", address=address, secret="left behind"):
         assert running() == []
-        assert "Nobody answers at http://127.0.0.1:8420" in (await command("jobs")).err
+        ran = await command("jobs", COMFYRELAY_PORT=str(address[1]))
+        assert f"Nobody answers at http://127.0.0.1:{address[1]}" in ran.err

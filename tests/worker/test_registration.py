@@ -82,3 +82,15 @@ async def test_a_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(
     await worker.start()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
+
+
+async def test_a_worker_that_would_not_be_let_in_says_so_before_comfyui_answers(system: System) -> None:
+    await system.plain_effect()
+    for wrong, told in (
+        ({"fleet_slug": "none"}, "knows no production fleet 'none'"),
+        ({"fleet_stage": "staging"}, "FLEET_SECRET must be one of its secrets for staging"),
+    ):
+        worker = system.worker(comfyui_base_url="http://127.0.0.1:1", comfyui_folders=None, **wrong)
+        await worker.start()
+        assert await worker.ended() == 2
+        assert told in worker.text()
