@@ -44,7 +44,9 @@ SERVERS = "Servers and workers"
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 db_app = typer.Typer(no_args_is_help=True, help="The databases: their schemas and how they are brought up.")
 app.add_typer(db_app, name="db", rich_help_panel=SERVERS)
-admin_app = typer.Typer(no_args_is_help=True, help="Administrators of the server.")
+admin_app = typer.Typer(
+    no_args_is_help=True, help="For whoever runs a server: administrators, and which nodes tenants may use."
+)
 app.add_typer(admin_app, name="admin", rich_help_panel=SERVERS)
 app.add_typer(worker_app, name="worker", rich_help_panel=SERVERS)
 app.add_typer(run_app)
@@ -57,6 +59,7 @@ err = Console(stderr=True)
 
 FOUND = 1
 CANNOT = 2
+FIRST = ("up", "open", "run", "batch", "jobs", "batches", "show")
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -68,7 +71,7 @@ def _print_version(is_wanted: bool) -> None:
 def main() -> None:
     """The entry point: an error that we know is one sentence and exit code 2."""
     try:
-        command_line(app)()
+        command_line(app, first=FIRST)()
     except ComfyRelayError as error:
         err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
         if isinstance(error, InvalidInput) and str(error) == str(InvalidInput()):
@@ -114,7 +117,7 @@ def up(
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Run ComfyRelay here for yourself: the queue, its page, and a worker for this machine's ComfyUI, until Ctrl-C."""
+    """Run ComfyRelay here for yourself, as your desk: the queue, its page, and a worker for your ComfyUI, until Ctrl-C."""
     require("desk")
     with _many_imports():
         from comfyrelay.desk.desk import Desk, Ready, answers
@@ -196,7 +199,7 @@ def password(
 ) -> None:
     """Set the password that opens the page on another machine, such as a phone; it is needed for `up --host`.
 
-    It is asked for twice, or read as one line from standard input where that is no terminal.
+    It is asked for twice. Where there is no terminal, it is read as one line.
     """
     require("desk")
     from comfyrelay.desk.password import remove_password, set_password
@@ -232,9 +235,15 @@ app.command(rich_help_panel=DESK)(batch_i2v)
 
 @app.command(rich_help_panel=SERVERS)
 def server(
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, typer.Option(help="How much is logged: debug, info, warning or error.")] = "info",
 ) -> None:
-    """Serve the user, worker and admin API until Ctrl-C. Run as many as you like over one PostgreSQL."""
+    """Serve a queue for many users and workers, over HTTP, until Ctrl-C.
+
+    Where it listens, its databases and its secrets are settings, such as
+    COMFYRELAY_HOST, COMFYRELAY_PORT and COMFYRELAY_DATABASE_URL.
+
+    Run as many as you like over one PostgreSQL. For yourself, `up` is enough.
+    """
     require("server")
     with _many_imports():
         from comfyrelay.private import keep_private
@@ -257,7 +266,10 @@ def server(
 def admin_create(
     email: Annotated[str, typer.Option(help="The administrator's email address.")],
     password: Annotated[
-        str, typer.Option(help="The password.", prompt=True, hide_input=True, confirmation_prompt=True)
+        str,
+        typer.Option(
+            help="The password; asked for when it is not given.", prompt=True, hide_input=True, confirmation_prompt=True
+        ),
     ],
 ) -> None:
     """Make an administrator, and print an API token, once."""

@@ -10,10 +10,7 @@ from rich.console import Console
 
 from comfyrelay.cli.variables import warn_of_unknown
 
-worker_app = typer.Typer(
-    invoke_without_command=True,
-    help="Take jobs from a control plane and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.",
-)
+worker_app = typer.Typer(invoke_without_command=True)
 out = Console()
 err = Console(stderr=True)
 
@@ -25,11 +22,13 @@ def worker(
         int | None, typer.Option(help="Serve Prometheus metrics at this port.", min=0, max=65535)
     ] = None,
 ) -> None:
-    """Take jobs from a control plane and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.
+    """Take jobs from a server and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.
 
-    It is configured by the environment: API_BASE_URL, FLEET_SECRET and FLEET_SLUG are needed, COMFYUI_BASE_URL where
-    ComfyUI is not at http://127.0.0.1:8188. The first Ctrl-C finishes or gives back what runs; the second leaves at
-    once.
+    It is configured by the environment: API_BASE_URL, FLEET_SECRET and
+    FLEET_SLUG are needed, COMFYUI_BASE_URL where ComfyUI is not at
+    http://127.0.0.1:8188. `comfyrelay worker check` says what is missing.
+
+    The first Ctrl-C finishes or gives back what runs; the second leaves.
     """
     if context.invoked_subcommand is not None:
         return

@@ -74,16 +74,18 @@ class Calls:
     async def post(self, path: str, answer: type[B], body: Mapping[str, Any] | None = None) -> Done[B]:
         return await self._call("POST", path, answer, json=body)
 
-    async def send(self, path: str, answer: type[B], request: type[Request], **fields: Any) -> Done[B]:
-        """Post what is given of a request, as the server checks it."""
+    async def send(
+        self, path: str, answer: type[B], request: type[Request], *, method: str = "POST", **fields: Any
+    ) -> Done[B]:
+        """Send what is given of a request, as the server checks it."""
         try:
             body = checked(request, **{name: value for name, value in fields.items() if value is not None})
         except InvalidInput as error:
             raise _named_fields(error) from None
-        return await self.post(path, answer, body.model_dump(mode="json", exclude_unset=True))
+        return await self._call(method, path, answer, json=body.model_dump(mode="json", exclude_unset=True))
 
-    async def delete(self, path: str, answer: type[B]) -> B:
-        return (await self._call("DELETE", path, answer)).data
+    async def delete(self, path: str, answer: type[B]) -> Done[B]:
+        return await self._call("DELETE", path, answer)
 
     async def pages(self, path: str, item: type[A], **query: Any) -> AsyncIterator[A]:
         """The items of a list, page after page, asked for as they are needed."""

@@ -39,7 +39,15 @@ from comfyrelay.protocol.jobs import (
     Retry,
     Upload,
 )
-from comfyrelay.protocol.user import Deleted, Effect, NewPreset, NewWorkflow, Preset, Workflow
+from comfyrelay.protocol.user import (
+    Deleted,
+    Effect,
+    NewPreset,
+    NewWorkflow,
+    Preset,
+    Workflow,
+    WorkflowPatch,
+)
 
 Kind = Literal["job", "batch"]
 PATHS: dict[Kind, str] = {"job": "/api/ai-jobs", "batch": "/api/batches"}
@@ -174,7 +182,19 @@ class Client:
         return done.data
 
     async def workflows(self) -> list[Workflow]:
+        """One's own, newest first."""
         return [each async for each in self._calls.pages("/api/workflows", Workflow, limit=LARGEST_PAGE)]
+
+    async def rename_workflow(self, slug: str, name: str) -> Done[Workflow]:
+        return await self._calls.send(_workflow(slug), Workflow, WorkflowPatch, method="PATCH", name=name)
+
+    async def replace_workflow(self, slug: str, graph: Mapping[str, Any]) -> Done[Workflow]:
+        """Run another version of it from now on. Jobs that were submitted before keep their graph."""
+        return await self._calls.send(_workflow(slug), Workflow, WorkflowPatch, method="PATCH", graph=graph)
+
+    async def remove_workflow(self, slug: str) -> Done[Deleted]:
+        """No job can be made with it any more; those that were stay. `Conflict` while one of them has not ended."""
+        return await self._calls.delete(_workflow(slug), Deleted)
 
     async def effects(self) -> list[Effect]:
         return [each async for each in self._calls.pages("/api/effects", Effect, limit=LARGEST_PAGE)]
@@ -391,6 +411,10 @@ class Client:
 
     async def workers(self) -> list[WorkerSummary]:
         return (await self._calls.page("/api/admin/workers", WorkerSummary, limit=LARGEST_PAGE)).items
+
+
+def _workflow(slug: str) -> str:
+    return f"/api/workflows/{quote(slug, safe='')}"
 
 
 def _path(kind: Kind, id_: str) -> str:
