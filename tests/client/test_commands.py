@@ -99,7 +99,7 @@ async def test_tables_fit_into_80_columns_and_say_everything_that_went_wrong(sit
     for words in (["jobs"], ["batches"], ["top", "--once"]):
         narrow, wide = [(await site.command(*words, COLUMNS=columns)).out for columns in ("80", "200")]
         assert max(map(len, narrow.splitlines())) <= 80, narrow
-        assert len(wide.splitlines()) < len(narrow.splitlines())
+        assert max(map(len, wide.splitlines())) > 80
         if words != ["batches"]:
             assert "safetensors safetensors" not in narrow
             assert narrow.count("sd_xl_base_1.0.safetensors") == 3
@@ -134,7 +134,7 @@ async def test_a_shell_completes_workflows_presets_and_ids(site: Site) -> None:
     async def completed(line: str, **env: str) -> list[str]:
         words = line.split(" ")
         shell = {"_COMFYRELAY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-        return (await site.command(**{**shell, **env})).out.splitlines()
+        return [each for each in (await site.command(**{**shell, **env})).out.splitlines() if each]
 
     assert await completed("comfyrelay workflows remove ") == [spaced.slug, made.name]
     assert "portrait" in await completed("comfyrelay run por")
@@ -441,11 +441,12 @@ async def test_top_pauses_resumes_cancels_retries_and_moves_by_keys(site: Site) 
         assert (await site.client.batch(batches[0]["id"])).counts["queued"] == 2
         press(b"xy")
         await screen.readuntil(b"2 jobs canceled.")
+        # what is canceled is no batch that goes on: its newest item has taken its place
         press(b"r")
-        await screen.readuntil(b": ")
+        await screen.readuntil(b": Submitted again.")
         press(b"q")
         assert await process.wait() == 0
-    assert (await site.client.batch(batches[0]["id"])).counts["canceled"] == 2
+    assert (await site.client.batch(batches[0]["id"])).counts["canceled"] == 1
 
 
 def _own_terminal(fd: int) -> Callable[[], None]:

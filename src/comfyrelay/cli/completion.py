@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from comfyrelay.client import Client, Job
 
-SECONDS = 2.0
+SECONDS = 5.0
 MOST = 50
 Word = tuple[str, str]
 

@@ -59,6 +59,8 @@ err = Console(stderr=True)
 
 FOUND = 1
 CANNOT = 2
+# also where it is called as `python -m comfyrelay`: completion is known by it
+NAME = "comfyrelay"
 FIRST = ("up", "open", "run", "batch", "jobs", "batches", "show")
 
 
@@ -71,7 +73,7 @@ def _print_version(is_wanted: bool) -> None:
 def main() -> None:
     """The entry point: an error that we know is one sentence and exit code 2."""
     try:
-        command_line(app, first=FIRST)()
+        command_line(app, first=FIRST)(prog_name=NAME)
     except ComfyRelayError as error:
         err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
         if isinstance(error, InvalidInput) and str(error) == str(InvalidInput()):
@@ -117,7 +119,7 @@ def up(
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Run ComfyRelay here for yourself, as your desk: the queue, its page, and a worker for your ComfyUI, until Ctrl-C."""
+    """Run ComfyRelay here for yourself, as your desk: queue, page, and a worker for your ComfyUI, until Ctrl-C."""
     require("desk")
     with _many_imports():
         from comfyrelay.desk.desk import Desk, Ready, answers

@@ -262,11 +262,11 @@ async function make() {
     label: labelOf(file, prompt ?? payload.prompt ?? payload.positive, number),
   }));
   if (bodies.length === 1) {
-    const { data } = await post("/api/ai-jobs", { ...chosen.target, ...bodies[0], idempotency_key: crypto.randomUUID() });
+    const { data } = await post("/api/ai-jobs", { ...chosen.target, ...bodies[0], idempotency_key: newKey() });
     toast("Job added.");
     return `job/${data.id}`;
   }
-  const { data } = await post("/api/batches", { ...chosen.target, items: bodies, label: chosen.name.slice(0, 200), idempotency_key: crypto.randomUUID() });
+  const { data } = await post("/api/batches", { ...chosen.target, items: bodies, label: chosen.name.slice(0, 200), idempotency_key: newKey() });
   toast(`Added ${many(bodies.length, "job")}.`);
   return `batch/${data.id}`;
 }
@@ -316,7 +316,7 @@ export async function trySample(choice) {
   try {
     const picture = await (await fetch("/api/desk/sample")).blob();
     const id = await upload(new File([picture], "sample.png", { type: "image/png" }));
-    const { data } = await post("/api/ai-jobs", { ...choice.target, input_file_id: id, label: "sample.png", idempotency_key: crypto.randomUUID() });
+    const { data } = await post("/api/ai-jobs", { ...choice.target, input_file_id: id, label: "sample.png", idempotency_key: newKey() });
     notifyChange();
     location.hash = `job/${data.id}`;
   } catch (error) {
