@@ -1,6 +1,6 @@
 // Adding: choose what to run, fill in its form, and one job or a batch of them is made.
 
-import { all, get, parse, post, remove, typeOf, upload } from "./api.js";
+import { all, get, newKey, parse, post, remove, typeOf, upload } from "./api.js";
 import { $, ask, h, openDialog, setText, toast } from "./dom.js";
 import { Field } from "./fields.js";
 import { knowEffects } from "./queue.js";
