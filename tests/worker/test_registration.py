@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,10 +87,11 @@ async def test_a_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(
 
 async def test_a_worker_that_would_not_be_let_in_says_so_before_comfyui_answers(system: System) -> None:
     await system.plain_effect()
-    for wrong, told in (
+    wrongs: list[tuple[dict[str, Any], str]] = [
         ({"fleet_slug": "none"}, "knows no production fleet 'none'"),
         ({"fleet_stage": "staging"}, "FLEET_SECRET must be one of its secrets for staging"),
-    ):
+    ]
+    for wrong, told in wrongs:
         worker = system.worker(comfyui_base_url="http://127.0.0.1:1", comfyui_folders=None, **wrong)
         await worker.start()
         assert await worker.ended() == 2

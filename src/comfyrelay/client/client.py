@@ -13,6 +13,7 @@ from comfyrelay.client.events import follow
 from comfyrelay.client.files import Files, LinkExpired, media_type, safe_name
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
 from comfyrelay.protocol.admin import WorkerSummary
+from comfyrelay.protocol.base import Request
 from comfyrelay.protocol.desk import (
     AboutJob,
     DescribedGraph,
@@ -25,6 +26,7 @@ from comfyrelay.protocol.desk import (
     ScriptCommand,
     ScriptJob,
 )
+from comfyrelay.protocol.fields import Json, Line
 from comfyrelay.protocol.jobs import (
     Batch,
     Job,
@@ -39,15 +41,7 @@ from comfyrelay.protocol.jobs import (
     Retry,
     Upload,
 )
-from comfyrelay.protocol.user import (
-    Deleted,
-    Effect,
-    NewPreset,
-    NewWorkflow,
-    Preset,
-    Workflow,
-    WorkflowPatch,
-)
+from comfyrelay.protocol.user import Deleted, Effect, NewPreset, NewWorkflow, Preset, Workflow
 
 Kind = Literal["job", "batch"]
 PATHS: dict[Kind, str] = {"job": "/api/ai-jobs", "batch": "/api/batches"}
@@ -56,6 +50,13 @@ LARGEST_PAGE = 200
 UPLOADS_AT_ONCE = 4
 # How often it is asked for more of a log.
 LOG_SECONDS = 0.5
+
+
+class WorkflowPatch(Request):
+    """What is not sent stays as it is."""
+
+    name: Line | None = None
+    graph: Json | None = None
 
 
 class Client:

@@ -144,15 +144,6 @@ class NewWorkflow(Request):
     output_mime_type: Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[a-z0-9.+-]+$")] | None = None
 
 
-class WorkflowPatch(Request):
-    """What is not sent stays as it is. What describes a graph comes with one."""
-
-    model_config = example(name="Mine, with more steps")
-
-    name: Line | None = None
-    graph: Json | None = None
-
-
 class Workflow(AnswerBody):
     slug: str
     name: str
