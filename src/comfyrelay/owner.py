@@ -7,11 +7,12 @@ at which address it listens, with a secret that ends with its process and is wor
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from comfyrelay import atomic
@@ -20,6 +21,7 @@ from comfyrelay.lock import FolderLock
 
 SECRET_FILE = "owner-secret"
 SHORTEST_SECRET = 32
+_NOTES = "desk-*.json"
 
 
 def load_secret(data_dir: Path) -> str:
@@ -44,6 +46,23 @@ class Pass:
     secret: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A desk of this user that runs now."""
+
+    url: str
+    data_dir: Path
+
+    def __str__(self) -> str:
+        return f"{self.url} (data in {self.data_dir})"
+
+
+def running() -> list[Running]:
+    """The desks of this user that run on this machine now, whichever port and folder they have."""
+    notes = (_read(each) for each in sorted(state_folder().glob(_NOTES)))
+    return [Running(str(each["url"]), Path(each["data_dir"])) for each in notes if each is not None]
+
+
 def pass_for(url: str) -> Pass | None:
     """The pass to the desk at this address, if it is one of ours and runs now.
 
@@ -61,12 +80,19 @@ def pass_for(url: str) -> Pass | None:
 
 def _pass(host: str, port: int) -> Pass | None:
     try:
-        path = _note(host, port)
-        noted = json.loads(path.read_text("utf-8"))
-        if FolderLock(Path(noted["data_dir"])).holder() != str(noted["process"]):
-            return None
-        return Pass(host, str(noted["secret"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        found = _read(_note(host, port))
+    except ValueError:
+        return None
+    return None if found is None else Pass(host, str(found["secret"]))
+
+
+def _read(note: Path) -> Mapping[str, Any] | None:
+    """What a desk noted; nothing once its process no longer holds the folder."""
+    try:
+        found = json.loads(note.read_text("utf-8"))
+        is_alive = FolderLock(Path(found["data_dir"])).holder() == str(found["process"])
+        return found if is_alive and found.keys() >= {"url", "secret"} else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -77,7 +103,10 @@ def noted(data_dir: Path, *, address: tuple[str, int], secret: str) -> Iterator[
     The process must hold the folder's lock. What is given takes the note away: before the desk stops to listen.
     """
     path = _note(*address)
-    content = json.dumps({"data_dir": str(data_dir), "process": os.getpid(), "secret": secret}).encode()
+    host, port = address
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    note = {"url": url, "data_dir": str(data_dir), "process": os.getpid(), "secret": secret}
+    content = json.dumps(note).encode()
 
     def forget() -> None:
         with suppress(OSError):

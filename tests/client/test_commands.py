@@ -5,7 +5,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests import commands
 from tests.api.receiver import receiving
 from tests.api.studio import complete, fail, lease, lease_of, run
 from tests.client.conftest import Site
+from tests.comfy.graphs import invert
 from tests.harness import PATIENCE_SECONDS
 
 
@@ -61,10 +63,88 @@ async def test_jobs_can_be_filtered_searched_and_limited(site: Site) -> None:
     assert await listed("--search", "look-dev", "--status", "failed") == []
 
 
-async def test_an_unknown_status_is_refused_with_those_that_there_are(site: Site) -> None:
-    ran = await site.command("jobs", "--status", "running")
+async def test_a_status_is_named_as_on_the_page_or_as_in_the_api(site: Site) -> None:
+    await run(site.api, site.user, site.worker, site.effect_id)
+    broken, waiting = await failed(site), await site.submit()
+
+    async def listed(status: str) -> list[str]:
+        return [each["id"] for each in json.loads((await site.command("jobs", "--json", "--status", status)).out)]
+
+    assert await listed("waiting") == await listed("pending") == await listed("queued") == [waiting["id"]]
+    assert await listed("done") == await listed("succeeded") == await listed("COMPLETED")
+    assert (await listed("failed"), await listed("running")) == ([broken["id"]], [])
+    ran = await site.command("jobs", "--status", "busy")
     assert ran.code == 2
-    assert "'queued', 'processing'" in ran.err
+    assert "waiting, running, done, failed, canceled or paused" in ran.err
+
+
+async def test_batches_are_listed_with_how_far_they_are(site: Site) -> None:
+    assert (await site.command("batches")).out == "No batches.\n"
+    batch, other = await site.batch(3, label="boats"), await site.batch(1)
+    await fail(site.api, site.worker, await lease(site.worker), "Too dark.")
+    ran = await site.command("batches")
+    assert (ran.code, ran.err) == (0, "")
+    assert [each in ran.out for each in (batch["id"][-8:], "1 of 3", "boats", "2 queued, 1 failed")] == [True] * 4
+    listed = json.loads((await site.command("batches", "--json", "--limit", "1")).out)
+    assert [each["id"] for each in listed] == [other["id"]]
+
+
+async def test_tables_fit_into_80_columns_and_say_everything_that_went_wrong(site: Site) -> None:
+    error = f"The node needs the model {'sd_xl_base_1.0.safetensors ' * 3}, which no worker has."
+    await failed(site, error)
+    await site.batch(2, label="Wan 2.2 image to video, first try with the red boat at night, and much more to say")
+    progress = {"value": 0.4, "node": "KSampler (high noise)", "step": 8.0, "steps": 20.0}
+    await site.worker.post("/api/worker/heartbeat", {**lease_of(await lease(site.worker)), "progress": progress})
+    await site.api.engine.outbox.delivery.idle()
+    for words in (["jobs"], ["batches"], ["top", "--once"]):
+        narrow, wide = [(await site.command(*words, COLUMNS=columns)).out for columns in ("80", "200")]
+        assert max(map(len, narrow.splitlines())) <= 80, narrow
+        assert max(map(len, wide.splitlines())) > 80
+        if words != ["batches"]:
+            assert "safetensors safetensors" not in narrow
+            assert narrow.count("sd_xl_base_1.0.safetensors") == 3
+            assert "step 8 of 20" in narrow
+
+
+# Workflows
+
+
+async def test_workflows_are_listed_by_what_they_are_called(site: Site) -> None:
+    assert "No workflows of your own yet" in (await site.command("workflows")).out
+    made = await site.client.create_workflow(invert(), name="Portrait, soft", output_extension="png")
+    ran = await site.command("workflows")
+    assert (ran.code, made.slug in ran.out, "Portrait, soft" in ran.out) == (0, True, True)
+    assert [each["slug"] for each in json.loads((await site.command("workflows", "--json")).out)] == [made.slug]
+    for words in (["rename", "nothing", "Other"], ["remove", "nothing"]):
+        ran = await site.command("workflows", *words)
+        assert (ran.code, "There are: Portrait, soft." in ran.err) == (2, True), ran.err
+    ran = await site.command("workflows", "replace", "Portrait, soft", "nowhere.json")
+    assert (ran.code, "nowhere.json" in ran.err) == (2, True)
+
+
+# Completion
+
+
+async def test_a_shell_completes_workflows_presets_and_ids(site: Site) -> None:
+    made = await site.client.create_workflow(invert(), name="portrait", output_extension="png")
+    spaced = await site.client.create_workflow(invert(), name="two words", output_extension="png")
+    await site.client.create_preset("medium", {"steps": 20})
+    job, batch = await site.submit(label="boat"), await site.batch(1)
+
+    async def completed(line: str, **env: str) -> list[str]:
+        words = line.split(" ")
+        shell = {"_COMFYRELAY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+        return [each for each in (await site.command(**{**shell, **env})).out.splitlines() if each]
+
+    assert await completed("comfyrelay workflows remove ") == [spaced.slug, made.name]
+    assert "portrait" in await completed("comfyrelay run por")
+    assert await completed("comfyrelay run x --preset m") == ["medium"]
+    assert {job["id"][-8:], batch["id"][-8:]} <= {*await completed("comfyrelay cancel ")}
+    assert batch["id"][-8:] not in await completed("comfyrelay logs ")
+    assert await completed("comfyrelay jobs --status w") == ["waiting"]
+    with listen("127.0.0.1", 0) as probe:
+        nobody = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    assert await completed("comfyrelay cancel ", COMFYRELAY_URL=nobody) == []
 
 
 async def test_a_job_is_shown_with_its_error_or_its_output(site: Site) -> None:
@@ -296,9 +376,9 @@ async def test_top_says_why_nothing_runs(site: Site) -> None:
     assert "Next in the queue; a worker is free." in (await site.command("top", "--once")).out
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
-@pytest.mark.parametrize("leave", [b"q", b"\x03"], ids=["q", "ctrl-c"])
-async def test_top_is_live_in_a_terminal_until_somebody_leaves(site: Site, leave: bytes) -> None:
+@asynccontextmanager
+async def top_in_a_terminal(site: Site) -> AsyncIterator[tuple[asyncio.StreamReader, Callable[[bytes], object], Any]]:
+    """What it shows, how keys are pressed, and its process."""
     ours, theirs = os.openpty()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -321,17 +401,52 @@ async def test_top_is_live_in_a_terminal_until_somebody_leaves(site: Site, leave
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await reader.readuntil(b"q quits")
-            job = await site.submit()
-            await reader.readuntil(b"queued")
-            await site.user.post(f"/api/ai-jobs/{job['id']}/cancel")
-            await reader.readuntil(job["id"][-8:].encode())
-            os.write(ours, leave)
-            assert await process.wait() == 0
+            yield reader, lambda keys: os.write(ours, keys), process
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGKILL)
         transport.close()
         os.close(ours)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
+@pytest.mark.parametrize("leave", [b"q", b"\x03"], ids=["q", "ctrl-c"])
+async def test_top_is_live_in_a_terminal_until_somebody_leaves(site: Site, leave: bytes) -> None:
+    async with top_in_a_terminal(site) as (screen, press, process):
+        job = await site.submit()
+        await screen.readuntil(b"queued")
+        await site.user.post(f"/api/ai-jobs/{job['id']}/cancel")
+        await screen.readuntil(job["id"][-8:].encode())
+        press(leave)
+        assert await process.wait() == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
+async def test_top_pauses_resumes_cancels_retries_and_moves_by_keys(site: Site) -> None:
+    batches = [await site.batch(2, label=label) for label in ("first", "second")]
+    [oldest, newest] = [each["id"][-8:].encode() for each in batches]
+    async with top_in_a_terminal(site) as (screen, press, process):
+        await screen.readuntil(oldest)
+        # the newest is chosen at first; j, or the key with the arrow, goes on to the other
+        press(b"p")
+        await screen.readuntil(b"batch " + newest + b": 2 jobs paused.")
+        press(b"p")
+        await screen.readuntil(b"2 jobs resumed.")
+        press(b"t")
+        await screen.readuntil(b"batch " + newest + b": Moved.")
+        press(b"\x1b[B" + b"x")
+        await screen.readuntil(b"Cancel batch " + oldest + b"? y cancels it")
+        press(b"n")
+        await screen.readuntil(b"q quits")
+        assert (await site.client.batch(batches[0]["id"])).counts["queued"] == 2
+        press(b"xy")
+        await screen.readuntil(b"2 jobs canceled.")
+        # what is canceled is no batch that goes on: its newest item has taken its place
+        press(b"r")
+        await screen.readuntil(b": Submitted again.")
+        press(b"q")
+        assert await process.wait() == 0
+    assert (await site.client.batch(batches[0]["id"])).counts["canceled"] == 1
 
 
 def _own_terminal(fd: int) -> Callable[[], None]:

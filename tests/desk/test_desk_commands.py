@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from PIL import Image
 
+from comfyrelay import __version__
 from comfyrelay.client import Client
 from comfyrelay.sim import Sim, Slow
 from tests import commands
@@ -365,12 +366,23 @@ async def test_up_refuses_what_is_no_address_and_says_which_one_it_waits_for(tmp
     silent = f"http://127.0.0.1:{free_port()}"
     async with Sim() as sim:
         given = ("--comfyui-url", sim.url, "--comfyui-url", silent, "--data-dir", str(tmp_path / "desk"))
-        running = await start("", "up", *given, COMFYRELAY_PORT=str(free_port()))
+        port = str(free_port())
+        running = await start("", "up", *given, "--port", port, COMFYRELAY_PROT="1")
         async with asyncio.timeout(TIMEOUT_SECONDS):
             said = (await running.out.readuntil(b"Press Ctrl-C to stop.")).decode()
+            warning = (await running.err.readline()).decode()
             await running.kill()
+    assert f"is up at http://127.0.0.1:{port}\n" in said
+    assert warning == "Warning: the variable COMFYRELAY_PROT is ignored. Did you mean COMFYRELAY_PORT?\n"
     assert f"{silent} does not answer yet: jobs wait for it" in said
     assert f"{sim.url} does not answer" not in said
+
+
+async def test_up_lets_others_in_with_a_password_alone_and_says_how_to_set_one(tmp_path: Path) -> None:
+    code, out, err = await command("", "up", "--host", "0.0.0.0", "--data-dir", str(tmp_path / "desk"))
+    assert (code, out) == (2, "")
+    assert err.endswith(f"Set one with: comfyrelay password --data-dir {tmp_path / 'desk'}\n")
+    assert await command("", "--version") == (0, f"{__version__}\n", "")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")

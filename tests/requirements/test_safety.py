@@ -124,7 +124,7 @@ async def test_what_is_run_comes_from_the_configuration_and_from_no_request(desk
     "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "http://[bad"}]
 )
 async def test_no_page_of_somebody_else_reaches_the_desk(desk: House, headers: dict[str, str]) -> None:
-    """It listens on this machine only, and a page from elsewhere in the same browser is turned away."""
+    """By default it listens on this machine only, and a page from elsewhere in the same browser is turned away."""
     assert desk.ready.url.startswith("http://127.0.0.1:")
     body = {"workflow_slug": "script", "input_payload": {"positive": "a cat"}, "idempotency_key": "evil"}
     assert (await desk.http.post("/api/ai-jobs", json=body, headers=headers)).status_code == 403

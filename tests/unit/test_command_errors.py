@@ -20,10 +20,10 @@ from comfyrelay.errors import InvalidInput
 def test_a_wrong_field_is_named(
     error: InvalidInput, lines: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails() -> None:
+    def fails(**_options: object) -> None:
         raise error
 
-    monkeypatch.setattr(main, "command_line", lambda _app: fails)
+    monkeypatch.setattr(main, "command_line", lambda _app, **_options: fails)
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 2

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,3 +109,16 @@ async def test_a_worker_that_its_fleet_does_not_take_back_lets_its_job_go(system
     await worker.until_said("worker.job_lost")
     stuck.end()
     assert len(worker.said("worker.registered")) == 1
+
+
+async def test_a_worker_that_would_not_be_let_in_says_so_before_comfyui_answers(system: System) -> None:
+    await system.plain_effect()
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"fleet_slug": "none"}, "knows no production fleet 'none'"),
+        ({"fleet_stage": "staging"}, "FLEET_SECRET must be one of its secrets for staging"),
+    ]
+    for wrong, told in wrongs:
+        worker = system.worker(comfyui_base_url="http://127.0.0.1:1", comfyui_folders=None, **wrong)
+        await worker.start()
+        assert await worker.ended() == 2
+        assert told in worker.text()

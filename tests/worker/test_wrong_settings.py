@@ -29,6 +29,28 @@ WRONG = {
 }
 
 
+# A worker says this before ComfyUI is there; `check` names it beside all the rest.
+MISSING = {"FLEET_SECRET": "FLEET_SECRET is not set", "FLEET_SLUG": "FLEET_SLUG is not set"}
+
+
+@pytest.mark.parametrize("name", MISSING)
+async def test_what_is_missing_is_said_before_comfyui_answers(tmp_path: Path, name: str) -> None:
+    environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), name: ""}
+    code, text = await run_command("worker", environment=environment, log=tmp_path / "log")
+    assert (code, MISSING[name] in text) == (2, True), text
+
+
+async def test_a_slip_in_the_name_of_a_variable_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    slips = {"COMFYRELAY_WORKER_FLEET_SLUGG": "home", "COMFYREALY_PORT": "1", "COMFYRELAY_NONSENSE": "1"}
+    environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), "FLEET_SLUG": "", **slips}
+    code, text = await run_command("worker", environment=environment, log=tmp_path / "log")
+    assert code == 2
+    assert "COMFYRELAY_WORKER_FLEET_SLUGG is ignored. Did you mean COMFYRELAY_WORKER_FLEET_SLUG?" in text
+    assert "COMFYREALY_PORT is ignored. Did you mean COMFYRELAY_PORT?" in text
+    assert "COMFYRELAY_NONSENSE is ignored." in text
+    assert "COMFYRELAY_WORKER_DATA_DIR is ignored" not in text
+
+
 @pytest.mark.parametrize("command", [("worker",), ("worker", "check")], ids=" ".join)
 @pytest.mark.parametrize("wrong", WRONG)
 async def test_a_wrong_setting_is_said_in_words(tmp_path: Path, command: tuple[str, ...], wrong: str) -> None:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.filesize import decimal
 
+from comfyrelay.cli.where import DataDir, with_data_dir
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
@@ -25,23 +26,19 @@ backup_app = typer.Typer()
 out = Console()
 err = Console(stderr=True)
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(help="The data folder; if not given, that of COMFYRELAY_DATA_DIR, or ~/.local/share/comfyrelay."),
-]
-
 
 @backup_app.command("backup", rich_help_panel=BACKUP)
 def backup(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put it: in a folder named by the time.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Copy everything that this machine's desk keeps, while it runs: queue, files, outputs and secrets."""
+    """Copy everything that a desk keeps, also while it runs: queue, files, outputs and secrets."""
     require("server")
     from comfyrelay.services.backup.making import back_up
+    from comfyrelay.settings import load_settings
 
     with _progress("Copying") as progress:
-        made, manifest = back_up(_settings(data_dir), folder, progress=progress)
+        made, manifest = back_up(with_data_dir(load_settings(), data_dir), folder, progress=progress)
     count = len(manifest.entries)
     out.print(f"{made}: {count} files, {decimal(manifest.size)}", highlight=False, soft_wrap=True)
     for each in manifest.left_out:
@@ -51,7 +48,12 @@ def backup(
 @backup_app.command("restore", rich_help_panel=BACKUP)
 def restore(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A backup, or a folder of them: the newest is taken.")],
-    data_dir: DataDir = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="The data folder. If not given: that of COMFYRELAY_DATA_DIR, else ~/.local/share/comfyrelay."
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there; it is kept aside.")] = False,
 ) -> None:
     """Put a backup back; exit code 1 if queue, jobs and ledger in it do not agree."""

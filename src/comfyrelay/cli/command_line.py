@@ -1,14 +1,28 @@
-"""The commands as they are run, with help that shows a type only where a value is to be given."""
+"""The commands as they are run, with help in the words of people, and what they need first at the top."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import typer
 from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 
+# What is to be given, where typer would show a type of Python.
+_METAVARS: dict[object, str] = {
+    str: "TEXT",
+    list[str]: "TEXT",
+    Path: "PATH",
+    list[Path]: "PATH",
+    int: "NUMBER",
+    float: "NUMBER",
+}
 
-def command_line(app: typer.Typer) -> Callable[..., object]:
-    """Since typer takes options apart by itself, its help shows `<bool>` after every flag, unless told otherwise."""
+
+def command_line(app: typer.Typer, *, first: Sequence[str] = ()) -> Callable[..., object]:
+    """Since typer takes options apart by itself, its help shows `<bool>` after every flag, unless told otherwise.
+
+    `first` are commands, whose panels come first, too.
+    """
     whole = get_command(app)
     pending = [whole]
     while pending:
@@ -17,6 +31,11 @@ def command_line(app: typer.Typer) -> Callable[..., object]:
         for each in command.get_params(typer.Context(command)):
             if isinstance(each, TyperOption) and each.is_flag:
                 each.metavar = ""
+            elif isinstance(each, TyperOption) and each.metavar is None:
+                each.metavar = _METAVARS.get(getattr(getattr(each, "type_descriptor", None), "annotation", None))
         if isinstance(command, TyperGroup):
             pending.extend(command.commands.values())
+    if isinstance(whole, TyperGroup):
+        names = [*first, *(each for each in whole.commands if each not in first)]
+        whole.commands = {name: whole.commands[name] for name in names}
     return whole

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
+from comfyrelay.cli import completion
+from comfyrelay.cli.where import address
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.states import JobStatus
@@ -28,33 +30,87 @@ FAILED_SHOWN = 10
 JOBS = "Jobs, here or elsewhere"
 
 jobs_app = typer.Typer()
-presets_app = typer.Typer(invoke_without_command=True, help="Named sets of values: list them, add one, remove one.")
+presets_app = typer.Typer(invoke_without_command=True)
 jobs_app.add_typer(presets_app, name="presets", rich_help_panel=JOBS)
-notify_app = typer.Typer(no_args_is_help=True, help="Notifications when jobs end.")
+workflows_app = typer.Typer(invoke_without_command=True)
+jobs_app.add_typer(workflows_app, name="workflows", rich_help_panel=JOBS)
+notify_app = typer.Typer(no_args_is_help=True, help="Try out notifications of jobs that end.")
 jobs_app.add_typer(notify_app, name="notify", rich_help_panel=JOBS)
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", envvar="COMFYRELAY_URL", show_envvar=True, help="Where ComfyRelay runs, if not here."),
+    typer.Option(
+        "--url",
+        envvar="COMFYRELAY_URL",
+        show_envvar=True,
+        metavar="URL",
+        help="Where ComfyRelay runs, if it is not the desk that runs here.",
+    ),
 ]
 APPRISE = "an address as apprise writes them, such as ntfy://TOPIC or tgram://TOKEN/CHAT."
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Id = Annotated[str, typer.Argument(metavar="JOB", help="The id of a job, or a part of it: its beginning or end.")]
+Id = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="The id of a job, or a part of it: its beginning or end.",
+        autocompletion=completion.jobs,
+    ),
+]
 Ids = Annotated[
     list[str],
-    typer.Argument(metavar="JOB", help="Ids of jobs or batches, or parts of them: beginnings or ends."),
+    typer.Argument(
+        metavar="JOB",
+        help="Ids of jobs or batches, or parts of them: beginnings or ends.",
+        autocompletion=completion.ids,
+    ),
 ]
 out = Console()
 err = Console(stderr=True)
 
 
+# How the page, and people, call what the API has its own words for.
+WORDS = {
+    "waiting": JobStatus.QUEUED,
+    "pending": JobStatus.QUEUED,
+    "running": JobStatus.PROCESSING,
+    "done": JobStatus.COMPLETED,
+    "succeeded": JobStatus.COMPLETED,
+    **{str(each): each for each in JobStatus},
+}
+
+
+def _status(word: str) -> JobStatus:
+    try:
+        return WORDS[word.strip().lower()]
+    except KeyError:
+        known = "waiting, running, done, failed, canceled or paused"
+        raise typer.BadParameter(f"{word!r} is none of the states. Write {known}.") from None
+
+
+def status_words(incomplete: str) -> list[str]:
+    return [each for each in WORDS if each.startswith(incomplete)]
+
+
 @jobs_app.command(rich_help_panel=JOBS)
 def jobs(
-    status: Annotated[JobStatus | None, typer.Option(help="Only those in this state.")] = None,
+    status: Annotated[
+        JobStatus | None,
+        typer.Option(
+            parser=_status,
+            metavar="STATUS",
+            autocompletion=status_words,
+            help="Only those that are waiting, running, done, failed, canceled or paused. The words of the API "
+            "(queued, processing, completed) and of the page (pending, succeeded) will do, too.",
+        ),
+    ] = None,
     search: Annotated[
         str | None, typer.Option(help="Only those with this in their label, that of their batch, error or id.")
     ] = None,
-    batch: Annotated[str | None, typer.Option(help="Only those of this batch.")] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(help="Only those of this batch: its id, or a part of it.", autocompletion=completion.batches),
+    ] = None,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
     url: Url = None,
     as_json: Json = False,
@@ -83,9 +139,35 @@ def jobs(
 
 
 @jobs_app.command(rich_help_panel=JOBS)
+def batches(
+    limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """List batches, newest first: how far each is, how its items ended, and how long the rest should take."""
+    from comfyrelay.client import render
+
+    async def work(client: Client) -> list[Batch]:
+        found: list[Batch] = []
+        async for each in client.batches():
+            found.append(each)
+            if len(found) == limit:
+                break
+        return found
+
+    found = connected(url, work)
+    _print(found, render.batch_table(found) if found else "No batches.", as_json=as_json)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
 def show(
     job: Annotated[
-        str, typer.Argument(metavar="JOB", help="The id of a job or a batch, or a part of it: its beginning or end.")
+        str,
+        typer.Argument(
+            metavar="JOB",
+            help="The id of a job or a batch, or a part of it: its beginning or end.",
+            autocompletion=completion.ids,
+        ),
     ],
     whole: Annotated[bool, typer.Option("--all", help="Every input, also those that nobody changed.")] = False,
     url: Url = None,
@@ -200,11 +282,11 @@ def retry(
 @jobs_app.command(rich_help_panel=JOBS)
 def move(
     job: Ids,
-    to: Annotated[MoveTo, typer.Option(help="Before all others, or one place up or down.")],
+    to: Annotated[MoveTo, typer.Option(help="Where to: before all others, or one place up or down.")],
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Move waiting jobs or batches in the queue."""
+    """Move waiting jobs or batches in the queue, such as to its top."""
     # each goes before those that went to the top before it, and must not go past those that go down with it
     ordered = job if to is MoveTo.UP else job[::-1]
     _each(ordered, url, lambda client, it: client.move(it.kind, it.id, to), as_json=as_json)
@@ -217,7 +299,11 @@ def top(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Watch queue, workers, progress and the last outcomes in the terminal, until q or Ctrl-C."""
+    """Watch the queue in the terminal, and pause, cancel, retry or move what is in it, until q or Ctrl-C.
+
+    The keys are on its first line: j and k choose a row; p pauses and resumes
+    it, x cancels it, r retries it, and t, u and d move it to the top, up, down.
+    """
     from comfyrelay.client.labels import Labels
     from comfyrelay.client.top import shown, take_snapshot, watch
 
@@ -237,7 +323,7 @@ def top(
 
 @presets_app.callback()
 def presets(context: typer.Context, url: Url = None, as_json: Json = False) -> None:
-    """List the presets: named sets of values to submit jobs with. Subcommands add and remove them."""
+    """List the presets, named sets of values to run things with; add or remove one."""
     if context.invoked_subcommand is not None:
         return
     from comfyrelay.client.render import preset_table
@@ -266,7 +352,9 @@ def presets_add(
 
 @presets_app.command("remove")
 def presets_remove(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the preset.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of the preset.", autocompletion=completion.presets)
+    ],
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -279,6 +367,72 @@ def presets_remove(
 
     id_ = connected(url, work)
     _print({"id": id_, "name": name}, f"Removed preset {name}.", as_json=as_json)
+
+
+WorkflowName = Annotated[
+    str,
+    typer.Argument(
+        metavar="WORKFLOW",
+        help="The name of a workflow; of several with one name, the slug.",
+        autocompletion=completion.workflows,
+    ),
+]
+
+
+@workflows_app.callback()
+def workflows(context: typer.Context, url: Url = None, as_json: Json = False) -> None:
+    """List your own workflows, newest first; rename, replace or remove one. `run` makes one of a file."""
+    if context.invoked_subcommand is not None:
+        return
+    from comfyrelay.client.render import workflow_table
+
+    found = [each for each in connected(url, lambda client: client.workflows()) if each.is_active]
+    none = "No workflows of your own yet: `comfyrelay run FILE` makes one of a file."
+    _print(found, workflow_table(found) if found else none, as_json=as_json)
+
+
+@workflows_app.command("rename")
+def workflows_rename(
+    workflow: WorkflowName,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called from now on.")],
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Give a workflow another name. Its slug, by which jobs know it, stays."""
+    _with_workflow(workflow, url, lambda client, slug: client.rename_workflow(slug, name), as_json=as_json)
+
+
+@workflows_app.command("replace")
+def workflows_replace(
+    workflow: WorkflowName,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A workflow saved in ComfyUI, or a file that it made.")],
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Put a newer version in the place of a workflow. Jobs that were submitted before keep theirs."""
+    from comfyrelay.comfy.editor.loading import load_workflow
+
+    graph = load_workflow(file)
+    _with_workflow(workflow, url, lambda client, slug: client.replace_workflow(slug, graph), as_json=as_json)
+
+
+@workflows_app.command("remove")
+def workflows_remove(workflow: WorkflowName, url: Url = None, as_json: Json = False) -> None:
+    """Remove a workflow. Its jobs, and what they made, stay."""
+    _with_workflow(workflow, url, lambda client, slug: client.remove_workflow(slug), as_json=as_json)
+
+
+def _with_workflow(
+    name: str, url: str | None, verb: Callable[[Client, str], Awaitable[Done[Any]]], *, as_json: bool
+) -> None:
+    from comfyrelay.cli.values import workflow_named
+
+    async def work(client: Client) -> tuple[str, Done[Any]]:
+        slug = (await workflow_named(client, name)).slug
+        return slug, await verb(client, slug)
+
+    slug, done = connected(url, work)
+    _print(done.data, f"workflow {slug}: {done.message}", as_json=as_json)
 
 
 @notify_app.command("test")
@@ -305,13 +459,12 @@ def notify_test(
 
 
 def connected(url: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Do something with a client of the ComfyRelay that is meant: the one named, else the one configured here."""
+    """Do something with a client of the ComfyRelay that is meant."""
     from comfyrelay.client import Client
     from comfyrelay.settings import load_settings
 
     async def run() -> T:
-        address = url or load_settings().base_url.replace("//0.0.0.0:", "//127.0.0.1:")
-        async with Client(address) as client:
+        async with Client(url or address(None, load_settings())) as client:
             return await work(client)
 
     return asyncio.run(run())

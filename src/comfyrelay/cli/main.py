@@ -27,6 +27,8 @@ from comfyrelay.cli.browser import open_page
 from comfyrelay.cli.command_line import command_line
 from comfyrelay.cli.jobs import Url, connected, jobs_app
 from comfyrelay.cli.run import DESK, run_app
+from comfyrelay.cli.variables import warn_of_unknown
+from comfyrelay.cli.where import DataDir, with_data_dir
 from comfyrelay.cli.worker import worker_app
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, InvalidInput
 from comfyrelay.extras import require
@@ -40,14 +42,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SERVERS = "Servers and workers"
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="One queue for all your ComfyUI GPUs, from the card under the desk to a Spot fleet in the cloud.",
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 db_app = typer.Typer(no_args_is_help=True, help="The databases: their schemas and how they are brought up.")
 app.add_typer(db_app, name="db", rich_help_panel=SERVERS)
-admin_app = typer.Typer(no_args_is_help=True, help="Administrators of the server.")
+admin_app = typer.Typer(
+    no_args_is_help=True, help="For whoever runs a server: administrators, and which nodes tenants may use."
+)
 app.add_typer(admin_app, name="admin", rich_help_panel=SERVERS)
 app.add_typer(worker_app, name="worker", rich_help_panel=SERVERS)
 app.add_typer(run_app)
@@ -60,13 +60,22 @@ err = Console(stderr=True)
 
 FOUND = 1
 CANNOT = 2
+# also where it is called as `python -m comfyrelay`: completion is known by it
+NAME = "comfyrelay"
+FIRST = ("up", "open", "run", "batch", "jobs", "batches", "show")
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        out.print(__version__, highlight=False)
+        raise typer.Exit
 
 
 def main() -> None:
     """The entry point: an error that we know is one sentence and exit code 2."""
     show_what_can_be_shown()
     try:
-        command_line(app)()
+        command_line(app, first=FIRST)(prog_name=NAME)
     except ComfyRelayError as error:
         err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
         if isinstance(error, InvalidInput) and str(error) == str(InvalidInput()):
@@ -75,10 +84,33 @@ def main() -> None:
         sys.exit(CANNOT)
 
 
+@app.callback()
+def root(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """One queue for all your ComfyUI GPUs, from the card under the desk to a Spot fleet in the cloud.
+
+    Begin with `comfyrelay up`: it runs the queue, its page and a worker on this machine.
+    """
+
+
 @app.command(rich_help_panel=DESK)
 def up(
     comfyui_url: Annotated[
         list[str] | None, typer.Option(help="Where ComfyUI is, if not at http://127.0.0.1:8188. Repeat for more GPUs.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="The port of the page; if not given, that of COMFYRELAY_PORT, or 8420.", min=1, max=65535),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="The address to listen on, if not this machine alone: 0.0.0.0 lets a phone in the same network watch. "
+            "It needs a password: comfyrelay password."
+        ),
     ] = None,
     data_dir: Annotated[
         Path | None,
@@ -89,7 +121,7 @@ def up(
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Run ComfyRelay here for yourself: the queue, its page, and a worker for this machine's ComfyUI, until Ctrl-C."""
+    """Run ComfyRelay here for yourself, as your desk: queue, page, and a worker for your ComfyUI, until Ctrl-C."""
     require("desk")
     with _many_imports():
         from comfyrelay.desk.desk import Desk, Ready, answers
@@ -99,9 +131,11 @@ def up(
         from comfyrelay.settings import load_settings
         from comfyrelay.worker.console import WorkerConsole
 
+    warn_of_unknown(err)
     settings, desk = load_settings(), load_desk_settings()
-    if data_dir is not None:
-        settings = settings.model_copy(update={"data_dir": data_dir.expanduser().absolute()})
+    data_dir = data_dir and data_dir.expanduser().absolute()
+    given = {"data_dir": data_dir, "port": port, "host": host}
+    settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
     if comfyui_url:
         desk = DeskSettings(**{**desk.model_dump(exclude_unset=True), "comfyui_url": comfyui_url})
     _check_addresses(desk.comfyui_url)
@@ -118,6 +152,8 @@ def up(
             out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
         for each in silent:
             out.print(f"           {each} does not answer yet: jobs wait for it", highlight=False, soft_wrap=True)
+        if found.url_elsewhere is not None:
+            out.print(f"  phone    {found.url_elsewhere}  in the same network, with the password", highlight=False)
         out.print(f"  page     {found.link}", highlight=False, soft_wrap=True)
         out.print("           the link works once, for ten minutes; `comfyrelay open` makes another", highlight=False)
         if open_ and not open_page(found.link):
@@ -161,6 +197,33 @@ def open_desk(
 
 
 @app.command(rich_help_panel=DESK)
+def password(
+    data_dir: DataDir = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove it; nobody else can open the page then.")] = False,
+) -> None:
+    """Set the password that opens the page on another machine, such as a phone; it is needed for `up --host`.
+
+    It is asked for twice. Where there is no terminal, it is read as one line.
+    """
+    require("desk")
+    from comfyrelay.desk.password import remove_password, set_password
+    from comfyrelay.settings import load_settings
+
+    folder = with_data_dir(load_settings(), data_dir).data_dir
+    if remove:
+        out.print("Removed." if remove_password(folder) else "There was none.", highlight=False)
+        return
+    if sys.stdin.isatty():
+        text = typer.prompt("Password", hide_input=True, confirmation_prompt="The same again")
+    else:
+        text = sys.stdin.readline().rstrip("\r\n")
+    path = set_password(folder, text)
+    out.print(f"Its hash is in {path}", highlight=False, soft_wrap=True)
+    out.print("Who signed in with another one is signed out when the desk is started again.", highlight=False)
+    out.print("Let other machines in with: comfyrelay up --host 0.0.0.0", highlight=False)
+
+
+@app.command(rich_help_panel=DESK)
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
     """Say what is right and wrong on this machine for `up`; exit code 1 if something is broken."""
     require("desk")
@@ -176,9 +239,15 @@ app.command(rich_help_panel=DESK)(batch_i2v)
 
 @app.command(rich_help_panel=SERVERS)
 def server(
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, typer.Option(help="How much is logged: debug, info, warning or error.")] = "info",
 ) -> None:
-    """Serve the user, worker and admin API until Ctrl-C. Run as many as you like over one PostgreSQL."""
+    """Serve a queue for many users and workers, over HTTP, until Ctrl-C.
+
+    Where it listens, its databases and its secrets are settings, such as
+    COMFYRELAY_HOST, COMFYRELAY_PORT and COMFYRELAY_DATABASE_URL.
+
+    Run as many as you like over one PostgreSQL. For yourself, `up` is enough.
+    """
     require("server")
     with _many_imports():
         from comfyrelay.private import keep_private
@@ -186,6 +255,7 @@ def server(
         from comfyrelay.server.main import serve
         from comfyrelay.settings import load_settings
 
+    warn_of_unknown(err)
     settings = load_settings()
     keep_private(settings.data_dir)
     secrets = load_secrets(settings)
@@ -200,7 +270,10 @@ def server(
 def admin_create(
     email: Annotated[str, typer.Option(help="The administrator's email address.")],
     password: Annotated[
-        str, typer.Option(help="The password.", prompt=True, hide_input=True, confirmation_prompt=True)
+        str,
+        typer.Option(
+            help="The password; asked for when it is not given.", prompt=True, hide_input=True, confirmation_prompt=True
+        ),
     ],
 ) -> None:
     """Make an administrator, and print an API token, once."""

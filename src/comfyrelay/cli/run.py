@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from comfyrelay.cli import completion
 from comfyrelay.cli.jobs import APPRISE, Json, Url, connected, print_json
 from comfyrelay.cli.values import Target, errors_as_typed, find_target, send_files
+from comfyrelay.cli.where import address
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.domain.states import JobStatus
@@ -45,6 +47,7 @@ What = Annotated[
         metavar="WHAT",
         help="A file (a workflow saved in ComfyUI, or a picture, video or sound that ComfyUI made), the name of an "
         "effect, or of a workflow.",
+        autocompletion=completion.runnable,
     ),
 ]
 Values = Annotated[
@@ -66,13 +69,16 @@ def run(
     what: What,
     values: Values = None,
     input_: Annotated[Path | None, typer.Option("--input", help="The image, video or sound that it works on.")] = None,
-    preset: Annotated[str | None, typer.Option(help="A preset whose values it has; --set beats them.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="A preset whose values it has; --set beats them.", autocompletion=completion.presets),
+    ] = None,
     to: Annotated[Path, typer.Option("--out", help="The folder for the outputs.")] = Path(),
     anyway: Anyway = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Run a graph, an effect or a workflow once, and save what it makes; exit code 1 and a reason if it fails."""
+    """Run a workflow once, from a file or by its name, and save what it makes; exit code 1 and a reason if it fails."""
     # before anything is started for it
     from comfyrelay.comfy.editor.loading import load_workflow, may_hold_workflow
 
@@ -182,14 +188,17 @@ def batch_add(
     tries: Annotated[int, typer.Option(help="How often each is tried.", min=1, max=1000)] = 1,
     seed_mode: Annotated[
         SeedMode | None,
-        typer.Option(help="Which seeds the items get; without a word, random ones where there is a seed."),
+        typer.Option(help="Which seeds the items get. If not given: random ones, where there is a seed."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="The seed of all, or the first one to count from.", min=0, max=2**64 - 1)
     ] = None,
     pairwise: Annotated[bool, typer.Option("--pairwise", help="Input n with prompt n, not each with each.")] = False,
     values: Values = None,
-    preset: Annotated[str | None, typer.Option(help="A preset whose values all items have.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="A preset whose values all items have.", autocompletion=completion.presets),
+    ] = None,
     label: Annotated[str | None, typer.Option(help="What the batch is called.")] = None,
     output_folder: Annotated[str | None, typer.Option(help="Its folder inside the desk's output folder.")] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
@@ -325,7 +334,7 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
 
     settings = load_settings()
     token = os.environ.get("COMFYRELAY_TOKEN")
-    async with Client(url or settings.base_url, token=token) as client:
+    async with Client(address(url, settings), token=token) as client:
         try:
             await client.desk()
         except NotFound:

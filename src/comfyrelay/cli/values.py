@@ -131,6 +131,15 @@ def _as_typed(target: Target, key: str, text: str, keys: Iterable[str], *, has_i
 # Effects and workflows
 
 
+async def workflow_named(client: Client, name: str) -> Workflow:
+    found = [each for each in await client.workflows() if each.is_active]
+    workflow = _named(found, name)
+    if workflow is None:
+        known = ", ".join(each.name for each in found) or "none"
+        raise NotFound(f"There is no workflow {name!r} of yours. There are: {known}.")
+    return workflow
+
+
 def _named(workflows: Sequence[Workflow], what: str) -> Workflow | None:
     for each in workflows:
         if each.slug == what:

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-worker_app = typer.Typer(
-    invoke_without_command=True,
-    help="Take jobs from a control plane and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.",
-)
+from comfyrelay.cli.variables import warn_of_unknown
+
+worker_app = typer.Typer(invoke_without_command=True)
 out = Console()
+err = Console(stderr=True)
 
 
 @worker_app.callback()
@@ -22,11 +22,13 @@ def worker(
         int | None, typer.Option(help="Serve Prometheus metrics at this port.", min=0, max=65535)
     ] = None,
 ) -> None:
-    """Take jobs from a control plane and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.
+    """Take jobs from a server and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.
 
-    It is configured by the environment: API_BASE_URL, FLEET_SECRET and FLEET_SLUG are needed, COMFYUI_BASE_URL where
-    ComfyUI is not at http://127.0.0.1:8188. The first Ctrl-C finishes or gives back what runs; the second leaves at
-    once.
+    It is configured by the environment: API_BASE_URL, FLEET_SECRET and
+    FLEET_SLUG are needed, COMFYUI_BASE_URL where ComfyUI is not at
+    http://127.0.0.1:8188. `comfyrelay worker check` says what is missing.
+
+    The first Ctrl-C finishes or gives back what runs; the second leaves.
     """
     if context.invoked_subcommand is not None:
         return
@@ -35,6 +37,7 @@ def worker(
     from comfyrelay.worker.metrics import Metrics
     from comfyrelay.worker.settings import load_worker_settings
 
+    warn_of_unknown(err)
     settings = load_worker_settings()
     metrics = Metrics()
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from comfyrelay.client.find import SHORT
 from comfyrelay.protocol.desk import AboutJob, InputValue
 from comfyrelay.protocol.jobs import Batch, Job
-from comfyrelay.protocol.user import Preset
+from comfyrelay.protocol.user import Preset, Workflow
 from comfyrelay.text import printable
 
 _COLOURS = {
@@ -75,7 +75,7 @@ def how_far(progress: Mapping[str, Any] | None, started_at: datetime | None, now
     if progress.get("node"):
         words.append(printable(str(progress["node"])))
     if progress.get("steps"):
-        words.append(f"step {progress.get('step') or 0} of {progress['steps']}")
+        words.append(f"step {_whole(progress.get('step') or 0)} of {_whole(progress['steps'])}")
     if not words and progress.get("phase"):
         words.append(printable(str(progress["phase"])))
     done = part_done(progress)
@@ -85,45 +85,66 @@ def how_far(progress: Mapping[str, Any] | None, started_at: datetime | None, now
     return ", ".join(words)
 
 
+def _whole(count: Any) -> str:
+    """Some nodes count their steps with fractions."""
+    return f"{count:.0f}" if isinstance(count, int | float) else printable(str(count))
+
+
 def status_text(status: str) -> Text:
     return Text(status, style=_COLOURS.get(status, ""))
 
 
 def grid(*columns: str) -> Table:
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    # an id is of use only when it is whole
-    table.columns[0].no_wrap = True
+    """All but the last column are narrow, and whole; the last has the rest of the terminal."""
+    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for each in table.columns[:-1]:
+        each.no_wrap = True
     return table
 
 
+def what(name: str, *below: Text | str) -> RenderableType:
+    """What something is called, in one line; below it, whole, what there is to say about it."""
+    lines = [Text(name, no_wrap=True, overflow="ellipsis")]
+    for each in below:
+        text = each if isinstance(each, Text) else Text(each, style="dim")
+        text.overflow = "fold"
+        lines.append(text)
+    return Group(*(each for each in lines if each.plain))
+
+
+def bar(done: float | None) -> ProgressBar:
+    return ProgressBar(total=1.0, completed=done or 0.0, width=12)
+
+
+def age(moment: datetime | None, now: datetime) -> str:
+    return "" if moment is None else f"{span(since(moment, now))} ago"
+
+
 def job_table(jobs: Sequence[Job], labels: Mapping[str, str], now: datetime) -> Table:
-    table = grid("job", "status", "", "what", "made", "")
+    table = grid("job", "status", "made", "what")
     for each in jobs:
-        done = part_done(each.progress) if each.status == "processing" else None
-        table.add_row(
-            short(each.id),
-            status_text(each.status),
-            "" if done is None else f"{done:.0%}",
-            Text(labels.get(each.id, "")),
-            f"{span(since(each.created_at, now))} ago",
-            Text(printable(each.error or ""), style="red")
-            if each.error
-            else how_far(each.progress, each.started_at, now),
-        )
+        status, done = status_text(each.status), part_done(each.progress)
+        if each.status == "processing" and done is not None:
+            status.append(f" {done:.0%}")
+        about = Text(printable(each.error), style="red") if each.error else how_far(each.progress, each.started_at, now)
+        table.add_row(short(each.id), status, age(each.created_at, now), what(labels.get(each.id, ""), about))
     return table
 
 
 def batch_table(batches: Iterable[Batch]) -> Table:
-    table = grid("batch", "", "done", "what", "", "")
+    table = grid("batch", "", "done", "what")
     for each in batches:
-        table.add_row(
-            short(each.id),
-            ProgressBar(total=1.0, completed=each.progress, width=20),
-            f"{each.done} of {each.total}",
-            Text(printable(each.label or "")),
-            _counts(each),
-            _remaining(each),
-        )
+        remaining = _remaining(each)
+        counts = _counts(each).append(f"; {remaining} left" if remaining else "")
+        label = what(printable(each.label or ""), counts)
+        table.add_row(short(each.id), bar(each.progress), f"{each.done} of {each.total}", label)
+    return table
+
+
+def workflow_table(workflows: Iterable[Workflow]) -> Table:
+    table = grid("workflow", "makes", "name")
+    for each in workflows:
+        table.add_row(each.slug, each.output_extension, what(printable(each.name)))
     return table
 
 

@@ -2,35 +2,54 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.rule import Rule
+from rich.table import Table
 from rich.text import Text
 
 from comfyrelay.client import render
-from comfyrelay.client.client import LARGEST_PAGE, Client
+from comfyrelay.client.calls import Done
+from comfyrelay.client.client import LARGEST_PAGE, Client, Kind
 from comfyrelay.client.labels import Labels
 from comfyrelay.clock import utc_now
-from comfyrelay.errors import ControlPlaneUnreachable, Forbidden
+from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden
 from comfyrelay.portable.terminal import END, keys
 from comfyrelay.protocol.desk import Now, Unit
 from comfyrelay.protocol.jobs import Batch, Job
 from comfyrelay.text import printable
 
+KEYS = "j k choose   p pause, resume   x cancel   r retry   t u d top, up, down   q quits"
+QUIT = (END, "q")
+_UP, _DOWN = "\x1b[a", "\x1b[b"
+STEPS = {"j": 1, _DOWN: 1, "k": -1, _UP: -1}
+MOVES = {"t": "top", "u": "up", "d": "down"}
+_KEY = re.compile(r"\x1b\[[A-Z]|.", re.S)
 OUTCOMES = 8
 NEXT = 5
 BATCHES = 6
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """A row that something can be done with."""
+
+    kind: Kind
+    id: str
+    is_paused: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind} {render.short(self.id)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Coming:
-    kind: str
+    kind: Kind
     id: str
     what: str
 
@@ -59,6 +78,8 @@ class Snapshot:
     workers: list[Busy] | None
     running: list[Job]
     next: list[Coming]
+    # those without a batch
+    paused: list[Job]
     batches: list[Batch]
     outcomes: list[Job]
     labels: dict[str, str]
@@ -75,6 +96,7 @@ async def take_snapshot(client: Client, labels: Labels) -> Snapshot:
     )
     fetched = {each.id for each in now.fetched} if now else set()
     runs = [each for each in running[0] if each.id not in fetched]
+    held = [each for each in paused[0] if each.batch_id is None][:NEXT]
     counts = {str(status): count for status, count in now.counts.items()} if now else {}
     pages = {"processing": running, "queued": queued, "paused": paused}
     return Snapshot(
@@ -86,9 +108,10 @@ async def take_snapshot(client: Client, labels: Labels) -> Snapshot:
         workers=await _workers(client, now),
         running=runs,
         next=[await _coming(client, each, labels) for each in now.waiting[:NEXT]] if now else [],
+        paused=held,
         batches=[each for each in batches if each.done < each.total][:BATCHES],
         outcomes=outcomes,
-        labels=await labels.of([*runs, *outcomes]),
+        labels=await labels.of([*runs, *held, *outcomes]),
     )
 
 
@@ -132,7 +155,7 @@ async def _why(client: Client, queued: Sequence[Job]) -> str | None:
     return waiting.text if waiting else None
 
 
-def shown(seen: Snapshot, now: datetime) -> RenderableType:
+def shown(seen: Snapshot, now: datetime, chosen: Choice | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(seen), *_about_workers(seen)]
     parts += [Text(printable(each), style="red") for each in seen.comfyui_away]
     if seen.waits_for and not seen.comfyui_away:
@@ -141,11 +164,25 @@ def shown(seen: Snapshot, now: datetime) -> RenderableType:
         parts += [_rule("running"), _running(seen, now)]
     if seen.next:
         parts += [_rule("next"), _next(seen)]
+    if seen.paused:
+        parts += [_rule("paused"), render.job_table(seen.paused, seen.labels, now)]
     if seen.batches:
         parts += [_rule("batches"), render.batch_table(seen.batches)]
     if seen.outcomes:
         parts += [_rule("last"), _last(seen, now)]
+    if chosen is not None:
+        _mark(parts, render.short(chosen.id))
     return Group(*parts)
+
+
+def _mark(parts: Sequence[RenderableType], id_: str) -> None:
+    """Turn the colours of every row with this id around."""
+    for table in parts:
+        if isinstance(table, Table):
+            for column in table.columns:
+                for row, cell in enumerate(column.cells):
+                    if cell == id_:
+                        table.rows[row].style = "reverse"
 
 
 def _headline(seen: Snapshot) -> Text:
@@ -169,16 +206,15 @@ def _about_workers(seen: Snapshot) -> list[RenderableType]:
 
 
 def _running(seen: Snapshot, now: datetime) -> RenderableType:
-    table = render.grid("job", "", "", "what", "since", "")
+    table = render.grid("job", "", "", "since", "what")
     for each in seen.running:
         done, began = render.part_done(each.progress), render.began_at(each.progress, each.started_at)
         table.add_row(
             render.short(each.id),
-            ProgressBar(total=1.0, completed=done or 0.0, width=20),
+            render.bar(done),
             "" if done is None else f"{done:.0%}",
-            Text(seen.labels.get(each.id, "")),
             render.span(render.since(began, now)) if began else "",
-            Text(render.how_far(each.progress, each.started_at, now)),
+            render.what(seen.labels.get(each.id, ""), render.how_far(each.progress, each.started_at, now)),
         )
     return table
 
@@ -186,20 +222,20 @@ def _running(seen: Snapshot, now: datetime) -> RenderableType:
 def _next(seen: Snapshot) -> RenderableType:
     table = render.grid("", "", "what")
     for each in seen.next:
-        table.add_row(each.kind, render.short(each.id), Text(each.what))
+        table.add_row(each.kind, render.short(each.id), render.what(each.what))
     return table
 
 
 def _last(seen: Snapshot, now: datetime) -> RenderableType:
-    table = render.grid("job", "", "what", "ended", "")
+    table = render.grid("job", "", "ended", "what")
     for each in seen.outcomes:
         made = ", ".join(out.filename for out in each.outputs)
+        about = Text(printable(each.error), style="red") if each.error else printable(made)
         table.add_row(
             render.short(each.id),
             render.status_text(each.status),
-            Text(seen.labels.get(each.id, "")),
-            f"{render.span(render.since(each.completed_at, now))} ago" if each.completed_at else "",
-            Text(printable(each.error or made), style="red" if each.error else ""),
+            render.age(each.completed_at, now),
+            render.what(seen.labels.get(each.id, ""), about),
         )
     return table
 
@@ -209,27 +245,111 @@ def _rule(title: str) -> Rule:
 
 
 async def watch(client: Client, console: Console, *, every_seconds: float) -> None:
-    """Show it until q or Ctrl-C. A server that is away is waited for."""
-    labels = Labels(client)
-    with _quit_key() as is_over, Live(console=console, screen=True, auto_refresh=False) as live:
-        while not is_over.is_set():
-            try:
-                view = shown(await take_snapshot(client, labels), utc_now())
-            except ControlPlaneUnreachable as error:
-                view = Text(f"{error} Trying again.", style="yellow")
-            live.update(Group(view, Text("\nq quits", style="dim")), refresh=True)
+    """Show it until q or Ctrl-C, and do what the keys say. A server that is away is waited for."""
+    labels, hands = Labels(client), Hands(client)
+    seen: Snapshot | None = None
+    view: RenderableType | None = None
+    pressed: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    with keys(pressed.put_nowait), Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            if loop.time() >= due:
+                try:
+                    seen = await take_snapshot(client, labels)
+                    view = None
+                except ControlPlaneUnreachable as error:
+                    view = Text(f"{error} Trying again.", style="yellow")
+                due = loop.time() + every_seconds
+            if view is None and seen is not None:
+                view = shown(seen, utc_now(), hands.choose(seen))
+            # first: what does not fit on the screen is cut off below
+            live.update(Group(hands.line, view or ""), refresh=True)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(is_over.wait(), every_seconds)
+                for key in _split(await asyncio.wait_for(pressed.get(), due - loop.time())):
+                    if key in QUIT:
+                        return
+                    if await hands.press(key, seen):
+                        due = loop.time()
+                    view = None
 
 
-@contextmanager
-def _quit_key() -> Iterator[asyncio.Event]:
-    """Set once q is pressed. Without a terminal there is still Ctrl-C."""
-    pressed = asyncio.Event()
+class Hands:
+    """What is chosen among the rows, and what the keys do with it."""
 
-    def on_keys(found: str) -> None:
-        if found == END or "q" in found.lower():
-            pressed.set()
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._place = 0
+        self._chosen: Choice | None = None
+        self._to_cancel: Choice | None = None
+        self._message = Text(KEYS, style="dim")
 
-    with keys(on_keys):
-        yield pressed
+    @property
+    def line(self) -> Text:
+        return self._message
+
+    def choose(self, seen: Snapshot) -> Choice | None:
+        """The same as before, wherever it is now; where it is gone, what has taken its place."""
+        found = choices(seen)
+        ids = [each.id for each in found]
+        if self._chosen is not None and self._chosen.id in ids:
+            self._place = ids.index(self._chosen.id)
+        self._place = min(self._place, max(0, len(found) - 1))
+        self._chosen = found[self._place] if found else None
+        return self._chosen
+
+    async def press(self, key: str, seen: Snapshot | None) -> bool:
+        """Whether it may have changed something in the queue."""
+        chosen, to_cancel, self._to_cancel = self._chosen, self._to_cancel, None
+        self._message = Text(KEYS, style="dim")
+        if seen is None or chosen is None:
+            return False
+        if key in STEPS:
+            found = choices(seen)
+            self._place = min(max(0, self._place + STEPS[key]), len(found) - 1)
+            self._chosen = found[self._place]
+            return False
+        if key == "x":
+            self._to_cancel = chosen
+            self._message = Text(f"Cancel {chosen}? y cancels it, any other key does not.", style="yellow")
+            return False
+        verb = self._verb(key, chosen, to_cancel)
+        if verb is None:
+            return False
+        try:
+            self._message = Text(f"{chosen}: {printable((await verb).message)}")
+        except ComfyRelayError as error:
+            self._message = Text(f"{chosen}: {printable(str(error))}", style="red")
+        return True
+
+    def _verb(self, key: str, it: Choice, to_cancel: Choice | None) -> Awaitable[Done[Job | Batch]] | None:
+        match key:
+            case "y" if to_cancel is not None:
+                return self._client.cancel(to_cancel.kind, to_cancel.id)
+            case "p" if it.is_paused:
+                return self._client.resume(it.kind, it.id)
+            case "p":
+                return self._client.pause(it.kind, it.id)
+            case "r":
+                return self._client.retry(it.kind, it.id)
+            case "t" | "u" | "d":
+                return self._client.move(it.kind, it.id, MOVES[key])
+        return None
+
+
+def choices(seen: Snapshot) -> list[Choice]:
+    """What can be chosen, each once, in the order in which it is shown."""
+    paused = {each.id for each in seen.batches if each.counts.get("paused")}
+    found = [
+        *(Choice("job", each.id) for each in seen.running),
+        *(Choice(each.kind, each.id, is_paused=each.id in paused) for each in seen.next),
+        *(Choice("job", each.id, is_paused=True) for each in seen.paused),
+        *(Choice("batch", each.id, is_paused=each.id in paused) for each in seen.batches),
+        *(Choice("job", each.id) for each in seen.outcomes),
+    ]
+    return list({each.id: each for each in reversed(found)}.values())[::-1]
+
+
+def _split(keys: str) -> list[str]:
+    """Several may come at once; that of an arrow is three characters."""
+    return [each.lower() for each in _KEY.findall(keys)] or [END]

@@ -1,6 +1,7 @@
 """The whole system in one process for one person: server, worker, and a ComfyUI or its stand-in."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ from comfyrelay.desk.batches.run_files import about_run
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import EXAMPLES, write_sample
 from comfyrelay.desk.links import Links
-from comfyrelay.desk.local_only import LocalOnly, own_names
+from comfyrelay.desk.local_only import LocalOnly, address_here, own_names
 from comfyrelay.desk.notifications.notifier import Notifier, Occasion, without_secrets
 from comfyrelay.desk.notifications.sending import Notifications
 from comfyrelay.desk.owner_only import OwnerOnly
+from comfyrelay.desk.password import Password, require_password
 from comfyrelay.desk.routes.desk import add_desk_routes
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
@@ -30,7 +32,8 @@ from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import Stage, WorkflowKind
-from comfyrelay.errors import ComfyError, Conflict
+from comfyrelay.errors import ComfyError, ConfigurationError, Conflict
+from comfyrelay.net import is_loopback
 from comfyrelay.owner import load_secret, noted
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.context import SESSION_COOKIE, Owner
@@ -46,6 +49,7 @@ from comfyrelay.worker.settings import WorkerSettings
 FLEET = "desk"
 WORKER = "desk"
 LOCAL_EMAIL = "desk@localhost"
+LOOPBACK = "127.0.0.1"
 # Nobody else's jobs wait on a desk.
 NO_LIMIT = 1_000_000
 
@@ -60,6 +64,8 @@ class Ready:
     # nothing was found where ComfyUI usually is, so what answers is the stand-in
     is_stand_in: bool
     is_new: bool
+    # where other machines find it, if they may
+    url_elsewhere: str | None
     # opens the page in one browser, once
     link: str = field(repr=False)
 
@@ -86,15 +92,16 @@ class Desk:
     async def open(self, *, signals: bool = False) -> AsyncIterator[tuple["asyncio.Task[None]", Ready]]:
         """A desk that is up; the task is that of its worker, and ends when the worker has left."""
         settings = _for_one_person(self.settings)
-        names = own_names(settings)
+        names = own_names(settings, self.desk.allowed_hosts)
+        password = self._password(settings)
         async with AsyncExitStack() as opened:
             opened.callback(open_data_folder(settings.data_dir).give_up)
             write_sample(self.input_folder)
             script = self._script_settings()
-            listener = opened.enter_context(closing(listen(settings.host, settings.port)))
-            address, pass_secret = listener.getsockname()[:2], token_urlsafe(32)
+            listeners = [opened.enter_context(closing(each)) for each in _listen(settings.host, settings.port)]
+            address, pass_secret = _loopback(listeners[0]), token_urlsafe(32)
             forget_note = opened.enter_context(noted(settings.data_dir, address=address, secret=pass_secret))
-            secrets = load_secrets(settings)
+            secrets = load_secrets(settings, is_only_server=True)
             links = Links(settings.base_url)
             notifications = Notifications(Notifier(self.desk.notify_urls, self.notify_on))
             hooks = Hooks(
@@ -109,6 +116,7 @@ class Desk:
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             await engine.databases.upgrade()
             user, is_new = await _furnish(engine, settings)
+            await Password(settings.data_dir).end_sessions_of_others(engine.accounts.sign_in, user)
             await furnish_script(engine, user, script)
             comfyui = await opened.enter_async_context(_comfyui(self.desk, settings.data_dir))
             urls, folders, is_stand_in = comfyui
@@ -119,6 +127,7 @@ class Desk:
                 comfyui=urls,
                 is_stand_in=is_stand_in,
                 is_new=is_new,
+                url_elsewhere=_url_elsewhere(settings),
                 link=links.make(),
             )
             owner = Owner(
@@ -140,11 +149,13 @@ class Desk:
                 signals=signals,
             )
             app = create_app(engine, secrets, owner=owner)
-            self._add_desk(app, ready, links, notifications=notifications, agent=agent, script=script)
-            app.add_middleware(OwnerOnly, context=app.state.context)
+            self._add_desk(
+                app, ready, links, password=password, notifications=notifications, agent=agent, script=script
+            )
+            app.add_middleware(OwnerOnly, context=app.state.context, has_password=password is not None)
             # the outermost: nothing else is asked before it
-            app.add_middleware(LocalOnly, names=names)
-            async with serving(app, listener), notifications.sending(engine, user):
+            app.add_middleware(LocalOnly, names=names, own_addresses=not is_loopback(settings.host))
+            async with serving(app, *listeners), notifications.sending(engine, user):
                 working = asyncio.create_task(agent.run())
                 # it hears signals from its first step on, and whoever is told that it is up may send one
                 await asyncio.sleep(0)
@@ -156,6 +167,14 @@ class Desk:
                     await asyncio.gather(working, return_exceptions=True)
                     # from here on somebody else may listen there before this process is gone
                     forget_note()
+
+    def _password(self, settings: Settings) -> Password | None:
+        """Where others can reach the desk, by its address or through a proxy, there must be one."""
+        others = [*self.desk.allowed_hosts, *([] if is_loopback(settings.host) else [settings.host])]
+        if not others:
+            return None
+        require_password(settings.data_dir, host=", ".join(others))
+        return Password(settings.data_dir)
 
     def _all_away(self) -> list[str]:
         """Why no ComfyUI can be used, if none can."""
@@ -195,6 +214,7 @@ class Desk:
         ready: Ready,
         links: Links,
         *,
+        password: Password | None,
         notifications: Notifications,
         agent: Agent,
         script: ScriptSettings | None,
@@ -211,6 +231,7 @@ class Desk:
             not_sent=notifications.not_sent,
             script=script,
             links=links,
+            password=password,
         )
         add_desk_routes(app, state)
 
@@ -252,12 +273,44 @@ class Desk:
         )
 
 
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Where other machines find the desk, the owner's programs still find it at loopback: the first one. Nobody else
+    must listen there, for it is there that they send their pass."""
+    if is_loopback(host):
+        return [listen(host, port)]
+    own = listen(LOOPBACK, port)
+    try:
+        return [own, listen(host, port)]
+    except ConfigurationError:
+        own.close()
+        # Linux lets nobody listen at all addresses and at one of them, so who has all of them has this one, too
+        if host != "0.0.0.0":
+            raise
+        return [listen(host, port)]
+
+
+def _loopback(listener: socket.socket) -> tuple[str, int]:
+    host, port = listener.getsockname()[:2]
+    return (host if is_loopback(host) else LOOPBACK), port
+
+
+def _url_elsewhere(settings: Settings) -> str | None:
+    if is_loopback(settings.host):
+        return None
+    host = address_here(settings.host)
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
 def _for_one_person(settings: Settings) -> Settings:
     given = settings.model_fields_set
+    is_alone = is_loopback(settings.host)
     wanted = {
         "max_active_jobs_per_user": NO_LIMIT,
         "default_fleet": FLEET,
-        "requests_per_minute": NO_LIMIT,
+        # others may try secrets where they can reach it
+        "requests_per_minute": NO_LIMIT if is_alone else settings.requests_per_minute,
+        # its own worker is at home here, whoever else it listens to
+        "public_url": settings.public_url if is_alone else f"http://{LOOPBACK}:{settings.port}",
         # nobody else waits, and a batch of ten thousand items has a prompt in each
         "max_large_body_bytes": 64 * 1024**2,
         "max_body_values": 2 * NO_LIMIT,

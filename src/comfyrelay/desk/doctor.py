@@ -8,17 +8,21 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from comfyrelay import __version__
 from comfyrelay.client import Client
 from comfyrelay.comfy.client import ComfyClient
 from comfyrelay.desk.data_folder import check_filesystem, try_sqlite
 from comfyrelay.desk.notifications.notifier import why_unusable, without_secrets
+from comfyrelay.desk.password import require_password
+from comfyrelay.desk.running import desk_meant
 from comfyrelay.desk.scripts.config import load_script_table, script_settings
 from comfyrelay.desk.settings import ENV_PREFIX as DESK_PREFIX
 from comfyrelay.desk.settings import DeskSettings, load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
 from comfyrelay.lock import FolderLock
+from comfyrelay.net import is_loopback
 from comfyrelay.portable.disks import free_bytes
 from comfyrelay.portable.system import describe
 from comfyrelay.server.main import listen
@@ -44,6 +48,13 @@ async def examine() -> AsyncIterator[Finding]:
     where = f"It is read from {path.absolute()}." if path else "There is no comfyrelay.toml here: defaults are used."
     named = sum(name.startswith("COMFYRELAY_") for name in os.environ)
     yield _fine("configuration", f"{where} The environment has {named} settings." if named else where)
+    others = [*desk.allowed_hosts, *([] if is_loopback(settings.host) else [settings.host])]
+    try:
+        settings = _of_running_desk(settings)
+    except ConfigurationError as error:
+        yield _lacking("desks", error.detail)
+    if others:
+        yield _about_password(settings.data_dir, others)
     holder = FolderLock(settings.data_dir).holder()
     for finding in _about_folder(settings.data_dir, holder):
         yield finding
@@ -60,6 +71,24 @@ async def examine() -> AsyncIterator[Finding]:
         yield _about_script(script, settings.data_dir)
     async for finding in _about_notifications(desk):
         yield finding
+
+
+def _of_running_desk(settings: Settings) -> Settings:
+    """The one that runs may have been given another port and folder on its command line."""
+    found = desk_meant(settings, choose_with="COMFYRELAY_PORT or COMFYRELAY_DATA_DIR")
+    if found is None:
+        return settings
+    parts = urlsplit(found.url)
+    here = {"data_dir": found.data_dir, "host": parts.hostname, "port": parts.port}
+    return settings.model_copy(update=here)
+
+
+def _about_password(data_dir: Path, names: list[str]) -> Finding:
+    try:
+        require_password(data_dir, host=", ".join(names))
+    except ConfigurationError as error:
+        return _broken("password", error.detail)
+    return _fine("password", "Other machines can reach the desk, and the page asks them for the password.")
 
 
 def _about_python() -> Finding:

@@ -1,14 +1,25 @@
 """What the desk needs to know beside the settings of the server: `COMFYRELAY_DESK_…`, or `[desk]` in the file."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from comfyrelay.settings import ArgumentsOnly, Count, CountOrZero, SecondsOrZero, Words, load, split_words
 
 ENV_PREFIX = "COMFYRELAY_DESK_"
+_HOST = re.compile(r"([\w.-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
+
+
+def _host(name: str) -> str:
+    if not _HOST.fullmatch(name.lower()):
+        raise ValueError("write names as they stand in the browser, such as desk.home or desk.home:8443")
+    return name.lower()
+
+
+Hosts = Annotated[list[Annotated[str, AfterValidator(_host)]], NoDecode, BeforeValidator(split_words)]
 
 
 class DeskSettings(ArgumentsOnly):
@@ -33,6 +44,9 @@ class DeskSettings(ArgumentsOnly):
     prefetch: CountOrZero = Field(1, description="jobs whose inputs are fetched while others run")
     finish_seconds: SecondsOrZero = Field(
         10, description="how long Ctrl-C waits for the present job before it is put back"
+    )
+    allowed_hosts: Hosts = Field(
+        [], description="comma-separated: further names by which the page may be opened, such as that of a proxy"
     )
     notify_urls: Words = Field(
         [], repr=False, description="comma-separated: where notifications go, as apprise writes it; they hold secrets"

@@ -7,6 +7,7 @@ from pathlib import Path
 from comfyrelay.desk.links import Links
 from comfyrelay.desk.notifications.notifier import Occasion
 from comfyrelay.desk.notifications.sending import NotSent
+from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
 
 
@@ -26,6 +27,8 @@ class DeskState:
     # `[desk.script]`, where there is one
     script: ScriptSettings | None
     links: Links
+    # opens the page, where other machines can reach it
+    password: Password | None
 
     @property
     def own_folders(self) -> list[Path]:

@@ -68,11 +68,11 @@ async def serve(
 
 
 @asynccontextmanager
-async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
+async def serving(app: FastAPI, *listeners: socket.socket) -> AsyncIterator[None]:
     """Serve an application in the present loop, until it is left. Signals are somebody else's."""
     context: Context = app.state.context
     server = _Server(_config(app, context.settings), context, handles_signals=False)
-    task = asyncio.create_task(server.serve(sockets=[listener]))
+    task = asyncio.create_task(server.serve(sockets=list(listeners)))
     try:
         while not server.started:
             # uvicorn tells nobody; it is a matter of milliseconds
@@ -126,5 +126,5 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=4096)
     except OSError as error:
         raise ConfigurationError(
-            f"Cannot listen at {host}:{port} ({error.strerror}). Set COMFYRELAY_PORT to another port."
+            f"Cannot listen at {host}:{port} ({error.strerror}). Set COMFYRELAY_PORT (of `up`: --port) to another one."
         ) from None

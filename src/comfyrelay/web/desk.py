@@ -1,5 +1,7 @@
 """The page of the desk: plain files, from this server alone."""
 
+from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 
 from fastapi import APIRouter
@@ -24,6 +26,15 @@ BARE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+# A form is sent to this server alone; with no referrer at all a browser would not say that it is its own.
+FORM_HEADERS = {
+    **BARE_HEADERS,
+    "Content-Security-Policy": BARE_HEADERS["Content-Security-Policy"].replace(
+        "form-action 'none'", "form-action 'self'"
+    ),
+    "Referrer-Policy": "same-origin",
+}
+SIGN_IN_PATH = "/sign-in"
 router = APIRouter(include_in_schema=False)
 
 
@@ -40,6 +51,12 @@ async def static(name: str) -> Response:
 def closed_page() -> Response:
     """What somebody without a session is shown: how to get one."""
     return HTMLResponse((FILES / "closed.html").read_text("utf-8"), status_code=401, headers=BARE_HEADERS)
+
+
+def sign_in_page(problem: str = "", *, status_code: int = 401, headers: Mapping[str, str] | None = None) -> Response:
+    """What somebody without a session is shown where a password opens the page."""
+    page = (FILES / "sign-in.html").read_text("utf-8").replace("<!-- problem -->", escape(problem))
+    return HTMLResponse(page, status_code=status_code, headers={**FORM_HEADERS, **(headers or {})})
 
 
 def opened_page() -> Response:

@@ -167,8 +167,9 @@ class Agent:
     async def _work(
         self, this: Machine, state: State, control: Control, transfers: Transfers, registration: Registration
     ) -> None:
+        registration.require_settings()
         await self._servers.open()
-        await self._some_server()
+        await self._some_server(registration)
         await self._capabilities.refresh()
         details = {
             "max_concurrency": self._servers.at_once,
@@ -341,13 +342,15 @@ class Agent:
         if self._on_status is not None:
             self._on_status(self.held)
 
-    async def _some_server(self) -> None:
+    async def _some_server(self, registration: Registration) -> None:
         try:
             async with asyncio.timeout(3.0):
                 await self._online.wait()
         except TimeoutError:
             where = [*(each.url for each in self._servers.own), *(each.url for each in self._servers.cloud)]
             log.warning("worker.waiting_for_comfyui", servers=where)
+            # who waits for long anyway may as well know that it would not be let in
+            await registration.check_settings({"max_concurrency": self._servers.at_once})
             await self._online.wait()
 
     def _find_group(self, this: Machine) -> None:

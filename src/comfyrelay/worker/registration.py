@@ -81,6 +81,21 @@ class Registration:
         await self._control.deregister(reason=reason)
         self._state.forget_token()
 
+    def require_settings(self) -> None:
+        """`ConfigurationError` for what a worker cannot join a fleet without: known before anybody is waited for."""
+        _ = self._secret, self._details({})
+
+    async def check_settings(self, details: Mapping[str, Any]) -> None:
+        """`ConfigurationError` when the control plane knows neither secret nor fleet; one that is away says nothing."""
+        try:
+            await self.try_out(details)
+        except (Unauthorized, NotFound) as error:
+            raise ConfigurationError(explain(error, self._settings, self._control)) from None
+        except ConfigurationError:
+            raise
+        except ComfyRelayError:
+            return
+
     async def try_out(self, details: Mapping[str, Any]) -> WouldRegister:
         """What registering would bring, without registering."""
         return await self._control.try_to_register(self._secret, self._details(details))

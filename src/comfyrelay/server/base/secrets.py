@@ -34,12 +34,13 @@ class Secrets:
         return True in [compare_digest(given, each.encode()) for each in self.fleet.get(stage, ())]
 
 
-def load_secrets(settings: Settings) -> Secrets:
-    """Take the configured secrets; for those that are not, the ones of the data folder, made if need be."""
+def load_secrets(settings: Settings, *, is_only_server: bool = False) -> Secrets:
+    """Take the configured secrets; for those that are not, the ones of the data folder, made if need be. Who is not the
+    only server, and can be reached by others, must have been given them."""
     _check_configured(settings)
     if settings.fleet_secrets and settings.signing_secrets:
         return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
-    if not is_loopback(settings.host):
+    if not is_only_server and not is_loopback(settings.host):
         missing = [name for name in ("fleet_secrets", "signing_secrets") if not getattr(settings, name)]
         raise ConfigurationError(
             f"The server would listen on {settings.host}, which others can reach, with secrets of its own making. "

@@ -104,17 +104,25 @@ async def _signed_in(context: Context, user: User, response: Response) -> wire.S
     return wire.SignedIn(token=secret, user=wire.User.of(user))
 
 
-async def begin_session(context: Context, user: User, response: Response, *, samesite: Literal["lax", "strict"]) -> str:
+async def begin_session(
+    context: Context,
+    user: User,
+    response: Response,
+    *,
+    samesite: Literal["lax", "strict"],
+    name: str = "session",
+    is_secure: bool = False,
+) -> str:
     """A session in the browser that gets this response; only its hash is kept here, so it outlives the process."""
     seconds = context.settings.session_days * SECONDS_A_DAY
-    issued = await context.engine.accounts.sign_in.issue(user, name="session", lifetime_seconds=seconds)
+    issued = await context.engine.accounts.sign_in.issue(user, name=name, lifetime_seconds=seconds)
     response.set_cookie(
         context.session_cookie,
         issued.secret,
         max_age=int(seconds),
         httponly=True,
         samesite=samesite,
-        secure=_is_secure(context),
+        secure=is_secure or _is_secure(context),
     )
     return issued.secret
 

@@ -1,6 +1,6 @@
 // Adding: choose what to run, fill in its form, and one job or a batch of them is made.
 
-import { all, get, parse, post, remove, typeOf, upload } from "./api.js";
+import { all, get, newKey, parse, post, remove, typeOf, upload } from "./api.js";
 import { $, ask, h, openDialog, setText, toast } from "./dom.js";
 import { Field } from "./fields.js";
 import { knowEffects } from "./queue.js";
@@ -285,11 +285,11 @@ async function make() {
   }));
   const target = anyway ? { ...chosen.target, wait_for_missing: true } : chosen.target;
   if (bodies.length === 1) {
-    const { data } = await post("/api/ai-jobs", { ...target, ...bodies[0], idempotency_key: crypto.randomUUID() });
+    const { data } = await post("/api/ai-jobs", { ...target, ...bodies[0], idempotency_key: newKey() });
     toast("Job added.");
     return `job/${data.id}`;
   }
-  const { data } = await post("/api/batches", { ...target, items: bodies, label: chosen.name.slice(0, 200), idempotency_key: crypto.randomUUID() });
+  const { data } = await post("/api/batches", { ...target, items: bodies, label: chosen.name.slice(0, 200), idempotency_key: newKey() });
   toast(`Added ${many(bodies.length, "job")}.`);
   return `batch/${data.id}`;
 }
@@ -347,7 +347,7 @@ export async function trySample(choice) {
   try {
     const picture = await (await fetch("/api/desk/sample")).blob();
     const id = await upload(new File([picture], "sample.png", { type: "image/png" }));
-    const { data } = await post("/api/ai-jobs", { ...choice.target, input_file_id: id, idempotency_key: crypto.randomUUID() });
+    const { data } = await post("/api/ai-jobs", { ...choice.target, input_file_id: id, idempotency_key: newKey() });
     notifyChange();
     location.hash = `job/${data.id}`;
   } catch (error) {

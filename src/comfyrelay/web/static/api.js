@@ -81,6 +81,9 @@ function queryOf(query) {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
+/** Once for each thing that is added. Opened from another machine, over plain HTTP, a page has no `crypto.randomUUID`. */
+export const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
+
 /** The page may have been opened by another name of this machine than the one in URLs. */
 export const here = (url) => {
   const { pathname, search } = new URL(url, location.href);

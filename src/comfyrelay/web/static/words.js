@@ -49,7 +49,7 @@ export function progressOf(job) {
   const part = typeof progress.value === "number" ? Math.min(1, Math.max(0, progress.value)) : null;
   const words = [];
   if (progress.node) words.push(String(progress.node));
-  if (progress.steps) words.push(`step ${progress.step ?? 0} of ${progress.steps}`);
+  if (progress.steps) words.push(`step ${Math.round(progress.step ?? 0)} of ${Math.round(progress.steps)}`);
   if (!words.length && progress.phase) words.push(String(progress.phase));
   // before that much is done, the guess would jump about
   const began = beganAt(job);

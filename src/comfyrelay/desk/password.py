@@ -1,0 +1,104 @@
+"""The password of the page: how the owner gets in from another machine, such as a phone."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+from pwdlib import PasswordHash
+from pwdlib.exceptions import PwdlibError
+
+from comfyrelay import atomic
+from comfyrelay.domain.records.accounts import User
+from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.server.base.limits import RateLimit
+from comfyrelay.services.accounts.sign_in import LONGEST_PASSWORD, SHORTEST_PASSWORD, SignIn
+
+PASSWORD_FILE = "page-password"
+GUESSES_A_MINUTE = 10
+# From all addresses together: who is at home has many, and the owner needs few.
+ALL_GUESSES_A_MINUTE = 60
+_SESSION = "page, by password "
+
+
+def set_password(data_dir: Path, password: str) -> Path:
+    """Keep its hash, in a file for the owner alone."""
+    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
+        raise InvalidInput(f"The password must have at least {SHORTEST_PASSWORD} characters.")
+    path = data_dir / PASSWORD_FILE
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        atomic.write(path, f"{PasswordHash.recommended().hash(password)}\n".encode(), mode=0o600)
+    except OSError as error:
+        raise ConfigurationError(f"The password cannot be kept in {path}: {error.strerror}.") from None
+    return path
+
+
+def remove_password(data_dir: Path) -> bool:
+    """Whether there was one."""
+    try:
+        (data_dir / PASSWORD_FILE).unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise ConfigurationError(f"{data_dir / PASSWORD_FILE} cannot be removed: {error.strerror}.") from None
+    return True
+
+
+def has_password(data_dir: Path) -> bool:
+    return _kept(data_dir) is not None
+
+
+def require_password(data_dir: Path, *, host: str) -> None:
+    """`ConfigurationError` with the command that sets one, where there is none."""
+    if not has_password(data_dir):
+        raise ConfigurationError(
+            f"Others could reach the desk at {host}, so the page needs a password first. Set one with: "
+            f"comfyrelay password --data-dir {data_dir}"
+        )
+
+
+class Password:
+    """Read anew for each guess: it may be changed while the desk runs."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._guesses = RateLimit(GUESSES_A_MINUTE)
+        self._all_guesses = RateLimit(ALL_GUESSES_A_MINUTE)
+        # hashing takes much memory, on purpose
+        self._turn = asyncio.Lock()
+
+    async def session_for(self, guess: str, *, address: str) -> str | None:
+        """What a session that was begun with it is called; nothing if it is wrong. `TooManyRequests` limits guesses."""
+        self._guesses.check(address)
+        self._all_guesses.check("all")
+        async with self._turn:
+            kept = await asyncio.to_thread(self._matching, guess[:LONGEST_PASSWORD])
+        return None if kept is None else _session(kept)
+
+    async def end_sessions_of_others(self, sign_in: SignIn, user: User) -> None:
+        """Who signed in with an earlier password signs in again."""
+        kept = await asyncio.to_thread(_kept, self._data_dir)
+        current = None if kept is None else _session(kept)
+        for each in await sign_in.tokens_of(user):
+            if each.name.startswith(_SESSION) and each.name != current:
+                await sign_in.revoke(user, each.id)
+
+    def _matching(self, guess: str) -> str | None:
+        kept = _kept(self._data_dir)
+        try:
+            is_right = kept is not None and PasswordHash.recommended().verify(guess, kept)
+        except PwdlibError:
+            # a file that somebody wrote by hand
+            is_right = False
+        return kept if is_right else None
+
+
+def _kept(data_dir: Path) -> str | None:
+    try:
+        return (data_dir / PASSWORD_FILE).read_text("ascii").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def _session(kept: str) -> str:
+    return f"{_SESSION}{hashlib.sha256(kept.encode()).hexdigest()[:8]}"
