@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -74,12 +75,12 @@ def test_of_two_that_make_a_file_one_is_first_though_the_disk_cannot_link(tmp_pa
 
 async def test_being_asked_to_end_wakes_the_loop_that_waits() -> None:
     received: asyncio.Queue[int] = asyncio.Queue()
-    before = [signals.signal.getsignal(each) for each in signals.STOPS]
+    before = [signal.getsignal(each) for each in signals.STOPS]
     with signals.on_stop(received.put_nowait):
         for number in signals.STOPS:
-            signals.signal.raise_signal(number)
+            signal.raise_signal(number)
             assert await received.get() == number
-    assert [signals.signal.getsignal(each) for each in signals.STOPS] == before
+    assert [signal.getsignal(each) for each in signals.STOPS] == before
 
 
 async def test_keys_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
