@@ -5,6 +5,7 @@ import errno
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_a_file_that_stays_open_is_named_and_nothing_is_lost(tmp_path: Path) -> 
     path = tmp_path / "output.mp4"
     path.write_bytes(b"old")
     with path.open("rb"):
-        for change in (lambda: atomic.write(path, b"new"), lambda: files.remove(path)):
+        for change in (partial(atomic.write, path, b"new"), partial(files.remove, path)):
             with pytest.raises(PermissionError) as refused:
                 change()
             assert refused.value.strerror == files.IN_USE
