@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
+import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,7 @@ def test_a_file_that_stays_open_is_named_and_nothing_is_lost(tmp_path: Path) -> 
     path = tmp_path / "output.mp4"
     path.write_bytes(b"old")
     with path.open("rb"):
-        for change in (lambda: atomic.write(path, b"new"), lambda: files.remove(path)):
+        for change in (partial(atomic.write, path, b"new"), partial(files.remove, path)):
             with pytest.raises(PermissionError) as refused:
                 change()
             assert refused.value.strerror == files.IN_USE
@@ -74,12 +76,12 @@ def test_of_two_that_make_a_file_one_is_first_though_the_disk_cannot_link(tmp_pa
 
 async def test_being_asked_to_end_wakes_the_loop_that_waits() -> None:
     received: asyncio.Queue[int] = asyncio.Queue()
-    before = [signals.signal.getsignal(each) for each in signals.STOPS]
+    before = [signal.getsignal(each) for each in signals.STOPS]
     with signals.on_stop(received.put_nowait):
         for number in signals.STOPS:
-            signals.signal.raise_signal(number)
+            signal.raise_signal(number)
             assert await received.get() == number
-    assert [signals.signal.getsignal(each) for each in signals.STOPS] == before
+    assert [signal.getsignal(each) for each in signals.STOPS] == before
 
 
 async def test_keys_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

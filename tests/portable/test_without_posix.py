@@ -102,8 +102,8 @@ async def test_a_desk_runs_a_batch_from_folders_as_windows_has_them(tmp_path: Pa
         words = ("batch", "add", "invert-image", "--input", str(inputs), "--label", 'CON: "night?"')
         code, said = await call("-m", "comfyrelay", *words, "--output-folder", "aux", variables=variables)
         assert code == 0, said
-        words = ("run", "invert-image", "--input", str(inputs / "one picture.png"), "--out", str(root / "made → here"))
-        code, said = await call("-m", "comfyrelay", *words, variables=variables)
+        again = ("run", "invert-image", "--input", str(inputs / "one picture.png"), "--out", str(root / "made → here"))
+        code, said = await call("-m", "comfyrelay", *again, variables=variables)
         assert code == 0, said
         assert len(list((root / "made → here").iterdir())) == 1
         async with asyncio.timeout(PATIENCE_SECONDS):
