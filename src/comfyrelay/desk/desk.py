@@ -1,12 +1,12 @@
-"""The whole system in one process for one person: server, worker, and a ComfyUI or its stand-in."""
+"""The whole system in one process for one person: server, worker, and the stand-in where things are tried out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
@@ -28,10 +28,13 @@ from comfyrelay.desk.scripts.workflow import CLASS_TYPE, ScriptCheck, furnish_sc
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.desk.state import DeskState
+from comfyrelay.desk.trying_out import Trying
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.states import Stage, WorkflowKind
-from comfyrelay.errors import ComfyError, Conflict
+from comfyrelay.domain.records.jobs import DispatchFilter
+from comfyrelay.domain.states import DispatchStatus, Stage, WorkflowKind
+from comfyrelay.errors import ComfyError, Conflict, NotFound
 from comfyrelay.owner import load_secret, noted
+from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.context import SESSION_COOKIE, Owner
 from comfyrelay.server.base.secrets import load_secrets
@@ -43,8 +46,13 @@ from comfyrelay.worker.comfyui.servers import WrapServer
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
 
+if TYPE_CHECKING:
+    from comfyrelay.sim import Sim
+
 FLEET = "desk"
 WORKER = "desk"
+# the fleet and the worker of what is tried out
+STAND_IN = "stand-in"
 LOCAL_EMAIL = "desk@localhost"
 # Nobody else's jobs wait on a desk.
 NO_LIMIT = 1_000_000
@@ -56,9 +64,11 @@ class Ready:
 
     url: str
     data_dir: Path
+    # where ComfyUI is, or is waited for
     comfyui: list[str]
-    # nothing was found where ComfyUI usually is, so what answers is the stand-in
-    is_stand_in: bool
+    # of those, the ones that do not answer yet
+    silent: list[str]
+    trying_out: TryingOut
     is_new: bool
     # opens the page in one browser, once
     link: str = field(repr=False)
@@ -74,7 +84,10 @@ class Desk:
     umask: int | None = None
     on_ready: Callable[[Ready], None] = lambda _ready: None
     on_status: Callable[[list[Lease]], None] | None = None
-    _agent: Agent | None = field(default=None, init=False)
+    # a ComfyUI came that was away when the desk was up, or since
+    on_comfyui: Callable[[], None] = lambda: None
+    # by the stage that they work at
+    _agents: dict[Stage, Agent] = field(default_factory=dict, init=False)
 
     async def run(self) -> None:
         """Until SIGTERM or Ctrl-C, and until the job that runs then is finished or put back."""
@@ -96,24 +109,39 @@ class Desk:
             secrets = load_secrets(settings)
             links = Links(settings.base_url)
             notifications = Notifications(Notifier(self.desk.notify_urls, self.notify_on))
+            trying = Trying(
+                settings.data_dir,
+                stage=Stage(settings.stage),
+                is_chosen=self.desk.stand_in,
+                is_named="comfyui_url" in self.desk.model_fields_set,
+            )
             hooks = Hooks(
                 on_ended=notifications.job_ended,
                 checks={WorkflowKind.SCRIPT: ScriptCheck(script)} if script is not None else {},
-                desk_worker=WORKER,
+                desk_workers=(WORKER, STAND_IN),
                 sends_notifications=True,
                 comfyui_away=self._all_away,
+                stage_of=trying.stage_of,
+                more_fleets=[(trying.tries_stage, STAND_IN)],
             )
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             await engine.databases.upgrade()
             user, is_new = await _furnish(engine, settings)
             await furnish_script(engine, user, script)
-            comfyui = await opened.enter_async_context(_comfyui(self.desk, settings.data_dir))
-            urls, folders, is_stand_in = comfyui
+            trying.examples = await _example_ids(engine)
+            silent = await _silent(self.desk.comfyui_url)
+            if len(silent) < len(self.desk.comfyui_url):
+                trying.note_comfyui()
+            sim = None
+            if trying.mode is not TryingOut.NOTHING or await _has_tries(engine, trying.tries_stage):
+                await _furnish_stand_in(engine, trying)
+                sim = await opened.enter_async_context(_stand_in(settings.data_dir))
             ready = Ready(
                 url=settings.base_url,
                 data_dir=settings.data_dir,
-                comfyui=urls,
-                is_stand_in=is_stand_in,
+                comfyui=self.desk.comfyui_url,
+                silent=silent,
+                trying_out=trying.mode,
                 is_new=is_new,
                 link=links.make(),
             )
@@ -122,46 +150,80 @@ class Desk:
                 secret=load_secret(settings.data_dir),
                 pass_secret=pass_secret,
                 session_cookie=f"{SESSION_COOKIE}_{settings.port}",
-                worker_id=WORKER,
+                worker_ids=(WORKER, STAND_IN),
                 worker_secret=token_urlsafe(32),
                 about_run=self._about_run,
             )
-            self._agent = agent = Agent(
-                self._worker_settings(settings, owner.worker_secret, urls, folders),
-                on_status=self.on_status,
-                on_output=Copies(engine, self.output_folder, umask=self._umask_of(self.output_folder)).keep,
-                wrap_server=self._beside_script(script) if script is not None else None,
-                own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
-                is_shared=False,
+            common: dict[str, Any] = {
+                "on_status": self._show_held,
+                "on_output": Copies(engine, self.output_folder, umask=self._umask_of(self.output_folder)).keep,
+                "wrap_server": self._beside_script(script) if script is not None else None,
+                "own_nodes": frozenset({CLASS_TYPE} if script is not None else ()),
+                "is_shared": False,
+            }
+            agent = Agent(
+                self._worker_settings(
+                    settings, owner.worker_secret, urls=self.desk.comfyui_url, folders=self.desk.comfyui_folders
+                ),
+                on_online=lambda: self._found_comfyui(trying),
                 signals=signals,
+                **common,
             )
+            self._agents = {trying.stage: agent}
+            if sim is not None:
+                self._agents[trying.tries_stage] = Agent(
+                    self._worker_settings(
+                        settings,
+                        owner.worker_secret,
+                        urls=[sim.url],
+                        folders=[sim.folder],
+                        worker_id=STAND_IN,
+                        display_name="Stand-in",
+                        fleet_slug=STAND_IN,
+                        fleet_stage=trying.tries_stage,
+                    ),
+                    signals=False,
+                    **common,
+                )
             app = create_app(engine, secrets, owner=owner)
-            self._add_desk(app, ready, links, notifications=notifications, agent=agent, script=script)
+            self._add_desk(app, ready, links, notifications=notifications, trying=trying, script=script, sim=sim)
             app.add_middleware(OwnerOnly, context=app.state.context)
             # the outermost: nothing else is asked before it
             app.add_middleware(LocalOnly, names=names)
             async with serving(app, listener), notifications.sending(engine, user):
-                working = asyncio.create_task(agent.run())
+                tasks = {each: asyncio.create_task(each.run()) for each in self._agents.values()}
                 # it hears signals from its first step on, and whoever is told that it is up may send one
                 await asyncio.sleep(0)
                 self.on_ready(ready)
                 try:
-                    yield working, ready
+                    yield tasks[agent], ready
                 finally:
-                    agent.stop()
-                    await asyncio.gather(working, return_exceptions=True)
+                    for each in tasks:
+                        each.stop()
+                    await asyncio.gather(*tasks.values(), return_exceptions=True)
                     # from here on somebody else may listen there before this process is gone
                     forget_note()
 
-    def _all_away(self) -> list[str]:
-        """Why no ComfyUI can be used, if none can."""
-        agent = self._agent
+    def _all_away(self, stage: str) -> list[str]:
+        """Why nothing that runs jobs of this stage can be used, if nothing can."""
+        agent = self._agents.get(Stage(stage))
         return agent.comfyui_away if agent is not None and agent.is_without_comfyui else []
+
+    def _found_comfyui(self, trying: Trying) -> None:
+        trying.note_comfyui()
+        self.on_comfyui()
+
+    def _show_held(self, _of_one: list[Lease]) -> None:
+        if self.on_status is not None:
+            self.on_status(self._held)
+
+    @property
+    def _held(self) -> list[Lease]:
+        return [lease for each in self._agents.values() for lease in each.held]
 
     def _about_run(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
         """Files are named by the worker in this process, which is asked itself, and never over the wire."""
-        held = self._agent.held if self._agent is not None else ()
-        own = next((each.about for each in held if each.job.lease_token == lease_token), {})
+        own = next((each.about for each in self._held if each.job.lease_token == lease_token), {})
         return about_run(reported, own)
 
     @property
@@ -183,13 +245,15 @@ class Desk:
         links: Links,
         *,
         notifications: Notifications,
-        agent: Agent,
+        trying: Trying,
         script: ScriptSettings | None,
+        sim: "Sim | None",
     ) -> None:
+        is_all_tried = trying.mode is TryingOut.EVERYTHING
         state = DeskState(
-            comfyui=ready.comfyui,
-            comfyui_away=lambda: agent.comfyui_away,
-            is_stand_in=ready.is_stand_in,
+            comfyui=[sim.url] if sim is not None and is_all_tried else ready.comfyui,
+            comfyui_away=lambda: [] if is_all_tried else self._agents[trying.stage].comfyui_away,
+            trying=trying,
             data_dir=ready.data_dir,
             input_folder=self.input_folder,
             output_folder=self.output_folder,
@@ -215,14 +279,19 @@ class Desk:
             return None
         return script_settings(self.script, data_dir=self.settings.data_dir, input_folder=self.input_folder)
 
-    def _worker_settings(self, settings: Settings, secret: str, urls: list[str], folders: list[Path]) -> WorkerSettings:
+    def _worker_settings(
+        self, settings: Settings, secret: str, *, urls: list[str], folders: list[Path], **who: Any
+    ) -> WorkerSettings:
+        named = {
+            "fleet_slug": FLEET,
+            "fleet_stage": settings.stage,
+            "worker_id": WORKER,
+            "display_name": "This machine",
+        }
         return WorkerSettings(
+            **{**named, **who},
             api_base_url=settings.base_url,
             fleet_secret=secret,
-            fleet_slug=FLEET,
-            fleet_stage=settings.stage,
-            worker_id=WORKER,
-            display_name="This machine",
             comfy_providers=["self_hosted"],
             comfyui_base_url=urls,
             comfyui_folders=folders,
@@ -290,19 +359,45 @@ async def _furnish(engine: Engine, settings: Settings) -> tuple[User, bool]:
     return user, True
 
 
+async def _example_ids(engine: Engine) -> frozenset[int]:
+    found: set[int] = set()
+    for each in EXAMPLES:
+        with suppress(NotFound):
+            found.add((await engine.catalogue.workflows.get(each.slug)).workflow.id)
+    return frozenset(found)
+
+
+async def _has_tries(engine: Engine, stage: Stage) -> bool:
+    """Whether something that was added to try things out is not done yet."""
+    for status in (DispatchStatus.QUEUED, DispatchStatus.LEASED, DispatchStatus.PAUSED):
+        wanted = DispatchFilter(stage=stage, status=status)
+        if (await engine.operations.inspection.dispatches(wanted, limit=1)).items:
+            return True
+    return False
+
+
+async def _furnish_stand_in(engine: Engine, trying: Trying) -> None:
+    """Its fleet, which may run whatever the desk itself may."""
+    slugs = (await engine.fleet.views.get(trying.stage, FLEET)).workflow_slugs
+    with suppress(Conflict):
+        await engine.fleet.fleets.create(slug=STAND_IN, stage=trying.tries_stage, workflow_slugs=slugs)
+
+
 @asynccontextmanager
-async def _comfyui(desk: DeskSettings, data_dir: Path) -> AsyncIterator[tuple[list[str], list[Path], bool]]:
-    """The servers that were named; or the one at the usual place, if it is there; or the stand-in."""
-    if "comfyui_url" in desk.model_fields_set or await answers(desk.comfyui_url[0]):
-        yield desk.comfyui_url, desk.comfyui_folders, False
-        return
-    # with a ComfyUI it is not needed, nor is the HTTP library that it comes with
+async def _stand_in(data_dir: Path) -> AsyncIterator["Sim"]:
+    # nobody else needs it, nor the HTTP library that it comes with
     from comfyrelay.sim import Sim  # noqa: PLC0415
 
     folder = data_dir / "stand-in"
     folder.mkdir(exist_ok=True)
     async with Sim(folder=folder) as sim:
-        yield [sim.url], [folder], True
+        yield sim
+
+
+async def _silent(urls: Sequence[str]) -> list[str]:
+    """Those where no ComfyUI answers."""
+    found = await asyncio.gather(*map(answers, urls))
+    return [url for url, is_there in zip(urls, found, strict=True) if not is_there]
 
 
 async def answers(url: str) -> bool:

@@ -20,6 +20,9 @@ class DeskSettings(ArgumentsOnly):
     comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_words)] = Field(
         [], description="folders with ComfyUI's `input` and `output`, from which the files of a job are removed"
     )
+    stand_in: bool = Field(
+        False, description="try things out: what is added runs on the built-in stand-in, and not on ComfyUI"
+    )
     input_folder: Path | None = Field(
         None, description="folder whose sub-folders batches take their inputs from; `inputs` in the data folder"
     )

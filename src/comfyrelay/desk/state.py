@@ -8,6 +8,8 @@ from comfyrelay.desk.links import Links
 from comfyrelay.desk.notifications.notifier import Occasion
 from comfyrelay.desk.notifications.sending import NotSent
 from comfyrelay.desk.scripts.command import ScriptSettings
+from comfyrelay.desk.trying_out import Trying
+from comfyrelay.protocol.desk import TryingOut
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,7 +17,7 @@ class DeskState:
     comfyui: list[str]
     # of those, the ones that do not answer now
     comfyui_away: Callable[[], Sequence[str]]
-    is_stand_in: bool
+    trying: Trying
     data_dir: Path
     input_folder: Path
     output_folder: Path
@@ -26,6 +28,10 @@ class DeskState:
     # `[desk.script]`, where there is one
     script: ScriptSettings | None
     links: Links
+
+    @property
+    def trying_out(self) -> TryingOut:
+        return self.trying.mode
 
     @property
     def own_folders(self) -> list[Path]:

@@ -63,7 +63,9 @@ def explain(
     if pool_is_down:
         return Waiting(reason=Reason.POOL_DOWN, text="The database that holds this job cannot be reached right now.")
     if comfyui_away:
-        return Waiting(reason=Reason.NO_COMFYUI, text=" ".join(comfyui_away))
+        return Waiting(
+            reason=Reason.NO_COMFYUI, text=" ".join([*comfyui_away, "It runs as soon as ComfyUI can be used."])
+        )
     if available_at > now:
         return _not_before(available_at, now)
     if not serving:

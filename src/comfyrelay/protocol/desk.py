@@ -29,6 +29,14 @@ class Occasion(StrEnum):
     QUEUE_EMPTY = "empty"
 
 
+class TryingOut(StrEnum):
+    """Which of the jobs that are added now run on the built-in stand-in."""
+
+    NOTHING = "nothing"
+    EXAMPLES = "examples"
+    EVERYTHING = "everything"
+
+
 class Seeds(Request):
     mode: SeedMode = SeedMode.RANDOM
     start: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] = 0
@@ -147,9 +155,11 @@ class Notifications(AnswerBody):
 
 
 class Desk(AnswerBody):
+    """`comfyui` is where the jobs that are added now run; `trying_out` says which of them run on the stand-in."""
+
     version: str
     comfyui: list[str]
-    is_stand_in: bool
+    trying_out: OpenEnum[TryingOut]
     data_dir: Place
     input_folder: Place
     output_folder: Place

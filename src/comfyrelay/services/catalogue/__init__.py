@@ -1,5 +1,7 @@
 """What can be run: workflows, the effects made of them, their files, and presets."""
 
+from collections.abc import Sequence
+
 from comfyrelay.domain.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.effects import Effects
@@ -14,12 +16,13 @@ __all__ = ["Catalogue"]
 
 
 class Catalogue:
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, *, more_fleets: Sequence[tuple[Stage, str]] = ()) -> None:
+        """`more_fleets` get each new workflow beside the default one, where they are."""
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
-        default_fleet = (Stage(settings.stage), settings.default_fleet) if settings.default_fleet else None
-        self.workflows = Workflows(databases, self.graphs, self.assets, default_fleet=default_fleet)
+        default = [(Stage(settings.stage), settings.default_fleet)] if settings.default_fleet else []
+        self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=[*default, *more_fleets])
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases)
         self.own_workflows = OwnWorkflows(databases, self.workflows, policy=ground.graph_policy)

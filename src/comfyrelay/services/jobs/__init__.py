@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.ground import DISK, Ground
-from comfyrelay.services.jobs.accept import Acceptance
+from comfyrelay.services.jobs.accept import Acceptance, StageOf
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.jobs.ended import Ends
@@ -32,6 +32,7 @@ class Jobs:
         events: Events,
         checks: Mapping[WorkflowKind, Check],
         sends_notifications: bool = False,
+        stage_of: StageOf | None = None,
     ) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         ttl_seconds = settings.presigned_ttl_seconds
@@ -45,7 +46,7 @@ class Jobs:
         self.resolve = Resolver(
             databases, catalogue.graphs, defaults=defaults, checks=checks, policy=ground.graph_policy
         )
-        self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user)
+        self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user, stage_of=stage_of)
         self.submit = Submit(databases, self.resolve, self.accept)
         self.removal = Removals(databases, objects)
         self.uploads = Uploads(
