@@ -3,10 +3,13 @@
 import asyncio
 from pathlib import Path
 
+from pydantic import Field
+
 from comfyrelay.client import Client
 from comfyrelay.desk.desk import Desk
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.settings import Words
 from comfyrelay.sim import Sim
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert
@@ -18,7 +21,7 @@ def usual_place(folder: Path, port: int, *, stand_in: bool = False) -> Desk:
     """A desk for which nobody named a ComfyUI: it is looked for where it usually is, which is there."""
 
     class Usual(DeskSettings):
-        comfyui_url: list[str] = [f"http://127.0.0.1:{port}"]
+        comfyui_url: Words = Field([f"http://127.0.0.1:{port}"])
 
     desk = make_desk(folder)
     desk.desk = Usual(stand_in=stand_in)
@@ -101,7 +104,7 @@ async def test_who_chooses_to_try_things_out_tries_what_is_added_then_and_nothin
         [meant] = await add(desk.client)
     async with opened(usual_place(tmp_path, port, stand_in=True)) as desk:
         assert (await desk.client.desk()).trying_out == "everything"
-        tries = await add(desk.client, count=20)
+        tries = await add(desk.client, count=3)
         assert (await desk.ended(tries[-1])).status == "completed"
         await until_awaited(desk.client, meant)
     async with Sim(port=port) as sim, opened(usual_place(tmp_path, port)) as desk:

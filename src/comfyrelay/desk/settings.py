@@ -29,8 +29,10 @@ class DeskSettings(ArgumentsOnly):
     output_folder: Path | None = Field(
         None, description="folder that outputs are copied to, one folder for each batch; `outputs` in the data folder"
     )
-    interrupted_jobs: Literal["fail", "requeue"] = Field(
-        "fail", description="what becomes of a job that ran when the desk was killed"
+    interrupted_jobs: Literal["retry", "fail", "requeue"] = Field(
+        "retry",
+        description="what becomes of a job that ran when the desk was killed: `retry` (it runs again, up to its "
+        "attempts), `fail` (one click runs it again) or `requeue` (again, however often)",
     )
     at_once: Count | None = Field(None, description="jobs at once; one for each ComfyUI when not set")
     prefetch: CountOrZero = Field(1, description="jobs whose inputs are fetched while others run")
