@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.desk.batches.copies import Copies
+from comfyrelay.desk.batches.copies import Copies, remove_copies
 from comfyrelay.desk.batches.run_files import about_run
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import EXAMPLES, write_sample
@@ -31,6 +31,7 @@ from comfyrelay.desk.state import DeskState
 from comfyrelay.desk.trying_out import Trying
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import DispatchFilter
+from comfyrelay.domain.settlement import Attempt
 from comfyrelay.domain.states import DispatchStatus, Stage, WorkflowKind
 from comfyrelay.errors import ComfyError, Conflict, NotFound
 from comfyrelay.owner import load_secret, noted
@@ -122,6 +123,7 @@ class Desk:
                 sends_notifications=True,
                 comfyui_away=self._all_away,
                 stage_of=trying.stage_of,
+                on_removed=self._remove_copies,
                 more_fleets=[(trying.tries_stage, STAND_IN)],
             )
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
@@ -208,6 +210,9 @@ class Desk:
         """Why nothing that runs jobs of this stage can be used, if nothing can."""
         agent = self._agents.get(Stage(stage))
         return agent.comfyui_away if agent is not None and agent.is_without_comfyui else []
+
+    async def _remove_copies(self, attempts: Sequence[Attempt]) -> list[str]:
+        return await asyncio.to_thread(remove_copies, self.output_folder, attempts)
 
     def _found_comfyui(self, trying: Trying) -> None:
         trying.note_comfyui()
@@ -299,6 +304,7 @@ class Desk:
             prefetch=self.desk.prefetch,
             killed_jobs=self.desk.interrupted_jobs,
             is_only_worker=True,
+            tidy_comfyui=self.desk.tidy_comfyui,
             graph_policy=settings.graph_policy,
             graph_denied_nodes=settings.graph_denied_nodes,
             graph_allowed_nodes=settings.graph_allowed_nodes,

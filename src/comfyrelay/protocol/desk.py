@@ -246,7 +246,7 @@ class Attempt(AnswerBody):
 
 class AboutJob(AnswerBody):
     """`error_detail` is what the program itself printed; `output_metadata`, what was reported of the output; `files`,
-    all that the run made."""
+    all that the run made; `deleted_with_it`, the files that go when the job is deleted."""
 
     workflow_slug: str
     workflow_name: str
@@ -255,3 +255,4 @@ class AboutJob(AnswerBody):
     attempts: list[Attempt]
     output_metadata: dict[str, Any] | None
     files: list[RunFile]
+    deleted_with_it: list[Place]

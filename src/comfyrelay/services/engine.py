@@ -23,6 +23,7 @@ from comfyrelay.services.ground import Ground
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.jobs.accept import StageOf
 from comfyrelay.services.jobs.events import Events
+from comfyrelay.services.jobs.removal import OnRemoved
 from comfyrelay.services.jobs.resolve import Check
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
@@ -58,6 +59,8 @@ class Hooks:
     comfyui_away: Callable[[str], Sequence[str]] = lambda _stage: ()
     # at which stage the jobs of a workflow run; else that of the server, or what was asked for
     stage_of: StageOf | None = None
+    # a job was removed: removes the files of its that only whoever runs the engine knows of
+    on_removed: OnRemoved | None = None
     # get each new workflow beside the default fleet, where they are
     more_fleets: Sequence[tuple[Stage, str]] = ()
 
@@ -94,6 +97,7 @@ class Engine:
             checks=self._hooks.checks,
             sends_notifications=self._hooks.sends_notifications,
             stage_of=self._hooks.stage_of,
+            on_removed=self._hooks.on_removed,
         )
         self.webhooks = Webhooks(ground)
         self.operations = Operations(ground, self.outbox, self.queue, self.jobs)

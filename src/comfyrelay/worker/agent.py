@@ -229,7 +229,8 @@ class Agent:
             log.warning("worker.not_signed_off", why=str(error) or "the control plane does not answer")
 
     def _tools(self, control: Control, state: State, transfers: Transfers) -> Tools:
-        places = [self._settings.folder_of(url) for url in self._settings.comfyui_base_url]
+        urls = self._settings.comfyui_base_url if self._settings.tidy_comfyui else ()
+        places = [self._settings.folder_of(url) for url in urls]
         assets = asset_folder(state.folder)
         folders = ComfyFolders((each for each in places if each is not None), asset_folder=assets)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import FileResponse
 
+from comfyrelay.desk.batches.copies import copies_of
 from comfyrelay.desk.batches.run_files import RunFile, files_of
 from comfyrelay.desk.examples import sample_picture
 from comfyrelay.desk.state import DeskState
@@ -72,7 +73,9 @@ async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user
         )
         for number, each in enumerate(files, start=1)
     ]
-    return Answer(data=wire.AboutJob.of(about, files=shown))
+    state: DeskState = request.app.state.desk
+    going = await asyncio.to_thread(copies_of, state.output_folder, about.attempts)
+    return Answer(data=wire.AboutJob.of(about, files=shown, deleted_with_it=going))
 
 
 @router.get(

@@ -10,7 +10,7 @@ from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.jobs.ended import Ends
 from comfyrelay.services.jobs.events import Events
-from comfyrelay.services.jobs.removal import Removals
+from comfyrelay.services.jobs.removal import OnRemoved, Removals
 from comfyrelay.services.jobs.resolve import Check, JobDefaults, Resolver
 from comfyrelay.services.jobs.submit import Submit
 from comfyrelay.services.jobs.uploads import Uploads
@@ -33,6 +33,7 @@ class Jobs:
         checks: Mapping[WorkflowKind, Check],
         sends_notifications: bool = False,
         stage_of: StageOf | None = None,
+        on_removed: OnRemoved | None = None,
     ) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         ttl_seconds = settings.presigned_ttl_seconds
@@ -48,7 +49,7 @@ class Jobs:
         )
         self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user, stage_of=stage_of)
         self.submit = Submit(databases, self.resolve, self.accept)
-        self.removal = Removals(databases, objects)
+        self.removal = Removals(databases, objects, on_removed=on_removed)
         self.uploads = Uploads(
             databases,
             objects,

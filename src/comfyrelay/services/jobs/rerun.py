@@ -26,6 +26,12 @@ async def batch_copies(tx: Tx, old: Sequence[Job], *, batch_id: str, new_seeds: 
     ]
 
 
+async def copy_alone(tx: Tx, old: Job, *, new_seeds: bool) -> NewJob:
+    """Of whatever batch it was, the copy is a job of its own."""
+    payload = (await _payloads(tx, [old], new_seeds=new_seeds))[old.id]
+    return _copy_of(old, payload, idempotency_key=f"again:{new_id()}", batch_id=None, item_no=0, video_id=None)
+
+
 async def _payloads(tx: Tx, old: Sequence[Job], *, new_seeds: bool) -> Mapping[str, Mapping[str, Any]]:
     payloads = await jobs.payloads(tx, [job.id for job in old])
     _refuse_without_input(old, payloads)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.states import TERMINAL_JOB, JobStatus
 from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs import rerun
@@ -78,6 +78,23 @@ class Submit:
         if not is_new:
             await self._accept.ensure_dispatch(pool, job)
         return Submitted(job=job, is_new=is_new)
+
+    async def run_again(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Job:
+        """A job that has ended once more, however it ended, as a new job that belongs to no batch."""
+        pool = await self._databases.pool_of(tenant_id)
+
+        async def work(tx: Tx) -> tuple[Job, Accepted | None]:
+            old = await jobs.get(tx, tenant_id, job_id)
+            if old is None:
+                raise NotFound(f"There is no job {job_id!r}.")
+            if old.status not in TERMINAL_JOB:
+                raise Conflict(f"Only a job that has ended can be run again; this one is {old.status}.")
+            await self._accept.check_limit(tx, tenant_id, old.user_id)
+            accepted = await self._accept.write(tx, [await rerun.copy_alone(tx, old, new_seeds=new_seeds)])
+            return accepted.jobs[0], accepted
+
+        job, _ = await self._accept.run(pool, tenant_id, work)
+        return job
 
     async def _repeated(self, pool: Database, job: Job, request_digest: str) -> Submitted:
         if job.request_digest != request_digest:
