@@ -1,7 +1,7 @@
 """The whole system in one process for one person: server, worker, and the stand-in where things are tried out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,8 @@ from comfyrelay.desk.routes.desk import add_desk_routes
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
 from comfyrelay.desk.scripts.server import ScriptServer
-from comfyrelay.desk.scripts.workflow import CLASS_TYPE, ScriptCheck, furnish_script
+from comfyrelay.desk.scripts.snapshots import Snapshots
+from comfyrelay.desk.scripts.workflow import CLASS_TYPE, SLUG, ScriptCheck, furnish_script, snapshot_in, varied
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.desk.state import DeskState
@@ -104,6 +105,7 @@ class Desk:
             opened.callback(open_data_folder(settings.data_dir).give_up)
             write_sample(self.input_folder)
             script = self._script_settings()
+            snapshots = Snapshots(settings.data_dir / "script" / "snapshots", script) if script is not None else None
             listener = opened.enter_context(closing(listen(settings.host, settings.port)))
             address, pass_secret = listener.getsockname()[:2], token_urlsafe(32)
             forget_note = opened.enter_context(noted(settings.data_dir, address=address, secret=pass_secret))
@@ -116,24 +118,14 @@ class Desk:
                 is_chosen=self.desk.stand_in,
                 is_named="comfyui_url" in self.desk.model_fields_set,
             )
-            hooks = Hooks(
-                on_ended=notifications.job_ended,
-                checks={WorkflowKind.SCRIPT: ScriptCheck(script)} if script is not None else {},
-                desk_workers=(WORKER, STAND_IN),
-                sends_notifications=True,
-                comfyui_away=self._all_away,
-                stage_of=trying.stage_of,
-                on_removed=self._remove_copies,
-                more_fleets=[(trying.tries_stage, STAND_IN)],
-            )
+            hooks = self._hooks(notifications, trying, ScriptCheck(script, snapshots) if script and snapshots else None)
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             await engine.databases.upgrade()
             user, is_new = await _furnish(engine, settings)
             await furnish_script(engine, user, script)
-            trying.examples = await _example_ids(engine)
-            silent = await _silent(self.desk.comfyui_url)
-            if len(silent) < len(self.desk.comfyui_url):
-                trying.note_comfyui()
+            if snapshots is not None:
+                opened.push_async_callback(_ended_task(asyncio.create_task(_sweep(snapshots, engine, user))))
+            silent = await self._look_for_comfyui(engine, trying)
             sim = None
             if trying.mode is not TryingOut.NOTHING or await _has_tries(engine, trying.tries_stage):
                 await _furnish_stand_in(engine, trying)
@@ -156,37 +148,16 @@ class Desk:
                 worker_secret=token_urlsafe(32),
                 about_run=self._about_run,
             )
-            common: dict[str, Any] = {
-                "on_status": self._show_held,
-                "on_output": Copies(engine, self.output_folder, umask=self._umask_of(self.output_folder)).keep,
-                "wrap_server": self._beside_script(script) if script is not None else None,
-                "own_nodes": frozenset({CLASS_TYPE} if script is not None else ()),
-                "is_shared": False,
-            }
-            agent = Agent(
-                self._worker_settings(
-                    settings, owner.worker_secret, urls=self.desk.comfyui_url, folders=self.desk.comfyui_folders
-                ),
-                on_online=lambda: self._found_comfyui(trying),
+            self._agents = self._make_agents(
+                settings,
+                owner.worker_secret,
+                trying,
+                sim,
                 signals=signals,
-                **common,
+                on_output=Copies(engine, self.output_folder, umask=self._umask_of(self.output_folder)).keep,
+                wrap_server=self._beside_script(script, snapshots) if script and snapshots else None,
+                own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
             )
-            self._agents = {trying.stage: agent}
-            if sim is not None:
-                self._agents[trying.tries_stage] = Agent(
-                    self._worker_settings(
-                        settings,
-                        owner.worker_secret,
-                        urls=[sim.url],
-                        folders=[sim.folder],
-                        worker_id=STAND_IN,
-                        display_name="Stand-in",
-                        fleet_slug=STAND_IN,
-                        fleet_stage=trying.tries_stage,
-                    ),
-                    signals=False,
-                    **common,
-                )
             app = create_app(engine, secrets, owner=owner)
             self._add_desk(app, ready, links, notifications=notifications, trying=trying, script=script, sim=sim)
             app.add_middleware(OwnerOnly, context=app.state.context)
@@ -198,13 +169,57 @@ class Desk:
                 await asyncio.sleep(0)
                 self.on_ready(ready)
                 try:
-                    yield tasks[agent], ready
+                    yield tasks[self._agents[trying.stage]], ready
                 finally:
                     for each in tasks:
                         each.stop()
                     await asyncio.gather(*tasks.values(), return_exceptions=True)
                     # from here on somebody else may listen there before this process is gone
                     forget_note()
+
+    def _hooks(self, notifications: Notifications, trying: Trying, check: ScriptCheck | None) -> Hooks:
+        return Hooks(
+            on_ended=notifications.job_ended,
+            checks={WorkflowKind.SCRIPT: check} if check is not None else {},
+            vary=varied,
+            desk_workers=(WORKER, STAND_IN),
+            sends_notifications=True,
+            comfyui_away=self._all_away,
+            stage_of=trying.stage_of,
+            on_removed=self._remove_copies,
+            more_fleets=[(trying.tries_stage, STAND_IN)],
+        )
+
+    async def _look_for_comfyui(self, engine: Engine, trying: Trying) -> list[str]:
+        """Those that do not answer yet."""
+        trying.examples = await _example_ids(engine)
+        silent = await _silent(self.desk.comfyui_url)
+        if len(silent) < len(self.desk.comfyui_url):
+            trying.note_comfyui()
+        return silent
+
+    def _make_agents(
+        self, settings: Settings, secret: str, trying: Trying, sim: "Sim | None", *, signals: bool, **common: Any
+    ) -> dict[Stage, Agent]:
+        """One for ComfyUI, which hears signals, and one for what is tried out."""
+        common |= {"on_status": self._show_held, "is_shared": False}
+        own = self._worker_settings(settings, secret, urls=self.desk.comfyui_url, folders=self.desk.comfyui_folders)
+        agents = {
+            trying.stage: Agent(own, on_online=lambda: self._found_comfyui(trying), signals=signals, **common),
+        }
+        if sim is not None:
+            for_tries = self._worker_settings(
+                settings,
+                secret,
+                urls=[sim.url],
+                folders=[sim.folder],
+                worker_id=STAND_IN,
+                display_name="Stand-in",
+                fleet_slug=STAND_IN,
+                fleet_stage=trying.tries_stage,
+            )
+            agents[trying.tries_stage] = Agent(for_tries, signals=False, **common)
+        return agents
 
     def _all_away(self, stage: str) -> list[str]:
         """Why nothing that runs jobs of this stage can be used, if nothing can."""
@@ -270,10 +285,10 @@ class Desk:
         )
         add_desk_routes(app, state)
 
-    def _beside_script(self, script: ScriptSettings) -> WrapServer:
+    def _beside_script(self, script: ScriptSettings, snapshots: Snapshots) -> WrapServer:
         logs = self.settings.data_dir / "script" / "logs"
         umask = self._umask_of(script.output_folder or script.working_folder)
-        return lambda comfy: ScriptServer(comfy, script, log_folder=logs, umask=umask)
+        return lambda comfy: ScriptServer(comfy, script, snapshots=snapshots, log_folder=logs, umask=umask)
 
     def _umask_of(self, folder: Path) -> int | None:
         """With what a folder is written to: what lies in the data folder is as private as that is."""
@@ -363,6 +378,22 @@ async def _furnish(engine: Engine, settings: Settings) -> tuple[User, bool]:
             await engine.catalogue.presets.create(user.tenant_id, name=name, values=values)
     is_furnished.touch()
     return user, True
+
+
+async def _sweep(snapshots: Snapshots, engine: Engine, user: User) -> None:
+    """Remove what was kept for script jobs that are no longer there."""
+    workflow = (await engine.catalogue.workflows.get(SLUG)).workflow
+    found = [each async for each in engine.jobs.views.snapshots(user.tenant_id, workflow_id=workflow.id)]
+    used = {name for each in found if (name := snapshot_in(each.values)) is not None}
+    await asyncio.to_thread(snapshots.sweep, used)
+
+
+def _ended_task(task: "asyncio.Task[None]") -> Callable[[], Awaitable[None]]:
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    return end
 
 
 async def _example_ids(engine: Engine) -> frozenset[int]:

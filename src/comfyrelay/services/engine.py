@@ -24,6 +24,7 @@ from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.jobs.accept import StageOf
 from comfyrelay.services.jobs.events import Events
 from comfyrelay.services.jobs.removal import OnRemoved
+from comfyrelay.services.jobs.rerun import Vary
 from comfyrelay.services.jobs.resolve import Check
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
@@ -61,6 +62,8 @@ class Hooks:
     stage_of: StageOf | None = None
     # a job was removed: removes the files of its that only whoever runs the engine knows of
     on_removed: OnRemoved | None = None
+    # other values with which a run differs, of a workflow whose seed is no property
+    vary: Vary = lambda _values: None
     # get each new workflow beside the default fleet, where they are
     more_fleets: Sequence[tuple[Stage, str]] = ()
 
@@ -98,6 +101,7 @@ class Engine:
             sends_notifications=self._hooks.sends_notifications,
             stage_of=self._hooks.stage_of,
             on_removed=self._hooks.on_removed,
+            vary=self._hooks.vary,
         )
         self.webhooks = Webhooks(ground)
         self.operations = Operations(ground, self.outbox, self.queue, self.jobs)

@@ -11,6 +11,7 @@ from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.jobs.ended import Ends
 from comfyrelay.services.jobs.events import Events
 from comfyrelay.services.jobs.removal import OnRemoved, Removals
+from comfyrelay.services.jobs.rerun import Vary
 from comfyrelay.services.jobs.resolve import Check, JobDefaults, Resolver
 from comfyrelay.services.jobs.submit import Submit
 from comfyrelay.services.jobs.uploads import Uploads
@@ -34,6 +35,7 @@ class Jobs:
         sends_notifications: bool = False,
         stage_of: StageOf | None = None,
         on_removed: OnRemoved | None = None,
+        vary: Vary = lambda _values: None,
     ) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         ttl_seconds = settings.presigned_ttl_seconds
@@ -48,7 +50,7 @@ class Jobs:
             databases, catalogue.graphs, defaults=defaults, checks=checks, policy=ground.graph_policy
         )
         self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user, stage_of=stage_of)
-        self.submit = Submit(databases, self.resolve, self.accept)
+        self.submit = Submit(databases, self.resolve, self.accept, vary=vary)
         self.removal = Removals(databases, objects, on_removed=on_removed)
         self.uploads = Uploads(
             databases,
@@ -64,6 +66,7 @@ class Jobs:
             self.accept,
             max_nodes=settings.max_batch_nodes,
             sends_notifications=sends_notifications,
+            vary=vary,
         )
         self.bulk = Bulk(databases, queue.control, self.submit, self.removal)
         self.views = Views(databases, objects, queue.waiting, ttl_seconds=ttl_seconds)

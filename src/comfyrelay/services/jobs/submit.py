@@ -23,10 +23,11 @@ class Submitted:
 
 
 class Submit:
-    def __init__(self, databases: Databases, resolve: Resolver, accept: Acceptance) -> None:
+    def __init__(self, databases: Databases, resolve: Resolver, accept: Acceptance, *, vary: rerun.Vary) -> None:
         self._databases = databases
         self._resolve = resolve
         self._accept = accept
+        self._vary = vary
 
     async def submit(self, request: JobRequest) -> Job:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
@@ -71,7 +72,8 @@ class Submit:
             if old.status not in {JobStatus.FAILED, JobStatus.CANCELED}:
                 raise Conflict(f"Only a failed or canceled job can be retried; this one is {old.status}.")
             await self._accept.check_limit(tx, tenant_id, old.user_id, batch_id=old.batch_id)
-            accepted = await self._accept.write(tx, await rerun.retries(tx, [old], new_seeds=new_seeds))
+            again = await rerun.retries(tx, [old], new_seeds=new_seeds, vary=self._vary)
+            accepted = await self._accept.write(tx, again)
             return accepted.jobs[0], accepted
 
         job, is_new = await self._accept.run(pool, tenant_id, work)
@@ -90,7 +92,8 @@ class Submit:
             if old.status not in TERMINAL_JOB:
                 raise Conflict(f"Only a job that has ended can be run again; this one is {old.status}.")
             await self._accept.check_limit(tx, tenant_id, old.user_id)
-            accepted = await self._accept.write(tx, [await rerun.copy_alone(tx, old, new_seeds=new_seeds)])
+            again = await rerun.copy_alone(tx, old, new_seeds=new_seeds, vary=self._vary)
+            accepted = await self._accept.write(tx, [again])
             return accepted.jobs[0], accepted
 
         job, _ = await self._accept.run(pool, tenant_id, work)
