@@ -40,7 +40,7 @@ async def test_the_first_start_brings_examples_that_run_without_models(new_desk:
     assert desk.ready.is_new
     assert desk.ready.trying_out is TryingOut.EXAMPLES
     effects = {each.slug: each.id for each in await desk.client.effects()}
-    assert set(effects) == {"invert-image", "image-to-clip", "invert-video"}
+    assert set(effects) == {"invert-image", "image-to-clip", "invert-video", "text-to-image"}
     sample = desk.desk.input_folder / "examples" / "sample.png"
     image = await desk.client.upload(sample)
     clip = await desk.client.submit(effect_id=effects["image-to-clip"], input_file_id=image)
@@ -62,7 +62,7 @@ async def test_a_second_start_finds_everything_again(tmp_path: Path) -> None:
     async with second.open() as (_, ready), Client(ready.url) as client:
         assert not ready.is_new
         assert [each.slug for each in await client.workflows()] == [made.workflow.slug]
-        assert len(await client.effects()) == 3
+        assert len(await client.effects()) == 4
 
 
 async def test_a_desk_that_is_closed_at_once_can_be_opened_at_once(tmp_path: Path) -> None:

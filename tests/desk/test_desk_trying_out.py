@@ -122,3 +122,18 @@ async def test_what_is_run_again_goes_where_things_run_now(tmp_path: Path) -> No
     async with Sim(port=port) as sim, opened(usual_place(tmp_path, port)) as desk:
         await desk.ended((await desk.client.retry("job", tried.id)).data.id)
         assert sim.log.count("POST", "/prompt")
+
+
+async def test_tries_of_the_example_with_a_prompt_differ(tmp_path: Path) -> None:
+    async with opened(usual_place(tmp_path, free_port())) as desk:
+        wish = {"effect_slug": "text-to-image", "prompts": ["a cat", "a dog"], "tries": 2}
+        batch = await desk.client.add_batch(wish)
+        made = []
+        for each in [job.id async for job in desk.client.jobs(batch_id=batch.id)]:
+            assert (await desk.ended(each)).status == "completed"
+            [saved] = await desk.client.download_outputs(each, tmp_path / each)
+            made.append(saved.read_bytes())
+        assert len(set(made)) == 4
+        # what is a prompt can be searched for
+        found = [job.label async for job in desk.client.jobs(search="DOG")]
+        assert len(found) == 2

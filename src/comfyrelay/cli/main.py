@@ -294,7 +294,7 @@ def sim(
         host=host,
         port=port,
         folder=folder,
-        checkpoints=checkpoint or ("stand-in.safetensors",),
+        checkpoints=checkpoint or ("stand-in.safetensors", "broken.safetensors"),
         cloud=cloud,
         api_key=api_key,
         misbehaviour=[

@@ -13,7 +13,10 @@ class Options:
     # None takes a temporary one, which is removed at the end
     folder: Path | None = None
     # model folder → names of the files in it
-    models: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"checkpoints": ["stand-in.safetensors"]})
+    # the second cannot be loaded
+    models: Mapping[str, Sequence[str]] = field(
+        default_factory=lambda: {"checkpoints": ["stand-in.safetensors", "broken.safetensors"]}
+    )
     version: str = "0.7.0"
     vram_bytes: int = 24 * 1024**3
     max_upload_bytes: int = 100 * 1024**2

@@ -152,7 +152,7 @@ class ScriptServer:
             outputs = await self._outputs(result, begun)
             about = _about(result, outputs, log_path)
             on_event(Noted(prompt_id=run_id, about=about))
-            return _judged(run_id, result, outputs, about, seconds=time.time() - begun)
+            return _judged(run_id, result, outputs, about, seconds=time.time() - begun, folder=settings.output_folder)
         except BaseException:
             # nobody waits any more for what the script has left in ComfyUI's queue
             await self._runs.finish_stop(self._stop_prompts(before))
@@ -220,14 +220,24 @@ def _about(result: ScriptResult, outputs: Sequence[Path], log_path: Path) -> dic
 
 
 def _judged(
-    run_id: str, result: ScriptResult, outputs: Sequence[Path], about: Mapping[str, Any], *, seconds: float
+    run_id: str,
+    result: ScriptResult,
+    outputs: Sequence[Path],
+    about: Mapping[str, Any],
+    *,
+    seconds: float,
+    folder: Path | None,
 ) -> RunResult:
     if result.exit_code:
         raise ScriptFailed(result.error, raw=json.dumps(about))
     if not outputs:
+        advice = (
+            "Set output_folder in [desk.script] to the folder that it saves in."
+            if folder is None
+            else f"There is nothing new in its output_folder, {folder}, either."
+        )
         raise NoOutput(
-            "The script ended well, but names no file that it saved in its own folders. Set output_folder in "
-            "[desk.script] to the folder that it saves in.",
+            f"The script ended well, but names no file that it saved in its own folders. {advice}",
             raw=json.dumps(about),
         )
     return RunResult(
