@@ -124,7 +124,7 @@ def up(
         out.print("           the link works once, for ten minutes; `comfyrelay open` makes another", highlight=False)
         if open_ and not open_page(found.link):
             out.print("           no browser could be opened here: follow the link", highlight=False)
-        out.print("Press Ctrl-C to stop.", highlight=False)
+        out.print(f"Press Ctrl-C to stop. {_about_stopping(desk.finish_seconds)}", highlight=False)
 
     def came() -> None:
         nonlocal is_awaited
@@ -144,7 +144,7 @@ def up(
             on_comfyui=came,
         )
         _run_loop(made.run())
-    out.print("Stopped.", highlight=False)
+    out.print("Stopped. What waits is kept, and goes on with the next `comfyrelay up`.", highlight=False)
 
 
 @app.command("open", rich_help_panel=DESK)
@@ -341,6 +341,10 @@ def db_status(as_json: Json = False) -> None:
 def version() -> None:
     """Print the version."""
     out.print(__version__, highlight=False)
+
+
+def _about_stopping(finish_seconds: float) -> str:
+    return f"What runs then has {finish_seconds:g} s to end, or waits again; what waits is kept."
 
 
 def _about_comfyui(silent: Sequence[str], trying_out: str) -> Iterator[str]:

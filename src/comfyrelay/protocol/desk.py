@@ -79,6 +79,12 @@ class NewGraph(Request):
     name: Line | None = None
 
 
+class Carried(AnswerBody):
+    """The workflow that a file carries; null where it has none."""
+
+    graph: Json | None
+
+
 class DescribedGraph(AnswerBody):
     """`graph` is what was brought, in the API's format; `roles` says which property is the prompt, the seed and so on;
     `positions`, which inputs each property sets."""

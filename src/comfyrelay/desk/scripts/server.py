@@ -236,10 +236,8 @@ def _judged(
             if folder is None
             else f"There is nothing new in its output_folder, {folder}, either."
         )
-        raise NoOutput(
-            f"The script ended well, but names no file that it saved in its own folders. {advice}",
-            raw=json.dumps(about),
-        )
+        text = f"The script ended well, but names no file that it saved in its own folders. {advice}"
+        raise NoOutput(text, raw=json.dumps(about))
     return RunResult(
         prompt_id=run_id,
         files=tuple(
