@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from comfyrelay.sim.nodes.results import NodeFunction, Result, Run, check_memory
 
-# Cannot be loaded, as a file that was cut off on its way.
+# Cannot be loaded: it is no model.
 BROKEN = "broken.safetensors"
 LATENT_SCALE = 8
 SHAPES = 12
@@ -28,7 +28,7 @@ class Latent:
 
 def load_checkpoint(_run: Run, *, ckpt_name: str) -> Result:
     if ckpt_name == BROKEN:
-        raise RuntimeError("Error while deserializing header: header too large")
+        raise RuntimeError(f"ERROR: Could not detect model type of: {ckpt_name}")
     return Result(outputs=(ckpt_name, ckpt_name, ckpt_name))
 
 
