@@ -74,7 +74,11 @@ class DeskProcess:
             "COMFYRELAY_DATA_DIR": str(self.folder / "data"),
             "COMFYRELAY_PORT": str(self.port),
             "COMFYRELAY_DESK_FINISH_SECONDS": "0",
-            **({"COMFYRELAY_DESK_COMFYUI_URL": self.comfyui_url} if self.comfyui_url else {}),
+            **(
+                {"COMFYRELAY_DESK_COMFYUI_URL": self.comfyui_url}
+                if self.comfyui_url
+                else {"COMFYRELAY_DESK_STAND_IN": "1"}
+            ),
             **COMPILED,
         }
         self.service = Service("up", "up", environment=self.environment, log=self.folder / "up.log")

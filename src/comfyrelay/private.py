@@ -9,7 +9,17 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 _NOT_FOR_OTHERS = 0o077
 # What we make in a data folder.
-_FILES = ("lock", "secrets.json", "owner-secret", "page-password", ".furnished", ".put-*", "*.db", "*.db-*")
+_FILES = (
+    "lock",
+    "secrets.json",
+    "owner-secret",
+    "page-password",
+    ".furnished",
+    ".comfyui-found",
+    ".put-*",
+    "*.db",
+    "*.db-*",
+)
 _FOLDERS = (
     *("objects", "inputs", "outputs", "script", "stand-in", "worker", ".inputs.part"),
     # of a restore

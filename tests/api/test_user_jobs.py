@@ -160,6 +160,19 @@ class TestLooking:
         given = wanted[-12:].upper() if search == "ID" else search
         assert await ids(user, f"?search={given}") == [wanted]
 
+    @pytest.mark.parametrize("search", ["LIGHTHOUSE", "fog%22 at", "100%25"])
+    async def test_they_are_found_by_a_part_of_what_they_run_with(self, api: Api, user: Caller, search: str) -> None:
+        properties = [{"key": "prompt", "type": "text", "placeholder": "{{P}}", "user_configurable": True}]
+        graph = {"1": {"class_type": "CLIPTextEncode", "inputs": {"text": "{{P}}"}}}
+        made = await user.post("/api/workflows", {"graph": graph, "properties": properties})
+        found = []
+        for number, text in enumerate(['a lighthouse in "fog" at 100%', "boats, 1000"]):
+            wish = {"workflow_slug": made["slug"], "idempotency_key": str(number), "input_payload": {"prompt": text}}
+            found.append((await user.post("/api/ai-jobs", wish))["id"])
+        assert await ids(user, f"?search={search}") == [found[0]]
+        # not in what stands beside it: the names of values, files and types
+        assert await ids(user, "?search=placeholder") == await ids(user, "?search=output") == []
+
     async def test_logs_come_in_pages(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         job = await submit(user, effect)

@@ -106,11 +106,12 @@ async def test_others_get_their_turn_while_the_items_of_a_large_graph_are_resolv
     """Each item waits for the loop; those of a small graph have no reason to."""
     loop, waited = asyncio.get_running_loop(), list[bool]()
 
-    def wait_for_others(_values: Mapping[str, Any]) -> None:
+    def wait_for_others(_values: Mapping[str, Any]) -> dict[str, Any]:
         if threading.current_thread() is not threading.main_thread():
             others = threading.Event()
             loop.call_soon_threadsafe(others.set)
             waited.append(others.wait(PATIENCE_SECONDS))
+        return {}
 
     await world.restart(Hooks(checks={WorkflowKind.GRAPH: wait_for_others}))
     padding = {f"node-{number}": {"class_type": "Note", "inputs": {"text": "x" * 100}} for number in range(nodes)}

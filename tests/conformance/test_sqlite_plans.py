@@ -47,12 +47,16 @@ async def test_a_list_comes_in_the_order_of_an_index(pool: Database, filters: di
 
 
 async def test_a_search_looks_once_for_batches_of_that_name(pool: Database) -> None:
-    # not correlated: it is not done again for each job
-    assert await plan(pool, search="boats") == [
+    # not correlated: it is not done again for each job, and nor is where the newest begin
+    *once, values, _each = await plan(pool, search="boats")
+    assert once == [
         "SEARCH ai_jobs USING INDEX ix_ai_jobs_tenant_newest (tenant_id=?)",
         "LIST SUBQUERY 1",
         "SEARCH batches USING INDEX ix_batches_tenant_id_id (tenant_id=?)",
+        "SCALAR SUBQUERY 2",
+        "SEARCH newest USING COVERING INDEX ix_ai_jobs_tenant_newest (tenant_id=?)",
     ]
+    assert values == "CORRELATED SCALAR SUBQUERY 3"
 
 
 async def test_jobs_are_counted_in_an_index(pool: Database) -> None:

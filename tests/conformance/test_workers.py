@@ -57,7 +57,7 @@ class TestRegister:
         assert registered.workflows == ["a"]
 
     async def test_only_the_worker_of_a_desk_is_assigned_scripts(self, world: World) -> None:
-        engine = await world.restart(Hooks(desk_worker="own"))
+        engine = await world.restart(Hooks(desk_workers=["own"]))
         graph, script = await world.workflow("a"), await world.workflow("b", kind=WorkflowKind.SCRIPT)
         fleet = await world.fleet(graph, script)
         for name, expected in {"own": ["a", "b"], "another": ["a"]}.items():

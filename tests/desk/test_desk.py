@@ -20,6 +20,7 @@ from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.desk import Desk
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.portable.disks import filesystem_of
+from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.sim import Fail, Sim, Slow
 from tests.api.processes import free_port
 from tests.comfy.graphs import invert, invert_file
@@ -30,16 +31,16 @@ from tests.web.looking import PROMPT_GRAPH
 
 @pytest.fixture
 async def new_desk(tmp_path: Path) -> AsyncIterator[OpenDesk]:
-    async with opened(make_desk(tmp_path / "desk", is_new=True)) as desk:
+    async with opened(make_desk(tmp_path / "desk", is_new=True, stand_in=False)) as desk:
         yield desk
 
 
 async def test_the_first_start_brings_examples_that_run_without_models(new_desk: OpenDesk, tmp_path: Path) -> None:
     desk = new_desk
     assert desk.ready.is_new
-    assert desk.ready.is_stand_in
+    assert desk.ready.trying_out is TryingOut.EXAMPLES
     effects = {each.slug: each.id for each in await desk.client.effects()}
-    assert set(effects) == {"invert-image", "image-to-clip", "invert-video"}
+    assert set(effects) == {"invert-image", "image-to-clip", "invert-video", "text-to-image"}
     sample = desk.desk.input_folder / "examples" / "sample.png"
     image = await desk.client.upload(sample)
     clip = await desk.client.submit(effect_id=effects["image-to-clip"], input_file_id=image)
@@ -61,7 +62,7 @@ async def test_a_second_start_finds_everything_again(tmp_path: Path) -> None:
     async with second.open() as (_, ready), Client(ready.url) as client:
         assert not ready.is_new
         assert [each.slug for each in await client.workflows()] == [made.workflow.slug]
-        assert len(await client.effects()) == 3
+        assert len(await client.effects()) == 4
 
 
 async def test_a_desk_that_is_closed_at_once_can_be_opened_at_once(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ async def test_a_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) ->
     async with Sim() as sim:
         named = make_desk(tmp_path, comfyui_url=[sim.url])
         async with named.open() as (_, ready), Client(ready.url) as client:
-            assert not ready.is_stand_in
+            assert ready.trying_out is TryingOut.NOTHING
             assert (await client.desk()).comfyui == [sim.url]
             made = await client.add_graph(invert(), name="mine")
             job = await client.submit(workflow_slug=made.workflow.slug)
@@ -178,10 +179,11 @@ async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_
     async with named.open() as (_, ready), Client(ready.url) as client:
         job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
         away = f"Nobody answers at {url}: is ComfyUI running there?"
-        await until_waiting(client, job.id, away)
+        why = f"{away} It runs as soon as ComfyUI can be used."
+        await until_waiting(client, job.id, why)
         assert await away_at(client) == [away]
         seen = await take_snapshot(client, Labels(client))
-        assert (seen.comfyui_away, seen.waits_for) == ([away], away)
+        assert (seen.comfyui_away, seen.waits_for) == ([away], why)
         async with Sim(port=port) as sim:
             async for _event in client.events(job.id):
                 pass
@@ -193,7 +195,7 @@ async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_
                 if event.type == "progress":
                     break
         # it was killed with the job in it, which goes back to the queue
-        await until_waiting(client, again.id, away)
+        await until_waiting(client, again.id, why)
 
 
 async def test_a_comfyui_whose_gpu_is_in_a_bad_state_is_not_said_to_be_away(tmp_path: Path) -> None:
@@ -203,7 +205,8 @@ async def test_a_comfyui_whose_gpu_is_in_a_bad_state_is_not_said_to_be_away(tmp_
         async with named.open() as (_, ready), Client(ready.url) as client:
             job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
             bad = "The GPU is in a bad state until ComfyUI is restarted."
-            await until_waiting(client, job.id, f"ComfyUI at {sim.url} cannot be used: {bad}")
+            soon = "It runs as soon as ComfyUI can be used."
+            await until_waiting(client, job.id, f"ComfyUI at {sim.url} cannot be used: {bad} {soon}")
             assert await away_at(client) == [f"ComfyUI at {sim.url} cannot be used: {bad}"]
 
 

@@ -114,10 +114,12 @@ async def test_killed_at_any_moment_every_item_ends_once_and_in_order(tmp_path: 
             await desk.agrees()
 
 
-async def test_what_ran_when_it_was_killed_is_failed_and_one_retry_finishes_it(tmp_path: Path) -> None:
+async def test_what_ran_when_it_was_killed_is_failed_where_that_is_set_and_one_retry_finishes_it(
+    tmp_path: Path,
+) -> None:
     async with Sim() as sim:
         slow = sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
-        async with desk_process(tmp_path, sim) as desk:
+        async with desk_process(tmp_path, sim, interrupted_jobs="fail") as desk:
             made = await desk.client.add_graph(invert(), name="mine")
             job = await desk.client.submit(workflow_slug=made.workflow.slug)
             async for event in desk.client.events(job.id):

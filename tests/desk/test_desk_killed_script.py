@@ -123,7 +123,7 @@ async def test_the_prompt_that_it_left_in_comfyui_does_not_run_beside_the_next(
 async def test_a_script_job_that_was_only_fetched_does_not_count_as_run(tmp_path: Path) -> None:
     async with Sim() as sim:
         sim.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
-        async with desk_with_script(tmp_path, sim) as desk:
+        async with desk_with_script(tmp_path, sim, interrupted_jobs="fail") as desk:
             # the same words, so a prompt that the first has left could be the second's
             payload = {"positive": "a cat in the rain", "input_subdir": "examples"}
             first, second = [

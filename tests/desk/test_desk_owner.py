@@ -1,6 +1,7 @@
 """The desk is its owner's alone, also on this machine: a secret for programs, a link that works once for the page."""
 
 import asyncio
+import itertools
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from comfyrelay.client import Client
-from comfyrelay.desk.desk import FLEET, WORKER
+from comfyrelay.desk.desk import FLEET, STAND_IN, WORKER
 from comfyrelay.desk.links import LINK_SECONDS, Links
 from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unauthorized
 from comfyrelay.owner import SECRET_FILE, load_secret, noted, pass_for
@@ -378,7 +379,8 @@ async def test_only_what_lies_in_the_desks_own_folders_is_read(desk: OpenDesk, t
 async def test_the_desks_own_worker_finds_back_by_itself(desk: OpenDesk, is_removed: bool) -> None:
     async with owner_http(desk.ready.url) as http:
         await _until_worker(http)
-        rotated = await http.post(f"/api/admin/workers/{WORKER}/rotate-token")
+        rotated = await http.post(f"/api/admin/workers/{STAND_IN}/rotate-token")
+        rotated.raise_for_status()
         if is_removed:
             bearer = {"Authorization": f"Bearer {rotated.json()['data']['token']}"}
             (await http.post("/api/worker/deregister", json={}, headers=bearer)).raise_for_status()
@@ -392,10 +394,10 @@ async def test_nobody_takes_the_name_of_the_desks_own_worker(desk: OpenDesk) -> 
     secret = load_secrets(desk.desk.settings).fleet["production"][0]
     async with owner_http(desk.ready.url) as http:
         await _until_worker(http)
-        for body in ({}, {"dry_run": True}):
+        for name, body in itertools.product((WORKER, STAND_IN), ({}, {"dry_run": True})):
             answer = await http.post(
                 "/api/worker/register",
-                json={"worker_id": WORKER, "fleet_slug": FLEET, **body},
+                json={"worker_id": name, "fleet_slug": FLEET, **body},
                 headers={"X-Fleet-Secret": secret},
             )
             assert answer.status_code == 409

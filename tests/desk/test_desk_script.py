@@ -429,3 +429,72 @@ async def test_an_empty_table_is_enough_to_try_the_shipped_script(tmp_path: Path
         assert (found.status, found.error) == ("completed", None)
         [saved] = await client.download_outputs(job_id, tmp_path)
         assert saved.suffix == ".mp4"
+
+
+# It prints all that it was given, and what it finds there.
+READS = """
+    import json, pathlib, sys
+    words = dict(zip(sys.argv, sys.argv[1:]))
+    inputs = pathlib.Path(INPUTS) / words["--input-subdir"]
+    print("colours", sorted(each.read_bytes().hex()[:8] + each.name for each in inputs.iterdir()))
+    print("template", json.loads(pathlib.Path(words["--template-api"]).read_text()))
+    print("arguments", [each for each in sys.argv if each.startswith(("--mine", "--seed", "--randomize"))])
+    made = pathlib.Path("made.png").absolute()
+    made.write_bytes(PICTURE)
+    print("saved:", made)
+"""
+
+
+async def test_a_script_job_runs_on_what_it_was_added_with_whatever_changes_while_it_waits(tmp_path: Path) -> None:
+    inputs = tmp_path / "desk" / "inputs" / "cats"
+    source = READS.replace("INPUTS", repr(str(inputs.parent)))
+    async with open_desk(tmp_path, source, arguments=["--mine=1"]) as desk:
+        first = await desk.ended(await submit(desk))
+        assert first.status == "completed", first.error
+        before = [each for each in await log_of(desk, first.id) if each.startswith(("colours", "template", "argum"))]
+        waiting = await submit(desk)
+        await desk.client.pause("job", waiting, now=True)
+    (inputs / "cat.png").write_bytes(b"another picture")
+    (inputs / "dog.png").write_bytes(b"one more")
+    async with open_desk(tmp_path, source, arguments=["--mine=2"]) as desk:
+        (inputs / "cat.png").write_bytes(b"another picture")
+        (tmp_path / "templates" / "wan.json").write_text("{}")
+        again = [(await desk.client.run_again(first.id)).data.id]
+        if (await desk.client.job(waiting)).status == "paused":
+            # else it was quicker than the pause
+            again.append((await desk.client.resume("job", waiting)).data.id)
+        for each in again:
+            assert (await desk.ended(each)).status == "completed"
+            lines = await log_of(desk, each)
+            assert [line for line in lines if line.startswith(("colours", "template", "argum"))] == before
+            assert any("have changed since" in line for line in lines)
+        now = await desk.ended(await submit(desk))
+        lines = await log_of(desk, now.id)
+        assert "template {}" in lines
+        assert "arguments ['--mine=2']" in lines
+        assert not any("have changed since" in each for each in lines)
+
+
+async def test_what_was_kept_for_script_jobs_goes_when_nobody_can_need_it(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, SAVES) as desk:
+        old, new = await desk.ended(await submit(desk)), desk.desk.input_folder / "cats" / "new.png"
+        new.write_bytes(png("#000000"))
+        await desk.ended(await submit(desk))
+        await desk.client.delete_job(old.id)
+        kept = desk.desk.input_folder / ".comfyrelay"
+        assert len(list(kept.iterdir())) == 2
+        for each in kept.iterdir():
+            os.utime(each, (0, 0))
+    async with open_desk(tmp_path, SAVES) as desk, asyncio.timeout(30):
+        while len(list(kept.iterdir())) != 1:  # noqa: ASYNC110  (files tell nobody)
+            await asyncio.sleep(0.05)
+        [[cats]] = [list(each.iterdir()) for each in kept.iterdir()]
+        assert sorted(each.name for each in cats.iterdir()) == ["cat.png", "new.png"]
+
+
+async def test_a_new_seed_of_a_script_is_drawn_by_it(tmp_path: Path) -> None:
+    async with open_desk(tmp_path, READS.replace("INPUTS", repr(str(tmp_path / "desk" / "inputs")))) as desk:
+        first = await desk.ended(await submit(desk, extra_args="--seed 7"))
+        assert "arguments ['--seed']" in await log_of(desk, first.id)
+        again = await desk.ended((await desk.client.run_again(first.id, new_seeds=True)).data.id)
+        assert "arguments ['--randomize-seed']" in await log_of(desk, again.id)

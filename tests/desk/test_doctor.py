@@ -42,7 +42,7 @@ async def test_a_machine_that_is_new_is_well_and_stays_as_it_is(machine: Path) -
     assert "the port is free" in seen["desk"][1]
     verdict, text = seen["ComfyUI"]
     assert verdict is Verdict.LACKING
-    assert "stand-in runs the jobs" in text
+    assert "Jobs wait for it." in text
     assert not machine.exists()
 
 

@@ -116,9 +116,9 @@ async def test_the_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> 
             assert (await house.client.batch(batch_id)).counts[JobStatus.COMPLETED] == 4
 
 
-async def test_a_job_that_ran_when_the_desk_was_killed_is_failed_and_recoverable(tmp_path: Path) -> None:
-    """After a crash nothing is left as running: what ran is failed, says why, and can be run again."""
-    async with Sim() as sim, desk_process(tmp_path, sim) as desk:
+async def test_such_a_job_is_failed_and_recoverable_where_that_is_set(tmp_path: Path) -> None:
+    """Who wants to decide sets it: then what ran is failed after a crash, says why, and one click runs it again."""
+    async with Sim() as sim, desk_process(tmp_path, sim, interrupted_jobs="fail") as desk:
         job_id = await _killed_while_running(desk, sim)
         await _ended(desk, job_id)
         found = await desk.client.job(job_id)
@@ -128,9 +128,9 @@ async def test_a_job_that_ran_when_the_desk_was_killed_is_failed_and_recoverable
         assert (await desk.client.job(again.id)).status == "completed"
 
 
-async def test_such_a_job_is_put_back_by_itself_where_that_is_set(tmp_path: Path) -> None:
-    """Who does not want to click sets it: then what ran waits again after a crash, in its place."""
-    async with Sim() as sim, desk_process(tmp_path, sim, interrupted_jobs="requeue") as desk:
+async def test_a_job_that_ran_when_the_desk_was_killed_runs_again(tmp_path: Path) -> None:
+    """After a crash nothing is left as running, and no item is lost: what ran is run again, up to its attempts."""
+    async with Sim() as sim, desk_process(tmp_path, sim) as desk:
         job_id = await _killed_while_running(desk, sim)
         await _ended(desk, job_id)
         assert (await desk.client.job(job_id)).status == "completed"

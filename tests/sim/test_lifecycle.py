@@ -98,7 +98,7 @@ async def test_the_command_serves_until_a_signal(number: signal.Signals) -> None
     ready: asyncio.Queue[Sim] = asyncio.Queue()
     task = asyncio.create_task(serve(port=0, misbehaviour=[Slow(seconds=0.01)], on_ready=ready.put_nowait))
     sim = await asyncio.wait_for(ready.get(), PATIENCE_SECONDS)
-    assert (await Client(sim).http.get("/models/checkpoints")).json() == ["stand-in.safetensors"]
+    assert (await Client(sim).http.get("/models/checkpoints")).json() == ["stand-in.safetensors", "broken.safetensors"]
     os.kill(os.getpid(), number)
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 

@@ -177,7 +177,7 @@ async def test_a_listed_model_is_missing(client: Client) -> None:
     response = await client.prompt(graph)
     [error] = response.json()["node_errors"]["1"]["errors"]
     assert error["type"] == "value_not_in_list"
-    assert (await client.http.get("/models/checkpoints")).json() == [name]
+    assert name in (await client.http.get("/models/checkpoints")).json()
     assert (await client.prompt(graph)).status_code == 200
 
 

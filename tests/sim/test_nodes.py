@@ -361,29 +361,33 @@ async def test_a_text_where_an_image_belongs_fails_when_it_runs(client: Client) 
     assert error["current_inputs"]["images"] == ["no image"]
 
 
-async def test_nodes_that_need_weights_say_that_there_are_none(client: Client) -> None:
-    graph = {
-        "1": node("CheckpointLoaderSimple", ckpt_name="stand-in.safetensors"),
-        "2": node("CLIPTextEncode", clip=["1", 1], text="a"),
-        "3": node("EmptyLatentImage", width=64, height=64, batch_size=1),
-        "4": node(
-            "KSampler",
-            model=["1", 0],
-            positive=["2", 0],
-            negative=["2", 0],
-            latent_image=["3", 0],
-            seed=1,
-            steps=1,
-            cfg=1,
-            sampler_name="euler",
-            scheduler="normal",
-            denoise=1,
-        ),
+def prompted(text: str, *, seed: int, checkpoint: str = "stand-in.safetensors") -> Graph:
+    given = {"steps": 1, "cfg": 1, "sampler_name": "euler", "scheduler": "normal", "denoise": 1}
+    sources = {"model": ["1", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["3", 0]}
+    return {
+        "1": node("CheckpointLoaderSimple", ckpt_name=checkpoint),
+        "2": node("CLIPTextEncode", text=text, clip=["1", 1]),
+        "3": node("EmptyLatentImage", width=64, height=32, batch_size=2),
+        "4": node("KSampler", seed=seed, **sources, **given),
         "5": node("VAEDecode", samples=["4", 0], vae=["1", 2]),
         "9": save("5"),
     }
-    error = error_of(await client.run(graph))
-    assert "no models" in error["exception_message"]
+
+
+async def test_pictures_follow_their_prompt_and_seed(client: Client) -> None:
+    wishes = [("a cat", 1), ("a cat", 2), ("a dog", 1)]
+    made = [await images_of(client, prompted(text, seed=seed)) for text, seed in wishes]
+    assert {image.size for images in made for image in images} == {(64, 32)}
+    assert len({image.tobytes() for images in made for image in images}) == 6
+    # without what the server remembers
+    await client.http.post("/free", json={"free_memory": True})
+    again = await images_of(client, prompted("a cat", seed=1))
+    assert [each.tobytes() for each in again] == [each.tobytes() for each in made[0]]
+
+
+async def test_a_checkpoint_that_is_broken_fails_when_it_is_loaded(client: Client) -> None:
+    error = error_of(await client.run(prompted("a cat", seed=1, checkpoint="broken.safetensors")))
+    assert "Could not detect model type" in error["exception_message"]
 
 
 async def test_an_output_feeds_a_new_run(client: Client) -> None:

@@ -133,7 +133,10 @@ def _starts(message: dict[str, Any], prompt_id: str) -> bool:
 
 async def test_node_classes_are_described_as_recorded(client: Client) -> None:
     recorded = json.loads(OBJECT_INFO_RECORDED.read_text())
-    recorded["CheckpointLoaderSimple"]["input"]["required"]["ckpt_name"][0] = ["stand-in.safetensors"]
+    recorded["CheckpointLoaderSimple"]["input"]["required"]["ckpt_name"][0] = [
+        "stand-in.safetensors",
+        "broken.safetensors",
+    ]
     recorded["LoraLoader"]["input"]["required"]["lora_name"][0] = ["stand-in.safetensors"]
     got = (await client.http.get("/object_info")).json()
     assert set(got) == set(recorded)

@@ -30,6 +30,13 @@ def test_a_pause_between_two_items_does_not_count() -> None:
     assert expected_seconds(done(10, 20, 5000, 5010), queued=1, processing=0, now=at(5010)) == 10
 
 
+@pytest.mark.parametrize("ends", [(100, 20_100), (100, 20_100, 20_200), (100, 200, 40_000, 80_000)])
+def test_outages_of_hours_do_not_count_however_few_are_done(ends: tuple[float, ...]) -> None:
+    assert expected_seconds(done(*ends), queued=3, processing=0, now=at(ends[-1])) == 300
+    # nor does one that lasts
+    assert expected_seconds(done(*ends), queued=3, processing=0, now=at(ends[-1] + 20_000)) == 300
+
+
 def test_the_first_that_is_done_tells_how_long_one_takes() -> None:
     assert expected_seconds(done(100), queued=3, processing=0, now=at(100)) == 300
 

@@ -21,9 +21,9 @@ __all__ = ["PROMPT_GRAPH", "Looking", "open_chromium", "open_page"]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 20_000
 
-# A prompt, a seed and a size; the stand-in has no models, so it fails when it runs.
+# A prompt, a seed and a size; its checkpoint cannot be loaded, so it fails when it runs.
 PROMPT_GRAPH: dict[str, Any] = {
-    "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "stand-in.safetensors"}},
+    "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "broken.safetensors"}},
     "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a lake", "clip": ["1", 1]}},
     "3": {"class_type": "CLIPTextEncode", "inputs": {"text": "blurry", "clip": ["1", 1]}},
     "4": {"class_type": "EmptyLatentImage", "inputs": {"width": 512, "height": 512, "batch_size": 1}},

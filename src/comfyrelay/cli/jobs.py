@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -238,7 +239,7 @@ def logs(
 
 @jobs_app.command(rich_help_panel=JOBS)
 def cancel(job: Ids, url: Url = None, as_json: Json = False) -> None:
-    """Cancel jobs or batches. What runs is asked to stop."""
+    """Cancel jobs or batches: what waits will not run, what runs is asked to stop. `retry` runs it again."""
     _each(job, url, lambda client, it: client.cancel(it.kind, it.id), as_json=as_json)
 
 
@@ -277,6 +278,66 @@ def retry(
         return await client.rerun(it.id, new_seeds=new_seed)
 
     _each(job, url, rerun, as_json=as_json)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def rerun(
+    job: Ids,
+    new_seed: Annotated[bool, typer.Option("--new-seed", help="With other seeds than the last time.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Run jobs or batches that have ended once more, however they ended, as new ones; with the same values."""
+
+    async def again(client: Client, it: Found) -> Done[Any]:
+        run = client.run_again if it.kind == "job" else client.rerun
+        return await run(it.id, new_seeds=new_seed)
+
+    _each(job, url, again, as_json=as_json)
+
+
+@jobs_app.command(rich_help_panel=JOBS)
+def delete(
+    job: Ids,
+    keep_files: Annotated[bool, typer.Option("--keep-files", help="Leave the files in the output folder.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Delete jobs or batches that have ended: their logs, their outputs, and their files in the desk's output folder.
+
+    What a script saved in folders of its own stays, and so do inputs and workflows.
+    """
+
+    async def going(client: Client) -> list[str]:
+        lines: list[str] = []
+        for it in [await _found(client, each) for each in job]:
+            lines.append(f"{it.kind} {it.id} with its log and its output")
+            ids = [it.id] if it.kind == "job" else [each.id async for each in client.jobs(batch_id=it.id)]
+            if not keep_files:
+                lines += [f"  {path}" for each in ids for path in await _deleted_with(client, each)]
+        return lines
+
+    if not yes:
+        for line in connected(url, going):
+            err.print(line, highlight=False, markup=False, soft_wrap=True)
+        typer.confirm("Delete this? It cannot be undone.", abort=True, err=True)
+
+    async def gone(client: Client, it: Found) -> Done[Any]:
+        if it.kind == "job":
+            return await client.delete_job(it.id, keep_files=keep_files)
+        done = await client.delete_batch(it.id, keep_files=keep_files)
+        if done.data.refused:
+            raise InvalidInput(f"{done.data.changed} jobs were deleted. {done.data.refused[0].detail}")
+        files = f", with {done.data.files} files" if done.data.files else ""
+        return replace(done, message=f"{done.data.changed} jobs deleted{files}.")
+
+    _each(job, url, gone, as_json=as_json)
+
+
+async def _deleted_with(client: Client, job_id: str) -> list[str]:
+    about = await client.about(job_id)
+    return about.deleted_with_it if about is not None else []
 
 
 @jobs_app.command(rich_help_panel=JOBS)
@@ -489,7 +550,8 @@ def _each(
                 continue
             done.append(answer.data)
             if not as_json:
-                out.print(f"{it.kind} {answer.data.id}: {answer.message}", highlight=False, soft_wrap=True)
+                id_ = getattr(answer.data, "id", it.id)
+                out.print(f"{it.kind} {id_}: {answer.message}", highlight=False, markup=False, soft_wrap=True)
         return done, refused
 
     done, refused = connected(url, work)

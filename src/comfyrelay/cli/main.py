@@ -119,12 +119,16 @@ def up(
             "~/.local/share/comfyrelay."
         ),
     ] = None,
+    stand_in: Annotated[
+        bool,
+        typer.Option("--stand-in", help="Try things out: what is added runs on the built-in stand-in, without models."),
+    ] = False,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Run ComfyRelay here for yourself, as your desk: queue, page, and a worker for your ComfyUI, until Ctrl-C."""
     require("desk")
     with _many_imports():
-        from comfyrelay.desk.desk import Desk, Ready, answers
+        from comfyrelay.desk.desk import Desk, Ready
         from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.desk.settings import DeskSettings, load_desk_settings
         from comfyrelay.private import keep_private
@@ -138,27 +142,34 @@ def up(
     settings = settings.model_copy(update={name: value for name, value in given.items() if value is not None})
     if comfyui_url:
         desk = DeskSettings(**{**desk.model_dump(exclude_unset=True), "comfyui_url": comfyui_url})
+    if stand_in:
+        desk = desk.model_copy(update={"stand_in": True})
     _check_addresses(desk.comfyui_url)
     umask = keep_private(settings.data_dir)
-    silent: list[str] = []
+    is_awaited = False
 
     def ready(found: Ready) -> None:
+        nonlocal is_awaited
+        is_awaited = len(found.silent) == len(found.comfyui)
         out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]", highlight=False)
         out.print(f"  data     {found.data_dir}", highlight=False)
-        if found.is_stand_in:
-            out.print("  ComfyUI  none at http://127.0.0.1:8188: the built-in stand-in runs the jobs", highlight=False)
-            out.print("           start ComfyUI and then this again, or name it with --comfyui-url", highlight=False)
-        else:
-            out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
-        for each in silent:
-            out.print(f"           {each} does not answer yet: jobs wait for it", highlight=False, soft_wrap=True)
+        out.print(f"  ComfyUI  {', '.join(found.comfyui)}", highlight=False)
+        for line in _about_comfyui(found.silent, found.trying_out):
+            out.print(f"           {line}", highlight=False, soft_wrap=True)
         if found.url_elsewhere is not None:
             out.print(f"  phone    {found.url_elsewhere}  in the same network, with the password", highlight=False)
         out.print(f"  page     {found.link}", highlight=False, soft_wrap=True)
         out.print("           the link works once, for ten minutes; `comfyrelay open` makes another", highlight=False)
         if open_ and not open_page(found.link):
             out.print("           no browser could be opened here: follow the link", highlight=False)
-        out.print("Press Ctrl-C to stop.", highlight=False)
+        out.print(f"Press Ctrl-C to stop. {_about_stopping(desk.finish_seconds)}", highlight=False)
+
+    def came() -> None:
+        nonlocal is_awaited
+        if is_awaited:
+            out.print("ComfyUI is there now: what waits for it runs.", highlight=False)
+        # when it comes again, it was away
+        is_awaited = True
 
     with WorkerConsole(level="warning") as console:
         made = Desk(
@@ -168,16 +179,10 @@ def up(
             umask=umask,
             on_ready=ready,
             on_status=console.status,
+            on_comfyui=came,
         )
-
-        async def work() -> None:
-            if "comfyui_url" in desk.model_fields_set:
-                found = await asyncio.gather(*map(answers, desk.comfyui_url))
-                silent.extend(each for each, is_there in zip(desk.comfyui_url, found, strict=True) if not is_there)
-            await made.run()
-
-        _run_loop(work())
-    out.print("Stopped.", highlight=False)
+        _run_loop(made.run())
+    out.print("Stopped. What waits is kept, and goes on with the next `comfyrelay up`.", highlight=False)
 
 
 @app.command("open", rich_help_panel=DESK)
@@ -364,7 +369,7 @@ def sim(
         host=host,
         port=port,
         folder=folder,
-        checkpoints=checkpoint or ("stand-in.safetensors",),
+        checkpoints=checkpoint or ("stand-in.safetensors", "broken.safetensors"),
         cloud=cloud,
         api_key=api_key,
         misbehaviour=[
@@ -411,6 +416,20 @@ def db_status(as_json: Json = False) -> None:
 def version() -> None:
     """Print the version."""
     out.print(__version__, highlight=False)
+
+
+def _about_stopping(finish_seconds: float) -> str:
+    return f"What runs then has {finish_seconds:g} s to end, or waits again; what waits is kept."
+
+
+def _about_comfyui(silent: Sequence[str], trying_out: str) -> Iterator[str]:
+    if trying_out == "everything":
+        yield "you are trying things out: what you add runs on the built-in stand-in, without models"
+    for each in silent:
+        yield f"{each} does not answer yet: jobs wait for it, and run once it is there"
+    if silent and trying_out == "examples":
+        yield "until then the examples run on the built-in stand-in; `up --stand-in` tries out everything there"
+        yield "is ComfyUI elsewhere? name it with --comfyui-url"
 
 
 def _check_addresses(addresses: Sequence[str]) -> None:

@@ -69,6 +69,13 @@ def run(
     what: What,
     values: Values = None,
     input_: Annotated[Path | None, typer.Option("--input", help="The image, video or sound that it works on.")] = None,
+    as_input: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Do not run the workflow that the file WHAT carries: run this effect, workflow or file on it.",
+        ),
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(help="A preset whose values it has; --set beats them.", autocompletion=completion.presets),
@@ -82,8 +89,16 @@ def run(
     # before anything is started for it
     from comfyrelay.comfy.editor.loading import load_workflow, may_hold_workflow
 
+    if as_input is not None:
+        if input_ is not None:
+            raise InvalidInput("--input and --as-input both name what is worked on: give one of them.")
+        what, input_ = as_input, Path(what)
     if may_hold_workflow(Path(what)):
         load_workflow(Path(what))
+        if Path(what).suffix.lower() != ".json" and not as_json:
+            again = f"{what} carries the workflow that made it, which is run again, with every value as it was."
+            text = f"{again} To work on the file itself: --as-input NAME."
+            err.print(text, highlight=False, markup=False, soft_wrap=True, style="dim")
     if input_ is not None and input_.is_dir():
         raise InvalidInput(f"{input_} is a folder: `comfyrelay batch add` runs it on each file of a folder.")
     _make_folder(to)
@@ -404,9 +419,11 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
                     bar.update(task, completed=event.data.get("value", 0.0), description=text)
         except asyncio.CancelledError:
             try:
-                await client.cancel("job", job_id)
+                said = (await client.cancel("job", job_id)).message
+                err.print(f"Job {job_id}: {said}", highlight=False, markup=False, soft_wrap=True)
             except ComfyRelayError as error:
-                err.print(f"It could not be canceled: {error}", highlight=False)
+                kept = f"It goes on without you: `comfyrelay show {job_id}`."
+                err.print(f"Job {job_id} could not be canceled: {error} {kept}", highlight=False, soft_wrap=True)
             raise
         finally:
             explaining.cancel()

@@ -84,8 +84,8 @@ class Calls:
             raise _named_fields(error) from None
         return await self._call(method, path, answer, json=body.model_dump(mode="json", exclude_unset=True))
 
-    async def delete(self, path: str, answer: type[B]) -> Done[B]:
-        return await self._call("DELETE", path, answer)
+    async def delete(self, path: str, answer: type[B], **query: Any) -> Done[B]:
+        return await self._call("DELETE", path, answer, params=query)
 
     async def pages(self, path: str, item: type[A], **query: Any) -> AsyncIterator[A]:
         """The items of a list, page after page, asked for as they are needed."""

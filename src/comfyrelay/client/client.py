@@ -26,6 +26,8 @@ from comfyrelay.protocol.desk import (
 )
 from comfyrelay.protocol.jobs import (
     Batch,
+    BulkDone,
+    BulkRequest,
     Job,
     JobEvent,
     LogLine,
@@ -323,6 +325,19 @@ class Client:
     async def rerun(self, batch_id: str, *, new_seeds: bool = False) -> Done[Batch]:
         """All items of a batch once more, however they ended, as a new batch."""
         return await self._calls.send(f"{_path('batch', batch_id)}/again", Batch, Retry, new_seeds=new_seeds)
+
+    async def run_again(self, job_id: str, *, new_seeds: bool = False) -> Done[Job]:
+        """A job that has ended once more, however it ended, as a new one."""
+        return await self._calls.send(f"{_path('job', job_id)}/again", Job, Retry, new_seeds=new_seeds)
+
+    async def delete_job(self, job_id: str, *, keep_files: bool = False) -> Done[Deleted]:
+        """A job that has ended, with its log and its output; on a desk, `keep_files` leaves the output folder alone."""
+        return await self._calls.delete(_path("job", job_id), Deleted, keep_files=keep_files)
+
+    async def delete_batch(self, batch_id: str, *, keep_files: bool = False) -> Done[BulkDone]:
+        """All jobs of a batch that have ended."""
+        wish: dict[str, Any] = {"action": "delete", "filter": {"batch_id": batch_id}, "keep_files": keep_files}
+        return await self._calls.send(f"{PATHS['job']}/bulk", BulkDone, BulkRequest, **wish)
 
     # Batches
 

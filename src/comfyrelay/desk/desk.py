@@ -1,18 +1,18 @@
-"""The whole system in one process for one person: server, worker, and a ComfyUI or its stand-in."""
+"""The whole system in one process for one person: server, worker, and the stand-in where things are tried out."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
 from comfyrelay.comfy.client import ComfyClient
-from comfyrelay.desk.batches.copies import Copies
+from comfyrelay.desk.batches.copies import Copies, remove_copies
 from comfyrelay.desk.batches.run_files import about_run
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import EXAMPLES, write_sample
@@ -26,15 +26,20 @@ from comfyrelay.desk.routes.desk import add_desk_routes
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.scripts.config import script_settings
 from comfyrelay.desk.scripts.server import ScriptServer
-from comfyrelay.desk.scripts.workflow import CLASS_TYPE, ScriptCheck, furnish_script
+from comfyrelay.desk.scripts.snapshots import Snapshots
+from comfyrelay.desk.scripts.workflow import CLASS_TYPE, SLUG, ScriptCheck, furnish_script, snapshot_in, varied
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.desk.state import DeskState
+from comfyrelay.desk.trying_out import Trying
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.states import Stage, WorkflowKind
-from comfyrelay.errors import ComfyError, ConfigurationError, Conflict
+from comfyrelay.domain.records.jobs import DispatchFilter
+from comfyrelay.domain.settlement import Attempt
+from comfyrelay.domain.states import DispatchStatus, Stage, WorkflowKind
+from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, NotFound
 from comfyrelay.net import is_loopback
 from comfyrelay.owner import load_secret, noted
+from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.server.app import create_app
 from comfyrelay.server.base.context import SESSION_COOKIE, Owner
 from comfyrelay.server.base.secrets import load_secrets
@@ -46,8 +51,13 @@ from comfyrelay.worker.comfyui.servers import WrapServer
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
 
+if TYPE_CHECKING:
+    from comfyrelay.sim import Sim
+
 FLEET = "desk"
 WORKER = "desk"
+# the fleet and the worker of what is tried out
+STAND_IN = "stand-in"
 LOCAL_EMAIL = "desk@localhost"
 LOOPBACK = "127.0.0.1"
 # Nobody else's jobs wait on a desk.
@@ -60,9 +70,11 @@ class Ready:
 
     url: str
     data_dir: Path
+    # where ComfyUI is, or is waited for
     comfyui: list[str]
-    # nothing was found where ComfyUI usually is, so what answers is the stand-in
-    is_stand_in: bool
+    # of those, the ones that do not answer yet
+    silent: list[str]
+    trying_out: TryingOut
     is_new: bool
     # where other machines find it, if they may
     url_elsewhere: str | None
@@ -80,8 +92,11 @@ class Desk:
     umask: int | None = None
     on_ready: Callable[[Ready], None] = lambda _ready: None
     on_status: Callable[[list[Lease]], None] | None = None
-    _agent: Agent | None = field(default=None, init=False)
-    _comfyui: list[str] = field(default_factory=list, init=False)
+    # a ComfyUI came that was away when the desk was up, or since
+    on_comfyui: Callable[[], None] = lambda: None
+    # by the stage that they work at
+    _agents: dict[Stage, Agent] = field(default_factory=dict, init=False)
+    _sim: "Sim | None" = field(default=None, init=False)
 
     async def run(self) -> None:
         """Until SIGTERM or Ctrl-C, and until the job that runs then is finished or put back."""
@@ -98,34 +113,38 @@ class Desk:
             opened.callback(open_data_folder(settings.data_dir).give_up)
             write_sample(self.input_folder)
             script = self._script_settings()
+            snapshots = Snapshots(settings.data_dir / "script" / "snapshots", script) if script is not None else None
             listeners = [opened.enter_context(closing(each)) for each in _listen(settings.host, settings.port)]
             address, pass_secret = _loopback(listeners[0]), token_urlsafe(32)
             forget_note = opened.enter_context(noted(settings.data_dir, address=address, secret=pass_secret))
             secrets = load_secrets(settings, is_only_server=True)
             links = Links(settings.base_url)
             notifications = Notifications(Notifier(self.desk.notify_urls, self.notify_on))
-            hooks = Hooks(
-                on_ended=notifications.job_ended,
-                checks={WorkflowKind.SCRIPT: ScriptCheck(script)} if script is not None else {},
-                desk_worker=WORKER,
-                sends_notifications=True,
-                comfyui_away=self._all_away,
-                live_definitions=self._definitions,
-                on_missing=self._look_for_models,
+            trying = Trying(
+                settings.data_dir,
+                stage=Stage(settings.stage),
+                is_chosen=self.desk.stand_in,
+                is_named="comfyui_url" in self.desk.model_fields_set,
             )
+            hooks = self._hooks(notifications, trying, ScriptCheck(script, snapshots) if script and snapshots else None)
             engine = await opened.enter_async_context(Engine(settings, signing_secrets=secrets.signing, hooks=hooks))
             await engine.databases.upgrade()
             user, is_new = await _furnish(engine, settings)
             await Password(settings.data_dir).end_sessions_of_others(engine.accounts.sign_in, user)
             await furnish_script(engine, user, script)
-            comfyui = await opened.enter_async_context(_comfyui(self.desk, settings.data_dir))
-            urls, folders, is_stand_in = comfyui
-            self._comfyui = urls
+            if snapshots is not None:
+                opened.push_async_callback(_ended_task(asyncio.create_task(_sweep(snapshots, engine, user))))
+            silent = await self._look_for_comfyui(engine, trying)
+            sim = None
+            if trying.mode is not TryingOut.NOTHING or await _has_tries(engine, trying.tries_stage):
+                await _furnish_stand_in(engine, trying)
+                sim = self._sim = await opened.enter_async_context(_stand_in(settings.data_dir))
             ready = Ready(
                 url=settings.base_url,
                 data_dir=settings.data_dir,
-                comfyui=urls,
-                is_stand_in=is_stand_in,
+                comfyui=self.desk.comfyui_url,
+                silent=silent,
+                trying_out=trying.mode,
                 is_new=is_new,
                 url_elsewhere=_url_elsewhere(settings),
                 link=links.make(),
@@ -135,36 +154,45 @@ class Desk:
                 secret=load_secret(settings.data_dir),
                 pass_secret=pass_secret,
                 session_cookie=f"{SESSION_COOKIE}_{settings.port}",
-                worker_id=WORKER,
+                worker_ids=(WORKER, STAND_IN),
                 worker_secret=token_urlsafe(32),
                 about_run=self._about_run,
             )
-            self._agent = agent = Agent(
-                self._worker_settings(settings, owner.worker_secret, urls, folders),
-                on_status=self.on_status,
-                on_output=Copies(engine, self.output_folder, umask=self._umask_of(self.output_folder)).keep,
-                wrap_server=self._beside_script(script) if script is not None else None,
-                own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
-                is_shared=False,
+            self._agents = self._make_agents(
+                settings,
+                owner.worker_secret,
+                trying,
+                sim,
                 signals=signals,
+                on_output=Copies(engine, self.output_folder, umask=self._umask_of(self.output_folder)).keep,
+                wrap_server=self._beside_script(script, snapshots) if script and snapshots else None,
+                own_nodes=frozenset({CLASS_TYPE} if script is not None else ()),
             )
             app = create_app(engine, secrets, owner=owner)
             self._add_desk(
-                app, ready, links, password=password, notifications=notifications, agent=agent, script=script
+                app,
+                ready,
+                links,
+                password=password,
+                notifications=notifications,
+                trying=trying,
+                script=script,
+                sim=sim,
             )
             app.add_middleware(OwnerOnly, context=app.state.context, has_password=password is not None)
             # the outermost: nothing else is asked before it
             app.add_middleware(LocalOnly, names=names, own_addresses=not is_loopback(settings.host))
             async with serving(app, *listeners), notifications.sending(engine, user):
-                working = asyncio.create_task(agent.run())
+                tasks = {each: asyncio.create_task(each.run()) for each in self._agents.values()}
                 # it hears signals from its first step on, and whoever is told that it is up may send one
                 await asyncio.sleep(0)
                 self.on_ready(ready)
                 try:
-                    yield working, ready
+                    yield tasks[self._agents[trying.stage]], ready
                 finally:
-                    agent.stop()
-                    await asyncio.gather(working, return_exceptions=True)
+                    for each in tasks:
+                        each.stop()
+                    await asyncio.gather(*tasks.values(), return_exceptions=True)
                     # from here on somebody else may listen there before this process is gone
                     forget_note()
 
@@ -176,24 +204,85 @@ class Desk:
         require_password(settings.data_dir, host=", ".join(others))
         return Password(settings.data_dir)
 
-    def _all_away(self) -> list[str]:
-        """Why no ComfyUI can be used, if none can."""
-        agent = self._agent
+    def _hooks(self, notifications: Notifications, trying: Trying, check: ScriptCheck | None) -> Hooks:
+        return Hooks(
+            on_ended=notifications.job_ended,
+            checks={WorkflowKind.SCRIPT: check} if check is not None else {},
+            vary=varied,
+            desk_workers=(WORKER, STAND_IN),
+            sends_notifications=True,
+            comfyui_away=self._all_away,
+            stage_of=trying.stage_of,
+            on_removed=self._remove_copies,
+            more_fleets=[(trying.tries_stage, STAND_IN)],
+            live_definitions=lambda: self._definitions(trying),
+            on_missing=self._look_for_models,
+        )
+
+    async def _look_for_comfyui(self, engine: Engine, trying: Trying) -> list[str]:
+        """Those that do not answer yet."""
+        trying.examples = await _example_ids(engine)
+        silent = await _silent(self.desk.comfyui_url)
+        if len(silent) < len(self.desk.comfyui_url):
+            trying.note_comfyui()
+        return silent
+
+    def _make_agents(
+        self, settings: Settings, secret: str, trying: Trying, sim: "Sim | None", *, signals: bool, **common: Any
+    ) -> dict[Stage, Agent]:
+        """One for ComfyUI, which hears signals, and one for what is tried out."""
+        common |= {"on_status": self._show_held, "is_shared": False}
+        own = self._worker_settings(settings, secret, urls=self.desk.comfyui_url, folders=self.desk.comfyui_folders)
+        agents = {
+            trying.stage: Agent(own, on_online=lambda: self._found_comfyui(trying), signals=signals, **common),
+        }
+        if sim is not None:
+            for_tries = self._worker_settings(
+                settings,
+                secret,
+                urls=[sim.url],
+                folders=[sim.folder],
+                worker_id=STAND_IN,
+                display_name="Stand-in",
+                fleet_slug=STAND_IN,
+                fleet_stage=trying.tries_stage,
+            )
+            agents[trying.tries_stage] = Agent(for_tries, signals=False, **common)
+        return agents
+
+    def _all_away(self, stage: str) -> list[str]:
+        """Why nothing that runs jobs of this stage can be used, if nothing can."""
+        agent = self._agents.get(Stage(stage))
         return agent.comfyui_away if agent is not None and agent.is_without_comfyui else []
 
-    async def _definitions(self) -> Mapping[str, Any]:
-        """Of the nodes that ComfyUI has at this moment."""
-        async with ComfyClient(self._comfyui[0]) as client:
+    async def _definitions(self, trying: Trying) -> Mapping[str, Any]:
+        """Of the nodes that whatever runs new workflows has at this moment."""
+        is_tried = trying.mode is TryingOut.EVERYTHING and self._sim is not None
+        async with ComfyClient(self._sim.url if is_tried and self._sim else self.desk.comfyui_url[0]) as client:
             return await client.object_info()
 
     def _look_for_models(self) -> None:
-        if self._agent is not None:
-            self._agent.look_for_models()
+        for each in self._agents.values():
+            each.look_for_models()
+
+    async def _remove_copies(self, attempts: Sequence[Attempt]) -> list[str]:
+        return await asyncio.to_thread(remove_copies, self.output_folder, attempts)
+
+    def _found_comfyui(self, trying: Trying) -> None:
+        trying.note_comfyui()
+        self.on_comfyui()
+
+    def _show_held(self, _of_one: list[Lease]) -> None:
+        if self.on_status is not None:
+            self.on_status(self._held)
+
+    @property
+    def _held(self) -> list[Lease]:
+        return [lease for each in self._agents.values() for lease in each.held]
 
     def _about_run(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
         """Files are named by the worker in this process, which is asked itself, and never over the wire."""
-        held = self._agent.held if self._agent is not None else ()
-        own = next((each.about for each in held if each.job.lease_token == lease_token), {})
+        own = next((each.about for each in self._held if each.job.lease_token == lease_token), {})
         return about_run(reported, own)
 
     @property
@@ -216,13 +305,15 @@ class Desk:
         *,
         password: Password | None,
         notifications: Notifications,
-        agent: Agent,
+        trying: Trying,
         script: ScriptSettings | None,
+        sim: "Sim | None",
     ) -> None:
+        is_all_tried = trying.mode is TryingOut.EVERYTHING
         state = DeskState(
-            comfyui=ready.comfyui,
-            comfyui_away=lambda: agent.comfyui_away,
-            is_stand_in=ready.is_stand_in,
+            comfyui=[sim.url] if sim is not None and is_all_tried else ready.comfyui,
+            comfyui_away=lambda: [] if is_all_tried else self._agents[trying.stage].comfyui_away,
+            trying=trying,
             data_dir=ready.data_dir,
             input_folder=self.input_folder,
             output_folder=self.output_folder,
@@ -235,10 +326,10 @@ class Desk:
         )
         add_desk_routes(app, state)
 
-    def _beside_script(self, script: ScriptSettings) -> WrapServer:
+    def _beside_script(self, script: ScriptSettings, snapshots: Snapshots) -> WrapServer:
         logs = self.settings.data_dir / "script" / "logs"
         umask = self._umask_of(script.output_folder or script.working_folder)
-        return lambda comfy: ScriptServer(comfy, script, log_folder=logs, umask=umask)
+        return lambda comfy: ScriptServer(comfy, script, snapshots=snapshots, log_folder=logs, umask=umask)
 
     def _umask_of(self, folder: Path) -> int | None:
         """With what a folder is written to: what lies in the data folder is as private as that is."""
@@ -249,14 +340,19 @@ class Desk:
             return None
         return script_settings(self.script, data_dir=self.settings.data_dir, input_folder=self.input_folder)
 
-    def _worker_settings(self, settings: Settings, secret: str, urls: list[str], folders: list[Path]) -> WorkerSettings:
+    def _worker_settings(
+        self, settings: Settings, secret: str, *, urls: list[str], folders: list[Path], **who: Any
+    ) -> WorkerSettings:
+        named = {
+            "fleet_slug": FLEET,
+            "fleet_stage": settings.stage,
+            "worker_id": WORKER,
+            "display_name": "This machine",
+        }
         return WorkerSettings(
+            **{**named, **who},
             api_base_url=settings.base_url,
             fleet_secret=secret,
-            fleet_slug=FLEET,
-            fleet_stage=settings.stage,
-            worker_id=WORKER,
-            display_name="This machine",
             comfy_providers=["self_hosted"],
             comfyui_base_url=urls,
             comfyui_folders=folders,
@@ -264,6 +360,7 @@ class Desk:
             prefetch=self.desk.prefetch,
             killed_jobs=self.desk.interrupted_jobs,
             is_only_worker=True,
+            tidy_comfyui=self.desk.tidy_comfyui,
             graph_policy=settings.graph_policy,
             graph_denied_nodes=settings.graph_denied_nodes,
             graph_allowed_nodes=settings.graph_allowed_nodes,
@@ -356,19 +453,61 @@ async def _furnish(engine: Engine, settings: Settings) -> tuple[User, bool]:
     return user, True
 
 
+async def _sweep(snapshots: Snapshots, engine: Engine, user: User) -> None:
+    """Remove what was kept for script jobs that are no longer there."""
+    workflow = (await engine.catalogue.workflows.get(SLUG)).workflow
+    found = [each async for each in engine.jobs.views.snapshots(user.tenant_id, workflow_id=workflow.id)]
+    used = {name for each in found if (name := snapshot_in(each.values)) is not None}
+    await asyncio.to_thread(snapshots.sweep, used)
+
+
+def _ended_task(task: "asyncio.Task[None]") -> Callable[[], Awaitable[None]]:
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    return end
+
+
+async def _example_ids(engine: Engine) -> frozenset[int]:
+    found: set[int] = set()
+    for each in EXAMPLES:
+        with suppress(NotFound):
+            found.add((await engine.catalogue.workflows.get(each.slug)).workflow.id)
+    return frozenset(found)
+
+
+async def _has_tries(engine: Engine, stage: Stage) -> bool:
+    """Whether something that was added to try things out is not done yet."""
+    for status in (DispatchStatus.QUEUED, DispatchStatus.LEASED, DispatchStatus.PAUSED):
+        wanted = DispatchFilter(stage=stage, status=status)
+        if (await engine.operations.inspection.dispatches(wanted, limit=1)).items:
+            return True
+    return False
+
+
+async def _furnish_stand_in(engine: Engine, trying: Trying) -> None:
+    """Its fleet, which may run whatever the desk itself may."""
+    slugs = (await engine.fleet.views.get(trying.stage, FLEET)).workflow_slugs
+    with suppress(Conflict):
+        await engine.fleet.fleets.create(slug=STAND_IN, stage=trying.tries_stage, workflow_slugs=slugs)
+
+
 @asynccontextmanager
-async def _comfyui(desk: DeskSettings, data_dir: Path) -> AsyncIterator[tuple[list[str], list[Path], bool]]:
-    """The servers that were named; or the one at the usual place, if it is there; or the stand-in."""
-    if "comfyui_url" in desk.model_fields_set or await answers(desk.comfyui_url[0]):
-        yield desk.comfyui_url, desk.comfyui_folders, False
-        return
-    # with a ComfyUI it is not needed, nor is the HTTP library that it comes with
+async def _stand_in(data_dir: Path) -> AsyncIterator["Sim"]:
+    # nobody else needs it, nor the HTTP library that it comes with
     from comfyrelay.sim import Sim  # noqa: PLC0415
 
     folder = data_dir / "stand-in"
     folder.mkdir(exist_ok=True)
     async with Sim(folder=folder) as sim:
-        yield [sim.url], [folder], True
+        yield sim
+
+
+async def _silent(urls: Sequence[str]) -> list[str]:
+    """Those where no ComfyUI answers."""
+    found = await asyncio.gather(*map(answers, urls))
+    return [url for url, is_there in zip(urls, found, strict=True) if not is_there]
 
 
 async def answers(url: str) -> bool:

@@ -25,6 +25,7 @@ from comfyrelay.lock import FolderLock
 from comfyrelay.net import is_loopback
 from comfyrelay.portable.disks import free_bytes
 from comfyrelay.portable.system import describe
+from comfyrelay.protocol.desk import TryingOut
 from comfyrelay.server.main import listen
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings, config_path, load_settings
@@ -156,7 +157,7 @@ def _may_exist(url: str) -> bool:
 
 
 async def _about_port(settings: Settings, holder: str | None) -> tuple[Finding, list[str]]:
-    """Who is there; and of a desk, where its ComfyUIs are, unless it has the stand-in only."""
+    """Who is there; and of a desk, where its ComfyUIs are, unless everything is tried out on the stand-in."""
     about = f"desk {settings.base_url}"
     try:
         async with Client(settings.base_url) as client, asyncio.timeout(ANSWER_SECONDS):
@@ -169,8 +170,9 @@ async def _about_port(settings: Settings, holder: str | None) -> tuple[Finding, 
         return _about_silence(about, settings, holder), []
     except (ComfyRelayError, TimeoutError):
         return _broken(about, "Something else answers there. Set COMFYRELAY_PORT to another port."), []
-    in_use = [] if found.is_stand_in else list(found.comfyui)
-    runs = ", ".join(in_use) or "the built-in stand-in"
+    is_all_tried = found.trying_out == TryingOut.EVERYTHING
+    in_use = [] if is_all_tried else list(found.comfyui)
+    runs = "the built-in stand-in, to try things out" if is_all_tried else f"ComfyUI at {', '.join(in_use)}"
     return _fine(about, f"A desk runs there, version {found.version}, with {runs}."), in_use
 
 
@@ -190,7 +192,7 @@ async def _about_comfyui(url: str, desk: DeskSettings) -> Finding:
     async with ComfyClient(url) as client:
         found = await about_comfyui(client, folder=folder, setting=f"{DESK_PREFIX}COMFYUI_FOLDERS")
     if found.verdict is Verdict.BROKEN and "comfyui_url" not in desk.model_fields_set:
-        text = f"{found.text} Until then the built-in stand-in runs the jobs. Is it elsewhere? Name it: --comfyui-url."
+        text = f"{found.text} Jobs wait for it. Is it elsewhere? Name it: --comfyui-url."
         return _lacking(found.about, text)
     return found
 

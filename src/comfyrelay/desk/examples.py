@@ -1,4 +1,5 @@
-"""Effects that every desk begins with. They need no models, so they run on any ComfyUI, and on the stand-in."""
+"""Effects that every desk begins with. All but the one for a prompt need no models, so they run on any ComfyUI, and on
+the stand-in."""
 
 import io
 import json

@@ -31,14 +31,24 @@ class DeskSettings(ArgumentsOnly):
     comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_words)] = Field(
         [], description="folders with ComfyUI's `input` and `output`, from which the files of a job are removed"
     )
+    tidy_comfyui: bool = Field(
+        True,
+        description="whether jobs of the desk are removed from ComfyUI's history, and their files from "
+        "`comfyui_folders`, once the desk has what they made",
+    )
+    stand_in: bool = Field(
+        False, description="try things out: what is added runs on the built-in stand-in, and not on ComfyUI"
+    )
     input_folder: Path | None = Field(
         None, description="folder whose sub-folders batches take their inputs from; `inputs` in the data folder"
     )
     output_folder: Path | None = Field(
-        None, description="folder that outputs are copied to, one folder for each batch; `outputs` in the data folder"
+        None, description="folder that outputs are put in, one folder for each batch; `outputs` in the data folder"
     )
-    interrupted_jobs: Literal["fail", "requeue"] = Field(
-        "fail", description="what becomes of a job that ran when the desk was killed"
+    interrupted_jobs: Literal["retry", "fail", "requeue"] = Field(
+        "retry",
+        description="what becomes of a job that ran when the desk was killed: `retry` (it runs again, up to its "
+        "attempts), `fail` (one click runs it again) or `requeue` (again, however often)",
     )
     at_once: Count | None = Field(None, description="jobs at once; one for each ComfyUI when not set")
     prefetch: CountOrZero = Field(1, description="jobs whose inputs are fetched while others run")

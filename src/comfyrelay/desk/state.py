@@ -9,6 +9,8 @@ from comfyrelay.desk.notifications.notifier import Occasion
 from comfyrelay.desk.notifications.sending import NotSent
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
+from comfyrelay.desk.trying_out import Trying
+from comfyrelay.protocol.desk import TryingOut
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,7 +18,7 @@ class DeskState:
     comfyui: list[str]
     # of those, the ones that do not answer now
     comfyui_away: Callable[[], Sequence[str]]
-    is_stand_in: bool
+    trying: Trying
     data_dir: Path
     input_folder: Path
     output_folder: Path
@@ -29,6 +31,10 @@ class DeskState:
     links: Links
     # opens the page, where other machines can reach it
     password: Password | None
+
+    @property
+    def trying_out(self) -> TryingOut:
+        return self.trying.mode
 
     @property
     def own_folders(self) -> list[Path]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
+from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -69,7 +70,9 @@ def explain(
     if pool_is_down:
         return Waiting(reason=Reason.POOL_DOWN, text="The database that holds this job cannot be reached right now.")
     if comfyui_away:
-        return Waiting(reason=Reason.NO_COMFYUI, text=" ".join(comfyui_away))
+        return Waiting(
+            reason=Reason.NO_COMFYUI, text=" ".join([*comfyui_away, "It runs as soon as ComfyUI can be used."])
+        )
     if available_at > now:
         return _not_before(available_at, now)
     return _among(serving, ahead=ahead, seconds_per_job=seconds_per_job, now=now)
@@ -153,8 +156,8 @@ class Done(NamedTuple):
 def expected_seconds(done: Sequence[Done], *, queued: int, processing: int, now: datetime) -> float | None:
     """`done` are the newest completed items; `None` when nothing is left, or nothing is known yet.
 
-    From end to end, not from start to end: several may run at once. The middle one of these times, so that a pause
-    between two items does not count.
+    From end to end, not from start to end: several may run at once. But no longer than an item ran, so that an outage
+    or a pause between two does not count; and the middle one of these times, so that one in an item does not, either.
     """
     remaining = queued + processing
     pace = _pace(sorted(done, key=lambda each: each.completed_at))
@@ -166,8 +169,14 @@ def expected_seconds(done: Sequence[Done], *, queued: int, processing: int, now:
 
 def _pace(done: Sequence[Done]) -> float | None:
     if len(done) > 1:
-        ends = [each.completed_at for each in done]
-        return median((after - before).total_seconds() for before, after in pairwise(ends))
-    if done and done[0].started_at is not None:
-        return (done[0].completed_at - done[0].started_at).total_seconds()
-    return None
+        return median(min(_seconds(before.completed_at, after), _ran(after)) for before, after in pairwise(done))
+    return _ran(done[0]) if done and done[0].started_at is not None else None
+
+
+def _seconds(since: datetime, done: Done) -> float:
+    return (done.completed_at - since).total_seconds()
+
+
+def _ran(done: Done) -> float:
+    """How long an item ran; without end where that is not known."""
+    return inf if done.started_at is None else _seconds(done.started_at, done)

@@ -30,6 +30,14 @@ class Occasion(StrEnum):
     QUEUE_EMPTY = "empty"
 
 
+class TryingOut(StrEnum):
+    """Which of the jobs that are added now run on the built-in stand-in."""
+
+    NOTHING = "nothing"
+    EXAMPLES = "examples"
+    EVERYTHING = "everything"
+
+
 class Seeds(Request):
     mode: SeedMode = SeedMode.RANDOM
     start: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] = 0
@@ -66,6 +74,12 @@ class NewDeskBatch(Request):
     def folders(self) -> list[str]:
         given = self.input_subdir
         return [] if given is None else [given] if isinstance(given, str) else given
+
+
+class Carried(AnswerBody):
+    """The workflow that a file carries; null where it has none."""
+
+    graph: Json | None
 
 
 class Script(AnswerBody):
@@ -134,9 +148,11 @@ class Notifications(AnswerBody):
 
 
 class Desk(AnswerBody):
+    """`comfyui` is where the jobs that are added now run; `trying_out` says which of them run on the stand-in."""
+
     version: str
     comfyui: list[str]
-    is_stand_in: bool
+    trying_out: OpenEnum[TryingOut]
     data_dir: Place
     input_folder: Place
     output_folder: Place
@@ -225,7 +241,7 @@ class Attempt(AnswerBody):
 
 class AboutJob(AnswerBody):
     """`error_detail` is what the program itself printed; `output_metadata`, what was reported of the output; `files`,
-    all that the run made."""
+    all that the run made; `deleted_with_it`, the files that go when the job is deleted."""
 
     workflow_slug: str
     workflow_name: str
@@ -234,3 +250,4 @@ class AboutJob(AnswerBody):
     attempts: list[Attempt]
     output_metadata: dict[str, Any] | None
     files: list[RunFile]
+    deleted_with_it: list[Place]

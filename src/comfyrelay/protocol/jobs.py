@@ -221,6 +221,9 @@ class BulkRequest(Request):
     ids: Annotated[list[Id], Field(min_length=1, max_length=MOST_IDS)] | None = None
     filter: BulkFilter | None = None
     mode: PauseMode = PauseMode.AFTER
+    keep_files: Annotated[bool, Field(description="of `delete` on a desk: leave the files in the output folder")] = (
+        False
+    )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
@@ -235,8 +238,11 @@ class RefusedJob(AnswerBody):
 
 
 class BulkDone(AnswerBody):
+    """`files` is how many were deleted from a desk's output folder."""
+
     matched: int
     changed: int
+    files: int
     refused: list[RefusedJob]
 
 

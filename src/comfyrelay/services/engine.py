@@ -5,7 +5,7 @@ Its rooms have the names of the folders beside this file: `engine.queue.settle` 
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
@@ -14,7 +14,7 @@ import structlog
 
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.settlement import JobState
-from comfyrelay.domain.states import WorkflowKind
+from comfyrelay.domain.states import Stage, WorkflowKind
 from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.catalogue.definitions import Live
@@ -22,7 +22,10 @@ from comfyrelay.services.databases import ASK_SECONDS, Databases
 from comfyrelay.services.fleet import Fleet
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.jobs import Jobs
+from comfyrelay.services.jobs.accept import StageOf
 from comfyrelay.services.jobs.events import Events
+from comfyrelay.services.jobs.removal import OnRemoved
+from comfyrelay.services.jobs.rerun import Vary
 from comfyrelay.services.jobs.resolve import Check
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
@@ -50,12 +53,20 @@ class Hooks:
     on_ended: Callable[[Sequence[JobState]], None] = lambda _ended: None
     # checks the values of a submission, by the kind of its workflow
     checks: Mapping[WorkflowKind, Check] = field(default_factory=dict)
-    # the worker that runs in this process, which alone may run scripts
-    desk_worker: str | None = None
+    # the workers that run in this process, which alone may run scripts
+    desk_workers: Collection[str] = ()
     # whether those whom a batch names are notified of its end: only where all of them are the owner's
     sends_notifications: bool = False
-    # where the only worker is in this process: why none of its ComfyUI servers can be used, if none can
-    comfyui_away: Callable[[], Sequence[str]] = tuple
+    # where all workers of a stage are in this process: why none of their ComfyUI servers can be used, if none can
+    comfyui_away: Callable[[str], Sequence[str]] = lambda _stage: ()
+    # at which stage the jobs of a workflow run; else that of the server, or what was asked for
+    stage_of: StageOf | None = None
+    # a job was removed: removes the files of its that only whoever runs the engine knows of
+    on_removed: OnRemoved | None = None
+    # other values with which a run differs, of a workflow whose seed is no property
+    vary: Vary = lambda _values: None
+    # get each new workflow beside the default fleet, where they are
+    more_fleets: Sequence[tuple[Stage, str]] = ()
     # where a ComfyUI can be asked from here: the definitions of its nodes
     live_definitions: Live | None = None
     # something was submitted that no worker is known to have the nodes and models for
@@ -83,10 +94,14 @@ class Engine:
         self.outbox = Outbox(ground, on_applied=events.wake, on_ended=self._ended)
         self.accounts = Accounts(ground)
         self.catalogue = Catalogue(
-            ground, on_missing=self._hooks.on_missing, live_definitions=self._hooks.live_definitions
+            ground,
+            on_missing=self._hooks.on_missing,
+            live_definitions=self._hooks.live_definitions,
+            more_fleets=self._hooks.more_fleets,
+            stage_of=self._hooks.stage_of,
         )
         self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
-        self.fleet = Fleet(ground, self.queue, desk_worker=self._hooks.desk_worker)
+        self.fleet = Fleet(ground, self.queue, desk_workers=self._hooks.desk_workers)
         self.jobs = Jobs(
             ground,
             self.outbox,
@@ -95,6 +110,9 @@ class Engine:
             events=events,
             checks=self._hooks.checks,
             sends_notifications=self._hooks.sends_notifications,
+            stage_of=self._hooks.stage_of,
+            on_removed=self._hooks.on_removed,
+            vary=self._hooks.vary,
         )
         self.webhooks = Webhooks(ground)
         self.operations = Operations(ground, self.outbox, self.catalogue, self.queue, self.jobs)

@@ -13,8 +13,12 @@ class Options:
     # None takes a temporary one, which is removed at the end
     folder: Path | None = None
     # model folder → names of the files in it
+    # the second checkpoint cannot be loaded
     models: Mapping[str, Sequence[str]] = field(
-        default_factory=lambda: {"checkpoints": ["stand-in.safetensors"], "loras": ["stand-in.safetensors"]}
+        default_factory=lambda: {
+            "checkpoints": ["stand-in.safetensors", "broken.safetensors"],
+            "loras": ["stand-in.safetensors"],
+        }
     )
     version: str = "0.7.0"
     vram_bytes: int = 24 * 1024**3

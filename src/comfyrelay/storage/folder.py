@@ -54,6 +54,12 @@ class Folder:
             return None
         return ObjectStat(size=found.st_size, content_type=guess_content_type(path), modified_at=_time(found))
 
+    def file_of(self, path: str) -> Path | None:
+        """The file that an object is, if it is there."""
+        with disk(path):
+            file = self._locate(path)
+            return file if file.is_file() else None
+
     def write(self, path: str, data: bytes) -> None:
         """Store a whole object."""
         writer = self.writer(path)

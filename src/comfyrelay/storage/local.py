@@ -79,6 +79,10 @@ class LocalObjects:
         finally:
             file.close()
 
+    async def file_of(self, path: str) -> Path | None:
+        """Where the object is on this machine's disk, if it is there: to be linked to, and never to be changed."""
+        return await asyncio.to_thread(self._folder.file_of, path)
+
     async def copy(self, source: str, target: str) -> None:
         """Copy the object as it is at this moment, without copying its bytes where the disk can do so."""
         await in_thread(partial(self._folder.copy, source, target))

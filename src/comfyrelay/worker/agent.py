@@ -52,6 +52,7 @@ class Agent:
         metrics: Metrics | None = None,
         on_status: Callable[[list[Lease]], None] | None = None,
         on_output: OutputListener | None = None,
+        on_online: Callable[[], None] = lambda: None,
         wrap_server: WrapServer | None = None,
         own_nodes: frozenset[str] = frozenset(),
         is_shared: bool = True,
@@ -60,6 +61,7 @@ class Agent:
         """`signals` is whether SIGTERM and Ctrl-C are for this worker; else `stop` ends it.
 
         `on_output` is awaited before the control plane hears of an output, and must not fail.
+        `on_online` is called when there is a server again after there was none.
         `wrap_server` stands before each ComfyUI; `own_nodes` are classes of nodes that it runs itself.
         `is_shared` is whether jobs of several people run here.
         """
@@ -67,6 +69,7 @@ class Agent:
         self._metrics = metrics or Metrics()
         self._on_status = on_status
         self._on_output = on_output
+        self._on_online = on_online
         self._own_nodes = own_nodes
         self._policy = settings.policy(is_shared=is_shared)
         self._signals = signals
@@ -244,7 +247,8 @@ class Agent:
             log.warning("worker.not_signed_off", why=str(error) or "the control plane does not answer")
 
     def _tools(self, control: Control, state: State, transfers: Transfers) -> Tools:
-        places = [self._settings.folder_of(url) for url in self._settings.comfyui_base_url]
+        urls = self._settings.comfyui_base_url if self._settings.tidy_comfyui else ()
+        places = [self._settings.folder_of(url) for url in urls]
         assets = asset_folder(state.folder)
         folders = ComfyFolders((each for each in places if each is not None), asset_folder=assets)
 
@@ -325,6 +329,8 @@ class Agent:
         slots = sum(self._servers.slots(name) for name in self._settings.providers)
         if slots:
             self._online.set()
+        if slots and not self._slots:
+            self._on_online()
         if slots > self._slots:
             self._capabilities.refresh_soon()
         self._slots = slots

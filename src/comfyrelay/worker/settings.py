@@ -74,6 +74,11 @@ class WorkerSettings(ArgumentsOnly):
         description="comma-separated: the folders with ComfyUI's `input` and `output`, one for each address or one for "
         "all; a job's files are removed from them",
     )
+    tidy_comfyui: bool = Field(
+        True,
+        description="whether jobs are removed from ComfyUI's history, and their files from `comfyui_folders`, once the "
+        "worker has what they made",
+    )
     comfyui_restart_command: str | None = Field(
         None, description="command that restarts a ComfyUI; its address is in `COMFYUI_URL`"
     )

@@ -1,9 +1,16 @@
-"""Outputs where a person looks for them: copied out of the queue's own storage, under names that say what they are."""
+"""Outputs where a person looks for them, under names that say what they are.
+
+Where the output folder is on the disk of the queue's own storage, a file there is the stored one under a second name:
+it takes its room once. On another disk it is a copy.
+"""
 
 import asyncio
 import filecmp
+import os
 import re
 import shutil
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -11,9 +18,11 @@ import structlog
 from comfyrelay.atomic import part_of
 from comfyrelay.desk.batches.folders import readable_name
 from comfyrelay.desk.batches.run_files import COPIES
+from comfyrelay.domain.settlement import Attempt
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 from comfyrelay.portable.names import room_below, usable
 from comfyrelay.services.engine import Engine
+from comfyrelay.storage.local import LocalObjects
 from comfyrelay.worker.files.outputs import Collected
 from comfyrelay.worker.lease import Lease
 
@@ -32,20 +41,31 @@ class Copies:
         self._umask = umask
 
     async def keep(self, lease: Lease, collected: Collected) -> str | None:
-        """Copy all that a run made, and note where it is. When that fails, the job is done all the same: its output
-        is in the queue's storage. Returns why it failed, for the job's log."""
+        """Put all that a run made there, and note where it is. When that fails, the job is done all the same: its
+        output is in the queue's storage. Returns why it failed, for the job's log."""
         try:
             place = await self._place(lease)
             names = [place.name, *(f"{place.stem}_{n}{each.suffix}" for n, each in enumerate(collected.more, start=2))]
+            sources = (await self._stored(lease) or collected.path, *collected.more)
             copied = [
-                await asyncio.to_thread(_copy, each, place.with_name(name), lease.job_id[-8:], self._umask)
-                for name, each in zip(names, (collected.path, *collected.more), strict=True)
+                await asyncio.to_thread(_put, each, place.with_name(name), lease.job_id[-8:], self._umask)
+                for name, each in zip(names, sources, strict=True)
             ]
         except (OSError, ComfyRelayError) as error:
             log.warning("desk.output_not_copied", job_id=lease.job_id, why=str(error))
             return f"The output could not be copied to the output folder: {error}. Download it from the page."
         # below the output folder, wherever that is when somebody asks: a backup may be restored elsewhere
         lease.about[COPIES] = [each.relative_to(self._root).as_posix() for each in copied]
+        return None
+
+    async def _stored(self, lease: Lease) -> Path | None:
+        """The output in the queue's own storage, where that is on this machine: later it gets its name by a link."""
+        objects = self._engine.objects
+        if not isinstance(objects, LocalObjects):
+            return None
+        with suppress(ComfyRelayError):
+            handed = await self._engine.queue.handover.of_lease(lease.dispatch_id, lease.job.lease_token)
+            return await objects.file_of(handed.upload_path)
         return None
 
     async def _place(self, lease: Lease) -> Path:
@@ -62,6 +82,30 @@ class Copies:
             folder = f"{_plain(batch.label or '') or 'batch'} {job.batch_id[-8:]}"
         place = self._root / folder
         return place / readable_name(job.label or "", seed, job.item_no + 1, suffix, room=_room(place))
+
+
+def remove_copies(root: Path, attempts: Iterable[Attempt]) -> list[str]:
+    """Remove what was put below the output folder for a job; returns what that was. What a script saved in folders of
+    its own is its user's."""
+    removed = []
+    for path in copies_of(root, attempts):
+        try:
+            path.unlink()
+        except OSError as error:
+            log.warning("desk.output_not_removed", path=str(path), why=error.strerror)
+            continue
+        removed.append(str(path))
+        with suppress(OSError):
+            # its batch's folder, when it was the last in it
+            if path.parent != root:
+                path.parent.rmdir()
+    return removed
+
+
+def copies_of(root: Path, attempts: Iterable[Attempt]) -> list[Path]:
+    """The files below the output folder that belong to a job, as far as they are there."""
+    named = dict.fromkeys(root / text for each in attempts for text in (each.about or {}).get(COPIES, ()))
+    return [path for path in named if path.is_file() and path.resolve().is_relative_to(root.resolve())]
 
 
 def folder_name(wanted: str) -> str:
@@ -84,17 +128,25 @@ def _plain(name: str) -> str:
     return usable(plain) if plain else ""
 
 
-def _copy(source: Path, place: Path, of_whom: str, umask: int | None) -> Path:
+def _put(source: Path, place: Path, of_whom: str, umask: int | None) -> Path:
     """Returns where it is; what another job or a person has put there stays."""
     _make_folder(place.parent, umask)
-    # the same content is the same copy, from before this desk was killed
+    # the same content is the same file, from before this desk was killed
     if place.exists() and not filecmp.cmp(source, place, shallow=False):
         place = place.with_name(f"{place.stem} {of_whom}{place.suffix}")
     # in a person's folder a desk that is killed leaves no more than one part for each file
-    with part_of(place, part=place.with_name(f".{place.name}.part")) as part:
-        shutil.copyfile(source, part)
+    part = place.with_name(f".{place.name}.part")
+    part.unlink(missing_ok=True)
+    with part_of(place, part=part):
+        try:
+            os.link(source, part)
+        except OSError:
+            # another disk, or one that has one name for a file only
+            shutil.copyfile(source, part)
         if umask is not None:
             part.chmod(0o666 & ~umask)
+    # of two names of one file a rename removes neither
+    part.unlink(missing_ok=True)
     return place
 
 

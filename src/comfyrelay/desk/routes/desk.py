@@ -3,7 +3,7 @@
 from fastapi import APIRouter, FastAPI, Request
 
 from comfyrelay import __version__
-from comfyrelay.desk.routes import batches, opening, page, scripts
+from comfyrelay.desk.routes import batches, carried, opening, page, scripts
 from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.desk.state import DeskState
 from comfyrelay.protocol.base import Answer
@@ -14,7 +14,7 @@ from comfyrelay.server.base.problems import may_answer
 from comfyrelay.web import desk as page_files
 
 router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
-ROUTERS = (*(each.router for each in (batches, page, scripts, opening, page_files)), router)
+ROUTERS = (*(each.router for each in (carried, batches, page, scripts, opening, page_files)), router)
 
 
 def add_desk_routes(app: FastAPI, state: DeskState) -> None:

@@ -6,9 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import FileResponse
 
+from comfyrelay.desk.batches.copies import copies_of
 from comfyrelay.desk.batches.run_files import RunFile, files_of
 from comfyrelay.desk.examples import sample_picture
 from comfyrelay.desk.state import DeskState
+from comfyrelay.domain.states import WorkerState
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
@@ -25,6 +27,8 @@ from comfyrelay.storage.headers import content_disposition
 router = APIRouter(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 # More than anybody looks through; what comes later is in the lists.
 MOST_WAITING = 200
+MOST_WORKERS = 100
+AT_WORK = (WorkerState.IDLE, WorkerState.BUSY)
 
 
 @router.get("/now", responses=may_answer(401, 503))
@@ -32,8 +36,9 @@ async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer
     """Whether the worker is well, how many jobs are where, and what runs and comes next."""
     state: DeskState = request.app.state.desk
     glance = await _overview(context).glance(user.tenant_id, limit=MOST_WAITING)
-    workers = (await context.engine.fleet.views.workers(limit=1)).items
-    worker = next(iter(workers), None)
+    workers = (await context.engine.fleet.views.workers(limit=MOST_WORKERS)).items
+    # the one that works, of those in this process: ComfyUI's and the stand-in's
+    worker = max(workers, key=lambda each: (each.leases, each.state in AT_WORK), default=None)
     busy = max(0, worker.leases - len(glance.fetched)) if worker else 0
     return Answer(
         data=wire.Now.of(
@@ -68,7 +73,9 @@ async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user
         )
         for number, each in enumerate(files, start=1)
     ]
-    return Answer(data=wire.AboutJob.of(about, files=shown))
+    state: DeskState = request.app.state.desk
+    going = await asyncio.to_thread(copies_of, state.output_folder, about.attempts)
+    return Answer(data=wire.AboutJob.of(about, files=shown, deleted_with_it=going))
 
 
 @router.get(

@@ -17,8 +17,9 @@ from comfyrelay.comfy.runs.streams import safely
 from comfyrelay.comfy.runs.under_way import RunsUnderWay
 from comfyrelay.desk.scripts.command import shown
 from comfyrelay.desk.scripts.reading import new_media
-from comfyrelay.desk.scripts.runner import Progress, ScriptJob, ScriptResult, ScriptRunner, ScriptSettings
-from comfyrelay.desk.scripts.workflow import NODE_ID, is_script, job_of, values_in
+from comfyrelay.desk.scripts.runner import Progress, ScriptResult, ScriptRunner, ScriptSettings
+from comfyrelay.desk.scripts.snapshots import Snapshots
+from comfyrelay.desk.scripts.workflow import NODE_ID, SNAPSHOT, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
 from comfyrelay.net import save
 from comfyrelay.text import storable
@@ -44,12 +45,19 @@ class ScriptServer:
     """Runs the document of a script as the configuration says, and every other graph on the ComfyUI behind it."""
 
     def __init__(
-        self, comfy: JobServer, settings: ScriptSettings, *, log_folder: Path, umask: int | None = None
+        self,
+        comfy: JobServer,
+        settings: ScriptSettings,
+        *,
+        snapshots: Snapshots,
+        log_folder: Path,
+        umask: int | None = None,
     ) -> None:
         self._comfy = comfy
         self._settings = settings
         self._log_folder = log_folder
-        self._runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": comfy.url}, umask=umask)
+        self._snapshots = snapshots
+        self._umask = umask
         self._runs = RunsUnderWay()
         self.check = comfy.check
         self.disconnected = comfy.disconnected
@@ -79,7 +87,7 @@ class ScriptServer:
     async def run(self, graph: Graph, *, on_event: EventListener | None = None, **options: Any) -> RunResult:
         if is_script(graph):
             # a folder of inputs may take a day: nobody but the user says when it is too long
-            return await self._runs.keep(self._run_script(job_of(values_in(graph)), safely(on_event)))
+            return await self._runs.keep(self._run_script(values_in(graph), safely(on_event)))
         return await self._comfy.run(graph, on_event=on_event, **options)
 
     def read(self, file: OutputFile) -> AsyncIterator[bytes]:
@@ -100,17 +108,22 @@ class ScriptServer:
         found = await self._prompts_since(before)
         return [each for each, prompt in found.items() if words and _has(prompt, words)]
 
-    async def _run_script(self, job: ScriptJob, on_event: EventListener) -> RunResult:
+    async def _run_script(self, values: Mapping[str, Any], on_event: EventListener) -> RunResult:
         run_id = f"script-{uuid4()}"
+        added = job_of(values)
+        settings, job = await asyncio.to_thread(self._snapshots.restore, str(values[SNAPSHOT]), added)
+        runner = ScriptRunner(settings, environment={"COMFYUI_BASE_URL": self._comfy.url}, umask=self._umask)
         log_path = await asyncio.to_thread(_new_log, self._log_folder, run_id)
         before = set(await self._comfy.prompts())
         lines = _Lines(lambda line: on_event(Printed(prompt_id=run_id, line=line)))
         on_event(Queued(prompt_id=run_id))
         on_event(Started(prompt_id=run_id))
-        argv = await asyncio.to_thread(self._runner.command, job)
+        argv = await asyncio.to_thread(runner.command, job)
         # first of all: whatever becomes of it, this is what was run
         on_event(Noted(prompt_id=run_id, about={"argv": argv, "log": str(log_path), BEFORE: sorted(before)}))
         lines.write(f"$ {shown(argv)}")
+        if (settings, job) != (self._settings, added):
+            lines.write("Template, inputs or arguments have changed since: it runs with those that it was added with.")
         lines.write(f"Everything that it prints is in {log_path}")
 
         async def on_line(line: str) -> None:
@@ -133,14 +146,14 @@ class ScriptServer:
         begun = time.time()
         watching = asyncio.create_task(self._report_prompts(before, on_event))
         try:
-            result = await self._runner.run(
+            result = await runner.run(
                 job, on_line=on_line, on_progress=on_progress, on_stopped=on_stopped, log_path=log_path
             )
             lines.end()
             outputs = await self._outputs(result, begun)
             about = _about(result, outputs, log_path)
             on_event(Noted(prompt_id=run_id, about=about))
-            return _judged(run_id, result, outputs, about, seconds=time.time() - begun)
+            return _judged(run_id, result, outputs, about, seconds=time.time() - begun, folder=settings.output_folder)
         except BaseException:
             # nobody waits any more for what the script has left in ComfyUI's queue
             await self._runs.finish_stop(self._stop_prompts(before))
@@ -208,16 +221,24 @@ def _about(result: ScriptResult, outputs: Sequence[Path], log_path: Path) -> dic
 
 
 def _judged(
-    run_id: str, result: ScriptResult, outputs: Sequence[Path], about: Mapping[str, Any], *, seconds: float
+    run_id: str,
+    result: ScriptResult,
+    outputs: Sequence[Path],
+    about: Mapping[str, Any],
+    *,
+    seconds: float,
+    folder: Path | None,
 ) -> RunResult:
     if result.exit_code:
         raise ScriptFailed(result.error, raw=json.dumps(about))
     if not outputs:
-        raise NoOutput(
-            "The script ended well, but names no file that it saved in its own folders. Set output_folder in "
-            "[desk.script] to the folder that it saves in.",
-            raw=json.dumps(about),
+        advice = (
+            "Set output_folder in [desk.script] to the folder that it saves in."
+            if folder is None
+            else f"There is nothing new in its output_folder, {folder}, either."
         )
+        text = f"The script ended well, but names no file that it saved in its own folders. {advice}"
+        raise NoOutput(text, raw=json.dumps(about))
     return RunResult(
         prompt_id=run_id,
         files=tuple(

@@ -11,6 +11,7 @@ from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.desk.scripts.command import ScriptSettings, check_job, templates
+from comfyrelay.desk.scripts.snapshots import Snapshots
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
@@ -28,7 +29,9 @@ MOST_CHOICES = 1000
 KNOWN_SECONDS = 5.0
 
 _KEYS = ("positive", "negative", "input_subdir", "template", "profile", "tries", "randomize_seed", "extra_args")
-_PLACEHOLDERS = {key: f"{{{{SCRIPT_{key.upper()}}}}}" for key in _KEYS}
+# What it was added with, which the desk alone says.
+SNAPSHOT = "snapshot"
+_PLACEHOLDERS = {key: f"{{{{SCRIPT_{key.upper()}}}}}" for key in (*_KEYS, SNAPSHOT)}
 GRAPH: Graph = {
     NODE_ID: {"class_type": CLASS_TYPE, "inputs": dict(_PLACEHOLDERS), "_meta": {"title": "Script"}},
 }
@@ -75,6 +78,7 @@ def properties_of(settings: ScriptSettings) -> list[dict[str, Any]]:
         "profile": {"type": "choice", "choices": settings.profiles, "default_value": settings.profile},
         "tries": {"type": "number", "minimum": 1, "maximum": MOST_TRIES},
         "randomize_seed": {"type": "boolean", "default_value": False},
+        SNAPSHOT: {"user_configurable": False},
     }
     return [
         {"key": key, "type": "text", "placeholder": placeholder, "user_configurable": True, **details.get(key, {})}
@@ -82,14 +86,39 @@ def properties_of(settings: ScriptSettings) -> list[dict[str, Any]]:
     ]
 
 
-class ScriptCheck:
-    """Whether the values of a submission can be accepted, as far as this machine's folders tell."""
+def snapshot_in(values: Mapping[str, Any]) -> str | None:
+    """What a script job was added with, out of its values by their placeholders."""
+    return values.get(_PLACEHOLDERS[SNAPSHOT])
 
-    def __init__(self, settings: ScriptSettings) -> None:
+
+def varied(values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The values of a script job, by their placeholders, with which it draws its seeds; `None` for any other job."""
+    if _PLACEHOLDERS["randomize_seed"] not in values:
+        return None
+    extra, kept = shlex.split(str(values.get(_PLACEHOLDERS["extra_args"]) or "")), []
+    while extra:
+        word = extra.pop(0)
+        if word == "--seed":
+            extra = extra[1:]
+        elif not word.startswith("--seed="):
+            kept.append(word)
+    return {
+        **values,
+        _PLACEHOLDERS["randomize_seed"]: True,
+        _PLACEHOLDERS["extra_args"]: shlex.join(kept),
+    }
+
+
+class ScriptCheck:
+    """Whether the values of a submission can be accepted, as far as this machine's folders tell; and what it is to run
+    on is kept."""
+
+    def __init__(self, settings: ScriptSettings, snapshots: Snapshots) -> None:
         self._settings = settings
+        self._snapshots = snapshots
         self._known: dict[tuple[str, str], float] = {}
 
-    def __call__(self, values: Mapping[str, Any]) -> None:
+    def __call__(self, values: Mapping[str, Any]) -> dict[str, Any]:
         job = job_of(values)
         places = (job.template, job.input_subdir)
         now = time.monotonic()
@@ -97,6 +126,7 @@ class ScriptCheck:
         check_job(self._settings, job, has_known_places=is_known)
         if not is_known:
             self._known = {places: now}
+        return {SNAPSHOT: self._snapshots.take(job)}
 
 
 async def furnish_script(engine: Engine, user: User, settings: ScriptSettings | None) -> None:

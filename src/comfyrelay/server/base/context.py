@@ -1,7 +1,7 @@
 """What every request has at hand: the engine and what belongs to the server itself."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Annotated, Any
@@ -32,8 +32,8 @@ class Owner:
     pass_secret: str = field(repr=False)
     # browsers do not tell ports apart, and two desks must not sign each other's pages out
     session_cookie: str
-    worker_id: str
-    # for this process's life alone: nobody else can take the worker's name
+    worker_ids: Collection[str]
+    # for this process's life alone: nobody else can take the workers' names
     worker_secret: str = field(repr=False)
     # what is kept of a run, by its lease: what a worker reports, but for what only the desk itself can know
     about_run: Callable[[str, About], About]
@@ -41,9 +41,9 @@ class Owner:
     def is_owner(self, secret: str) -> bool:
         return any(compare_digest(secret.encode(), each.encode()) for each in (self.secret, self.pass_secret))
 
-    def is_worker(self, worker_id: str, secret: str) -> bool:
-        """Whether this is the desk's own worker."""
-        return worker_id == self.worker_id and compare_digest(secret.encode(), self.worker_secret.encode())
+    def is_worker(self, secret: str) -> bool:
+        """Whether this is one of the desk's own workers."""
+        return compare_digest(secret.encode(), self.worker_secret.encode())
 
 
 @dataclass(kw_only=True)

@@ -84,7 +84,9 @@ async def jobs(
 async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.BulkDone]:
     """One verb for many jobs: those named, or all that fit the filter."""
     among = BulkFilter(**dict(body.filter)) if body.filter else None
-    done = await context.engine.jobs.bulk.run(user.tenant_id, body.action, ids=body.ids, among=among, mode=body.mode)
+    done = await context.engine.jobs.bulk.run(
+        user.tenant_id, body.action, ids=body.ids, among=among, mode=body.mode, keep_files=body.keep_files
+    )
     return Answer(data=wire.BulkDone.of(done))
 
 
@@ -95,10 +97,28 @@ async def job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer
 
 
 @router.delete("/{job_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
-async def delete_job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
-    """Delete a job that has ended, with its output. What it cost stays in the ledger."""
-    await context.engine.jobs.removal.job(user.tenant_id, job_id)
-    return Answer(data=Deleted(id=job_id), message="Deleted.")
+async def delete_job(
+    job_id: IdInPath,
+    context: ContextOf,
+    user: CurrentUser,
+    keep_files: Annotated[bool, Query(description="on a desk: leave its files in the output folder")] = False,
+) -> Answer[Deleted]:
+    """Delete a job that has ended, with its log and its output, on a desk also in the output folder. What it cost
+    stays in the ledger."""
+    files = await context.engine.jobs.removal.job(user.tenant_id, job_id, keep_files=keep_files)
+    return Answer(data=Deleted(id=job_id), message=f"Deleted, with {', '.join(files)}." if files else "Deleted.")
+
+
+@router.post(
+    "/{job_id}/again", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 429, 503)
+)
+async def run_again(
+    job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
+) -> Answer[wire.Job]:
+    """A job that has ended once more, however it ended, as a new job."""
+    new_seeds = (body or wire.Retry()).new_seeds
+    made = await context.engine.jobs.submit.run_again(user.tenant_id, job_id, new_seeds=new_seeds)
+    return await _answer(context, made, "Submitted again.")
 
 
 @router.get("/{job_id}/logs", responses=may_answer(401, 404, 422, 503))
@@ -157,7 +177,9 @@ async def _answer(context: Context, found: Job, message: str) -> Answer[wire.Job
 
 
 def _canceled(found: Job) -> str:
-    return "Canceled." if found.status == JobStatus.CANCELED else "The worker is asked to stop."
+    if found.status == JobStatus.CANCELED:
+        return "Canceled: it will not run. It can be retried."
+    return "It runs, and its worker is asked to stop: it is canceled then, or completed if it ends first."
 
 
 def moved(*, has_moved: bool) -> str:

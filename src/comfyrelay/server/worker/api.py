@@ -40,7 +40,7 @@ async def _with_fleet_secret(request: Request, context: Context) -> None:
     secret, owner = request.headers.get("X-Fleet-Secret", ""), context.owner
     # all of them, so that the time taken says nothing
     opened = [context.secrets.opens(stage, secret) for stage in context.secrets.fleet]
-    is_own = owner is not None and owner.is_worker(owner.worker_id, secret)
+    is_own = owner is not None and owner.is_worker(secret)
     if True not in opened and not is_own:
         raise Unauthorized("The fleet secret is wrong.")
 
@@ -230,11 +230,11 @@ async def deregister(body: wire.Deregister, context: ContextOf, worker: CurrentW
 
 
 def _is_own_worker(context: Context, worker_id: str, secret: str) -> bool:
-    """Whether it is the worker in this process; its name is nobody else's."""
+    """Whether it is a worker in this process; their names are nobody else's."""
     owner = context.owner
-    if owner is None or worker_id != owner.worker_id:
+    if owner is None or worker_id not in owner.worker_ids:
         return False
-    if not owner.is_worker(worker_id, secret):
+    if not owner.is_worker(secret):
         raise Conflict(f"The worker {worker_id!r} is the desk's own.")
     return True
 

@@ -1,6 +1,6 @@
 """What can be run: workflows, the effects made of them, their files, and presets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from comfyrelay.domain.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
@@ -19,17 +19,27 @@ __all__ = ["Catalogue"]
 
 
 class Catalogue:
-    def __init__(self, ground: Ground, *, on_missing: Callable[[], None], live_definitions: Live | None = None) -> None:
-        """`live_definitions` are those of a ComfyUI that can be asked from here; else workers tell theirs."""
+    def __init__(
+        self,
+        ground: Ground,
+        *,
+        on_missing: Callable[[], None],
+        live_definitions: Live | None = None,
+        more_fleets: Sequence[tuple[Stage, str]] = (),
+        stage_of: Callable[[int], Stage] | None = None,
+    ) -> None:
+        """`live_definitions` are those of a ComfyUI that can be asked from here; else workers tell theirs.
+        `more_fleets` get each new workflow beside the default one, where they are. `stage_of` decides at which stage
+        the jobs of a workflow run."""
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
-        default_fleet = (Stage(settings.stage), settings.default_fleet) if settings.default_fleet else None
-        self.workflows = Workflows(databases, self.graphs, self.assets, default_fleet=default_fleet)
+        default = [(Stage(settings.stage), settings.default_fleet)] if settings.default_fleet else []
+        self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=[*default, *more_fleets])
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases)
         self.definitions = Definitions(databases, objects, stage=Stage(settings.stage), live=live_definitions)
         self.incoming = Incoming(self.definitions, self.graphs)
         self.own_workflows = OwnWorkflows(databases, self.workflows, self.incoming, policy=ground.graph_policy)
         self.presets = Presets(databases)
-        self.fitting = Fitting(databases, self.graphs, stage=settings.stage, on_missing=on_missing)
+        self.fitting = Fitting(databases, self.graphs, stage=settings.stage, on_missing=on_missing, stage_of=stage_of)

@@ -60,11 +60,21 @@ class Missing:
 
 
 class Fitting:
-    def __init__(self, databases: Databases, graphs: Graphs, *, stage: str, on_missing: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        databases: Databases,
+        graphs: Graphs,
+        *,
+        stage: str,
+        on_missing: Callable[[], None],
+        stage_of: Callable[[int], str] | None = None,
+    ) -> None:
+        """`stage_of` decides at which stage the jobs of a workflow run, whatever was asked for."""
         self._databases = databases
         self._graphs = graphs
         self._stage = stage
         self._on_missing = on_missing
+        self._stage_of = stage_of
 
     async def of_workflow(self, workflow: Workflow, *, shows_names: bool) -> Missing | None:
         """What a workflow lacks that has just been added, with its values as they are."""
@@ -95,6 +105,7 @@ class Fitting:
         if workflow.kind != WorkflowKind.GRAPH or workflow.provider != Provider.SELF_HOSTED:
             return None
         id_ = workflow.id
+        stage = stage if self._stage_of is None else self._stage_of(id_)
         async with self._databases.central.read() as tx:
             found = await gaps.verdicts(tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=LATELY_SECONDS)
         if new := {digest: values for digest, values in wanted.items() if digest not in found}:

@@ -66,13 +66,13 @@ class Workflows:
         graphs: Graphs,
         assets: Assets,
         *,
-        default_fleet: tuple[Stage, str] | None = None,
+        default_fleets: Sequence[tuple[Stage, str]] = (),
     ) -> None:
-        """`default_fleet`, where there is one, runs every new workflow."""
+        """`default_fleets`, those that are there, run every new workflow."""
         self._databases = databases
         self._graphs = graphs
         self._assets = assets
-        self._default_fleet = default_fleet
+        self._default_fleets = default_fleets
 
     async def create(
         self,
@@ -113,8 +113,7 @@ class Workflows:
             if same is not None and (known := await same(tx, path)) is not None:
                 return known
             workflow = await catalogue.create_workflow(tx, **values)
-            if self._default_fleet is not None:
-                stage, fleet_slug = self._default_fleet
+            for stage, fleet_slug in self._default_fleets:
                 fleet = await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
                 if fleet is not None:
                     await catalogue.map_also(tx, fleet.id, workflow.id)

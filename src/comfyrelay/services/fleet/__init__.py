@@ -1,5 +1,7 @@
 """Who runs it: workers and their fleets."""
 
+from collections.abc import Collection
+
 from comfyrelay.domain.states import Stage
 from comfyrelay.services.fleet.fleets import Fleets
 from comfyrelay.services.fleet.instances import Instances
@@ -13,7 +15,7 @@ __all__ = ["Fleet"]
 
 
 class Fleet:
-    def __init__(self, ground: Ground, queue: Queue, *, desk_worker: str | None) -> None:
+    def __init__(self, ground: Ground, queue: Queue, *, desk_workers: Collection[str]) -> None:
         settings, databases = ground.settings, ground.databases
         self.fleets = Fleets(databases)
         self.workers = Workers(
@@ -21,7 +23,7 @@ class Fleet:
             queue.decisions,
             max_fleet_workers=settings.max_fleet_workers,
             stale_seconds=settings.worker_stale_seconds,
-            desk_worker=desk_worker,
+            desk_workers=desk_workers,
         )
         self.views = FleetViews(databases, worker_stale_seconds=settings.worker_stale_seconds)
         self.nodes = Nodes(databases, stage=Stage(settings.stage), policy=ground.graph_policy)

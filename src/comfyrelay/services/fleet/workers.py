@@ -1,7 +1,7 @@
 """The life of a worker: registered through its fleet, drained, deregistered with its leases given back."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,14 +35,14 @@ class Workers:
         *,
         max_fleet_workers: int,
         stale_seconds: float,
-        desk_worker: str | None = None,
+        desk_workers: Collection[str] = (),
     ) -> None:
-        """`desk_worker` is, in a desk, the worker of this process."""
+        """`desk_workers` are, in a desk, those of this process."""
         self._databases = databases
         self._decisions = decisions
         self._max_fleet_workers = max_fleet_workers
         self._stale_seconds = stale_seconds
-        self._desk_worker = desk_worker
+        self._desk_workers = frozenset(desk_workers)
 
     async def register(
         self,
@@ -195,7 +195,7 @@ class Workers:
         return await self._decisions.recall(dispatches.leased_by(worker_id))
 
     def _source_of(self, worker_id: str) -> RegistrationSource:
-        return RegistrationSource.DESK if worker_id == self._desk_worker else RegistrationSource.FLEET
+        return RegistrationSource.DESK if worker_id in self._desk_workers else RegistrationSource.FLEET
 
     async def _fleet_with_room(self, tx: Tx, stage: Stage, slug: str, *, member: Worker | None = None) -> Fleet:
         fleet = await catalogue.fleet(tx, stage=stage, slug=slug)

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.ground import DISK, Ground
-from comfyrelay.services.jobs.accept import Acceptance
+from comfyrelay.services.jobs.accept import Acceptance, StageOf
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.jobs.ended import Ends
 from comfyrelay.services.jobs.events import Events
-from comfyrelay.services.jobs.removal import Removals
+from comfyrelay.services.jobs.removal import OnRemoved, Removals
+from comfyrelay.services.jobs.rerun import Vary
 from comfyrelay.services.jobs.resolve import Check, JobDefaults, Resolver
 from comfyrelay.services.jobs.submit import Submit
 from comfyrelay.services.jobs.uploads import Uploads
@@ -32,6 +33,9 @@ class Jobs:
         events: Events,
         checks: Mapping[WorkflowKind, Check],
         sends_notifications: bool = False,
+        stage_of: StageOf | None = None,
+        on_removed: OnRemoved | None = None,
+        vary: Vary = lambda _values: None,
     ) -> None:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         ttl_seconds = settings.presigned_ttl_seconds
@@ -50,9 +54,9 @@ class Jobs:
             policy=ground.graph_policy,
             fitting=catalogue.fitting,
         )
-        self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user)
-        self.submit = Submit(databases, self.resolve, self.accept)
-        self.removal = Removals(databases, objects)
+        self.accept = Acceptance(outbox.recovery, max_active_jobs=settings.max_active_jobs_per_user, stage_of=stage_of)
+        self.submit = Submit(databases, self.resolve, self.accept, vary=vary)
+        self.removal = Removals(databases, objects, on_removed=on_removed)
         self.uploads = Uploads(
             databases,
             objects,
@@ -68,6 +72,7 @@ class Jobs:
             queue.control,
             max_nodes=settings.max_batch_nodes,
             sends_notifications=sends_notifications,
+            vary=vary,
         )
         self.bulk = Bulk(databases, queue.control, self.submit, self.batches, self.removal)
         self.views = Views(databases, objects, queue.waiting, ttl_seconds=ttl_seconds)

@@ -1,12 +1,13 @@
 """Accepting: one transaction reserves the tokens and writes the jobs and their outbox row; then come the dispatches."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import structlog
 
 from comfyrelay.domain.records.jobs import Job, NewJob
+from comfyrelay.domain.states import Stage
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
 from comfyrelay.services.outbox.recovery import OutboxRecovery
@@ -19,6 +20,8 @@ from comfyrelay.store.tenant import jobs, ledger, media
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+# From the id of a workflow to the stage that its jobs run at.
+StageOf = Callable[[int], Stage]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +33,11 @@ class Accepted:
 
 
 class Acceptance:
-    def __init__(self, recovery: OutboxRecovery, *, max_active_jobs: int) -> None:
+    def __init__(self, recovery: OutboxRecovery, *, max_active_jobs: int, stage_of: StageOf | None = None) -> None:
+        """`stage_of` decides at which stage jobs run, whatever was asked for; also when they are run again."""
         self._recovery = recovery
         self._max_active_jobs = max_active_jobs
+        self._stage_of = stage_of
 
     async def run(
         self, pool: Database, tenant_id: str, work: Callable[[Tx], Awaitable[tuple[T, Accepted | None]]]
@@ -56,6 +61,8 @@ class Acceptance:
 
     async def write(self, tx: Tx, new: Sequence[NewJob]) -> Accepted:
         tenant_id = new[0].tenant_id
+        if self._stage_of is not None:
+            new = [replace(job, stage=self._stage_of(job.workflow_id)) for job in new]
         await reserve(tx, tenant_id, {job.id: job.reserved_tokens for job in new})
         made = await jobs.create(tx, new)
         if paths := {asset["path"] for job in new for asset in job.input_payload["assets"]}:

@@ -77,6 +77,7 @@ class Batches:
         *,
         max_nodes: int,
         sends_notifications: bool = False,
+        vary: rerun.Vary,
     ) -> None:
         """`max_nodes` are those of a batch: of its graph, times its items."""
         self._databases = databases
@@ -85,6 +86,7 @@ class Batches:
         self._control = control
         self._max_nodes = max_nodes
         self._sends_notifications = sends_notifications
+        self._vary = vary
 
     async def submit(self, request: BatchRequest) -> BatchState:
         """Accept all items or none, with a constant number of statements in each database."""
@@ -198,7 +200,7 @@ class Batches:
             if not old:
                 raise Conflict("Nothing of this batch is left to run again.")
             await self._accept.check_limit(tx, tenant_id, old[0].user_id)
-            new = await rerun.batch_copies(tx, old, batch_id=new_batch_id, new_seeds=new_seeds)
+            new = await rerun.batch_copies(tx, old, batch_id=new_batch_id, new_seeds=new_seeds, vary=self._vary)
             key = f"again:{new_batch_id}"
             batch = await media.create_batch(
                 tx,
@@ -256,7 +258,8 @@ class Batches:
             return 0, None
         first = failed[0]
         await self._accept.check_limit(tx, first.tenant_id, first.user_id, batch_id=first.batch_id)
-        accepted = await self._accept.write(tx, await rerun.retries(tx, failed, new_seeds=new_seeds))
+        again = await rerun.retries(tx, failed, new_seeds=new_seeds, vary=self._vary)
+        accepted = await self._accept.write(tx, again)
         return len(accepted.jobs), accepted
 
 

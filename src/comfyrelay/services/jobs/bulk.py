@@ -33,10 +33,12 @@ class Refused:
 
 @dataclass(kw_only=True, slots=True)
 class BulkResult:
-    """`matched` jobs were found, `changed` were changed by the verb; those that were refused say why."""
+    """`matched` jobs were found, `changed` were changed by the verb, and `files` went with those that were removed;
+    those that were refused say why."""
 
     matched: int = 0
     changed: int = 0
+    files: int = 0
     refused: list[Refused] = field(default_factory=list)
 
 
@@ -58,6 +60,7 @@ class Bulk:
         ids: Sequence[str] | None = None,
         among: BulkFilter | None = None,
         mode: PauseMode = PauseMode.AFTER,
+        keep_files: bool = False,
     ) -> BulkResult:
         result = BulkResult()
         async for found in self._found(tenant_id, ids, among or BulkFilter()):
@@ -71,7 +74,7 @@ class Bulk:
                     result.changed += await self._release(tenant_id, found)
                     result.changed += await self._control.resume_jobs(tenant_id, found)
                 case BulkAction.RETRY | BulkAction.DELETE:
-                    await self._one_by_one(tenant_id, action, found, result)
+                    await self._one_by_one(tenant_id, action, found, result, keep_files=keep_files)
                 case _:
                     assert_never(action)
         return result
@@ -102,13 +105,15 @@ class Bulk:
                 return
             before = found[-1].id
 
-    async def _one_by_one(self, tenant_id: str, action: BulkAction, ids: Sequence[str], result: BulkResult) -> None:
+    async def _one_by_one(
+        self, tenant_id: str, action: BulkAction, ids: Sequence[str], result: BulkResult, *, keep_files: bool
+    ) -> None:
         for each in ids:
             try:
                 if action is BulkAction.RETRY:
                     result.changed += (await self._submit.retry_once(tenant_id, each)).is_new
                 else:
-                    await self._removing.job(tenant_id, each)
+                    result.files += len(await self._removing.job(tenant_id, each, keep_files=keep_files))
                     result.changed += 1
             except PoolUnavailable:
                 raise

@@ -132,6 +132,9 @@ class Overview:
         by_placeholder = {each.placeholder: each for each in properties}
         for placeholder, value in snapshot.values.items():
             prop = by_placeholder.get(placeholder)
+            if prop is not None and not prop.user_configurable and prop.default_value is None:
+                # what was added to it here, and means nothing to anybody
+                continue
             found.append(
                 InputValue(
                     key=prop.key if prop else placeholder,

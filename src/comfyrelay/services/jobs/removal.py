@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import structlog
 
 from comfyrelay.domain.ids import job_folder
+from comfyrelay.domain.settlement import Attempt
 from comfyrelay.domain.states import TERMINAL_JOB
 from comfyrelay.errors import Conflict, NotFound, PoolUnavailable
 from comfyrelay.services.databases import Databases
@@ -23,13 +24,16 @@ AT_ONCE = 500
 # Younger ones are still in the hands of the process that made them.
 GRACE_SECONDS = 60.0
 Work = Callable[[Tx], Awaitable[list[Removal]]]
+# Removes what only whoever runs the engine knows of the attempts of a job that was removed; returns what that was.
+OnRemoved = Callable[[Sequence[Attempt]], Awaitable[Sequence[str]]]
 IN_USE = "An unfinished job still needs this: cancel it, or wait until it is done."
 
 
 class Removals:
-    def __init__(self, databases: Databases, objects: ObjectStore) -> None:
+    def __init__(self, databases: Databases, objects: ObjectStore, *, on_removed: OnRemoved | None = None) -> None:
         self._databases = databases
         self._objects = objects
+        self._on_removed = on_removed
 
     async def video(self, tenant_id: str, video_id: str) -> None:
         """Remove a video, the file it was made of and everything that jobs made of it."""
@@ -44,8 +48,12 @@ class Removals:
 
         await self._run(tenant_id, work)
 
-    async def job(self, tenant_id: str, job_id: str) -> None:
-        """Remove a job that has ended, with its history and its output. What it cost stays in the ledger."""
+    async def job(self, tenant_id: str, job_id: str, *, keep_files: bool = False) -> Sequence[str]:
+        """Remove a job that has ended, with its history and its output. What it cost stays in the ledger.
+
+        Returns which other files of its were removed; `keep_files` leaves those where they are.
+        """
+        attempts: list[Attempt] = []
         # leases that ended without a result may have left something, too
         leftovers = [each.path async for each in self._objects.list(job_folder(tenant_id, job_id))]
 
@@ -57,11 +65,13 @@ class Removals:
             if job.status not in TERMINAL_JOB:
                 raise Conflict(f"Only a job that has ended can be deleted; this one is {job.status}.")
             named = [job.output_file_id] if job.output_file_id else []
+            attempts[:] = await jobs.attempts_of(tx, job_id)
             removed = await _remove_files(tx, tenant_id, named, leftovers=leftovers)
             await removals.remove_job(tx, tenant_id, job_id)
             return removed
 
         await self._run(tenant_id, work)
+        return await self._on_removed(attempts) if self._on_removed is not None and not keep_files else []
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> int:
         """Remove the objects that are still noted; returns how many there were."""

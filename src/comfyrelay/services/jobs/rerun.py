@@ -1,6 +1,7 @@
 """Running again what jobs ran: copies of them, in their own batch or in a new one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from comfyrelay.domain.ids import new_id
@@ -11,27 +12,46 @@ from comfyrelay.services.jobs.seeds import new_seed
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 
+# Other values with which a run differs, of a workflow whose seed is no property; `None` where it is not known how.
+Vary = Callable[[Mapping[str, Any]], Mapping[str, Any] | None]
 
-async def retries(tx: Tx, old: Sequence[Job], *, new_seeds: bool) -> list[NewJob]:
+
+async def retries(tx: Tx, old: Sequence[Job], *, new_seeds: bool, vary: Vary) -> list[NewJob]:
     """A job is retried at most once: its key says so."""
-    payloads = await _payloads(tx, old, new_seeds=new_seeds)
+    payloads = await _payloads(tx, old, vary if new_seeds else None)
     return [_copy_of(job, payloads[job.id], idempotency_key=f"retry:{job.id}", retry_of=job.id) for job in old]
 
 
-async def batch_copies(tx: Tx, old: Sequence[Job], *, batch_id: str, new_seeds: bool) -> list[NewJob]:
-    payloads = await _payloads(tx, old, new_seeds=new_seeds)
+async def batch_copies(tx: Tx, old: Sequence[Job], *, batch_id: str, new_seeds: bool, vary: Vary) -> list[NewJob]:
+    payloads = await _payloads(tx, old, vary if new_seeds else None)
     return [
         _copy_of(job, payloads[job.id], idempotency_key=f"batch:again:{batch_id}:{job.item_no}", batch_id=batch_id)
         for job in old
     ]
 
 
-async def _payloads(tx: Tx, old: Sequence[Job], *, new_seeds: bool) -> Mapping[str, Mapping[str, Any]]:
+async def copy_alone(tx: Tx, old: Job, *, new_seeds: bool, vary: Vary) -> NewJob:
+    """Of whatever batch it was, the copy is a job of its own."""
+    payload = (await _payloads(tx, [old], vary if new_seeds else None))[old.id]
+    return _copy_of(old, payload, idempotency_key=f"again:{new_id()}", batch_id=None, item_no=0, video_id=None)
+
+
+async def _payloads(tx: Tx, old: Sequence[Job], vary: Vary | None) -> Mapping[str, Mapping[str, Any]]:
+    """As they were; with `vary`, with other seeds."""
     payloads = await jobs.payloads(tx, [job.id for job in old])
     _refuse_without_input(old, payloads)
-    if not new_seeds:
+    if vary is None:
         return payloads
-    return {job_id: Snapshot.from_json(payload).with_seeds(new_seed).to_json() for job_id, payload in payloads.items()}
+    return {job_id: _varied(Snapshot.from_json(payload), vary).to_json() for job_id, payload in payloads.items()}
+
+
+def _varied(snapshot: Snapshot, vary: Vary) -> Snapshot:
+    if snapshot.seeds:
+        return snapshot.with_seeds(new_seed)
+    values = vary(snapshot.values)
+    if values is None:
+        raise Conflict("This workflow has no seed that could be varied: run it again without a new seed.")
+    return replace(snapshot, values=values)
 
 
 def _refuse_without_input(old: Sequence[Job], payloads: Mapping[str, Any]) -> None:

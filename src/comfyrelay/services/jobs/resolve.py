@@ -20,7 +20,7 @@ from comfyrelay.services.jobs.naming import label_for
 from comfyrelay.services.jobs.own_inputs import OwnInputs
 from comfyrelay.services.jobs.requests import Item, JobRequest
 from comfyrelay.services.jobs.seeds import drawn_seeds
-from comfyrelay.services.jobs.turns import Turns
+from comfyrelay.services.jobs.turns import SMALL_BYTES, Turns
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant import media
@@ -83,8 +83,8 @@ class Media:
     videos: Mapping[str, Video]
 
 
-# Raises `InvalidInput` for values that cannot be accepted.
-Check = Callable[[Mapping[str, Any]], None]
+# Raises `InvalidInput` for values that cannot be accepted; returns further ones that nobody gave, by their keys.
+Check = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Resolver:
@@ -217,6 +217,9 @@ class Resolver:
     ) -> list[NewJob]:
         texts = (each for one in requests for each in one.item.input_payload.values() if isinstance(each, str))
         size = len(requests) * target.graph_bytes + sum(map(len, texts))
+        if target.workflow.kind == WorkflowKind.SCRIPT:
+            # its check looks at the disk, and may copy what is there
+            size = max(size, SMALL_BYTES + 1)
         return await self._turns.make(resolved, count=len(requests), size=size)
 
     def _job(
@@ -236,12 +239,15 @@ class Resolver:
         overrides = {**target.overrides, **drawn}
         values = resolve(target.properties, overrides=overrides, user_input=item.input_payload)
         _refuse_placeholders(target.properties, values)
-        if (check := self._checks.get(WorkflowKind(target.workflow.kind))) is not None:
-            check({each.property.key: each.value for each in values})
+        check = self._checks.get(WorkflowKind(target.workflow.kind))
+        own = check({each.property.key: each.value for each in values}) if check is not None else {}
         primary = _primary(item, found)
         snapshot = Snapshot(
             graph_path=target.workflow.graph_path,
-            values=text_values(values),
+            values={
+                **text_values(values),
+                **{each.placeholder: own[each.key] for each in target.properties if each.key in own},
+            },
             assets=asset_list(
                 values,
                 properties=target.properties,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from comfyrelay.domain.payloads import Snapshot
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import JobStatus
+from comfyrelay.domain.states import TERMINAL_JOB, JobStatus
 from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs import rerun
@@ -25,10 +25,11 @@ class Submitted:
 
 
 class Submit:
-    def __init__(self, databases: Databases, resolve: Resolver, accept: Acceptance) -> None:
+    def __init__(self, databases: Databases, resolve: Resolver, accept: Acceptance, *, vary: rerun.Vary) -> None:
         self._databases = databases
         self._resolve = resolve
         self._accept = accept
+        self._vary = vary
 
     async def submit(self, request: JobRequest) -> Job:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
@@ -75,13 +76,32 @@ class Submit:
             if old.status not in {JobStatus.FAILED, JobStatus.CANCELED}:
                 raise Conflict(f"Only a failed or canceled job can be retried; this one is {old.status}.")
             await self._accept.check_limit(tx, tenant_id, old.user_id, batch_id=old.batch_id)
-            accepted = await self._accept.write(tx, await rerun.retries(tx, [old], new_seeds=new_seeds))
+            again = await rerun.retries(tx, [old], new_seeds=new_seeds, vary=self._vary)
+            accepted = await self._accept.write(tx, again)
             return accepted.jobs[0], accepted
 
         job, is_new = await self._accept.run(pool, tenant_id, work)
         if not is_new:
             await self._accept.ensure_dispatch(pool, job)
         return Submitted(job=job, is_new=is_new)
+
+    async def run_again(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> Job:
+        """A job that has ended once more, however it ended, as a new job that belongs to no batch."""
+        pool = await self._databases.pool_of(tenant_id)
+
+        async def work(tx: Tx) -> tuple[Job, Accepted | None]:
+            old = await jobs.get(tx, tenant_id, job_id)
+            if old is None:
+                raise NotFound(f"There is no job {job_id!r}.")
+            if old.status not in TERMINAL_JOB:
+                raise Conflict(f"Only a job that has ended can be run again; this one is {old.status}.")
+            await self._accept.check_limit(tx, tenant_id, old.user_id)
+            again = await rerun.copy_alone(tx, old, new_seeds=new_seeds, vary=self._vary)
+            accepted = await self._accept.write(tx, [again])
+            return accepted.jobs[0], accepted
+
+        job, _ = await self._accept.run(pool, tenant_id, work)
+        return job
 
     async def _repeated(self, pool: Database, job: Job, request_digest: str) -> Submitted:
         if job.request_digest != request_digest:

@@ -12,7 +12,7 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import File, Video
 from comfyrelay.domain.uploads import NewUpload, check_upload, extension_of
-from comfyrelay.errors import InvalidInput
+from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.databases import Databases
@@ -69,6 +69,13 @@ class Uploads:
         """What the user calls these files, as far as they are the user's."""
         pool = await self._databases.pool_of(user.tenant_id)
         return {each.id: each.original_filename or "" for each in await self._files(pool, user, file_ids)}
+
+    async def stored(self, user: User, file_id: str) -> File:
+        """A file of the user's own."""
+        found = await self._files(await self._databases.pool_of(user.tenant_id), user, [file_id])
+        if not found:
+            raise NotFound("There is no such file of yours.")
+        return found[0]
 
     async def copy_in(self, user: User, sources: Sequence[Path]) -> dict[Path, str]:
         """Files of this machine, copied to where jobs find them; their ids. One that is refused is so before any is

@@ -1,6 +1,6 @@
 """Jobs and videos as their owner sees them: how far they are, what they wait for, and where their files can be had."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -17,6 +17,8 @@ from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import dispatches, library
 from comfyrelay.store.tenant import history, jobs, media
+
+AT_ONCE = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +102,20 @@ class Views:
         async with (await self._databases.pool_of(tenant_id)).read() as tx:
             payloads = await jobs.payloads(tx, [job.id])
         return job, Snapshot.from_json(payloads[job.id])
+
+    async def snapshots(self, tenant_id: str, *, workflow_id: int) -> AsyncIterator[Snapshot]:
+        """What the jobs of a workflow run, newest first."""
+        pool, before = await self._databases.pool_of(tenant_id), None
+        while True:
+            async with pool.read() as tx:
+                found = await jobs.listed(tx, tenant_id, before_id=before, limit=AT_ONCE)
+                of_workflow = [each.id for each in found if each.workflow_id == workflow_id]
+                payloads = await jobs.payloads(tx, of_workflow) if of_workflow else {}
+            for each in payloads.values():
+                yield Snapshot.from_json(each)
+            if len(found) < AT_ONCE:
+                return
+            before = found[-1].id
 
     async def logs(self, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> Listed[LogLine]:
         """What the workers printed, oldest first."""

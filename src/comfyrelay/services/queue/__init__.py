@@ -28,7 +28,7 @@ __all__ = ["Queue"]
 
 class Queue:
     def __init__(
-        self, ground: Ground, outbox: Outbox, graphs: Graphs, *, comfyui_away: Callable[[], Sequence[str]]
+        self, ground: Ground, outbox: Outbox, graphs: Graphs, *, comfyui_away: Callable[[str], Sequence[str]]
     ) -> None:
         settings, databases, delivery = ground.settings, ground.databases, outbox.delivery
         ttl = timedelta(seconds=settings.lease_ttl_seconds)

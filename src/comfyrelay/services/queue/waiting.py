@@ -13,9 +13,9 @@ from comfyrelay.store.database import Tx
 
 class WhyWaiting:
     def __init__(
-        self, databases: Databases, *, worker_stale_seconds: float, comfyui_away: Callable[[], Sequence[str]]
+        self, databases: Databases, *, worker_stale_seconds: float, comfyui_away: Callable[[str], Sequence[str]]
     ) -> None:
-        """`comfyui_away` says of the only worker, where it is in this process, why none of its servers can be used."""
+        """`comfyui_away` says why no server of a stage can be used, where its only worker is in this process."""
         self._databases = databases
         self._worker_stale_seconds = worker_stale_seconds
         self._comfyui_away = comfyui_away
@@ -41,7 +41,7 @@ class WhyWaiting:
             is_paused=dispatch.status == DispatchStatus.PAUSED,
             available_at=dispatch.available_at,
             pool_is_down=dispatch.db_pool in self._databases.down(),
-            comfyui_away=self._comfyui_away(),
+            comfyui_away=self._comfyui_away(dispatch.stage),
             serving=[
                 Serving(
                     slots=each.max_concurrency,

@@ -5,6 +5,7 @@ from typing import Any
 
 from comfyrelay.sim.nodes.catalogue import DEFINITIONS
 from comfyrelay.sim.nodes.images import IMAGE_NODES
+from comfyrelay.sim.nodes.models import MODEL_NODES
 from comfyrelay.sim.nodes.results import NodeFunction, Result, Run
 from comfyrelay.sim.nodes.savers import SAVER_NODES
 from comfyrelay.sim.nodes.videos import VIDEO_NODES
@@ -17,6 +18,7 @@ def _needs_weights(_run: Run, **_inputs: Any) -> Result:
 FUNCTIONS: Mapping[str, NodeFunction] = {
     **dict.fromkeys(DEFINITIONS, _needs_weights),
     **IMAGE_NODES,
+    **MODEL_NODES,
     **SAVER_NODES,
     **VIDEO_NODES,
 }

@@ -1,6 +1,6 @@
 """Jobs in a tenant pool: making them, reading them, and writing what the queue's messages changed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -14,7 +14,9 @@ from sqlalchemy import (
     Select,
     Text,
     bindparam,
+    column,
     distinct,
+    exists,
     func,
     insert,
     literal,
@@ -41,6 +43,9 @@ from comfyrelay.store.tenant.tables import (
     token_transactions,
 )
 from comfyrelay.store.types import json_value, relay_now, word
+
+# So many of the newest jobs are searched for the values that they run with.
+MOST_SEARCHED = 20_000
 
 _JOB = [ai_jobs.c[name] for name in Job.__dataclass_fields__]
 _STATE = [ai_jobs.c[name] for name in JobState._fields]
@@ -155,7 +160,7 @@ def list_query(
     dialect: str = "postgresql",
 ) -> Select[Any]:
     """A tenant's newest jobs first, page by page through `before_id`. `search` is part of a label, also the batch's, an
-    error or an id."""
+    error or an id; of the newest, also part of a value that they run with, as a prompt."""
     # a batch has an index of its own; SQLite would rather look through all of the tenant's
     tenant = ai_jobs.c.tenant_id if batch_id is None or status is not None else ai_jobs.c.tenant_id.concat("")
     query = select(*_JOB).where(tenant == tenant_id).order_by(ai_jobs.c.id.desc()).limit(limit)
@@ -173,10 +178,27 @@ def list_query(
         # looked for once, not for every job
         named = select(batches.c.id).where(batches.c.tenant_id == tenant_id)
         found.append(ai_jobs.c.batch_id.in_(named.where(holds(batches.c.label, search, autoescape=True))))
+        found.append(_has_value(tenant_id, lambda text: holds(text, search, autoescape=True), dialect))
         query = query.where(or_(*found, ai_jobs.c.id.contains(search.lower(), autoescape=True)))
     if before_id is not None:
         query = query.where(ai_jobs.c.id < before_id)
     return query
+
+
+def _has_value(
+    tenant_id: str, holds: Callable[[ColumnElement[str]], ColumnElement[bool]], dialect: str
+) -> ColumnElement[bool]:
+    """Whether a value that a job runs with holds it. They are taken out of JSON, so only the newest are looked at."""
+    values = (
+        func.json_each(ai_jobs.c.input_payload, "$.values")
+        if dialect == "sqlite"
+        else func.json_each_text(func.json_extract_path(ai_jobs.c.input_payload, "values"))
+    )
+    each = values.table_valued(column("value", Text()), name="given")
+    newest = ai_jobs.alias("newest")
+    oldest = select(newest.c.id).where(newest.c.tenant_id == tenant_id).order_by(newest.c.id.desc())
+    is_new = ai_jobs.c.id > func.coalesce(oldest.offset(MOST_SEARCHED).limit(1).scalar_subquery(), "")
+    return is_new & exists(select(literal(1)).select_from(each).where(holds(each.c.value)))
 
 
 async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[Job]:

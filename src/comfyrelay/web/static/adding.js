@@ -1,7 +1,7 @@
 // Adding: choose what to run, fill in its form, and one job or a batch of them is made.
 
 import { all, get, newKey, parse, post, remove, typeOf, upload } from "./api.js";
-import { $, ask, h, openDialog, setText, toast } from "./dom.js";
+import { $, ask, choice, h, openDialog, setText, toast } from "./dom.js";
 import { Field } from "./fields.js";
 import { knowEffects } from "./queue.js";
 import { Command, hintsOf } from "./script.js";
@@ -321,14 +321,31 @@ export async function openGraph(file) {
       throw new Error(`${file.name} is not a JSON file. Save the workflow in ComfyUI, and drop that file.`);
     }
     if (graph === null || typeof graph !== "object" || Array.isArray(graph)) throw new Error(`${file.name} is not a ComfyUI workflow.`);
-    const name = file.name.replace(/\.json$/i, "").slice(0, 200) || "workflow";
-    const { data, message } = await post("/api/workflows", { graph, name });
-    await load();
-    choose(`workflow:${data.slug}`);
-    fields[0]?.focus();
-    if (data.missing) problem(`${data.missing.text} You can add jobs anyway: they wait until a worker has it.`);
-    toast(message === "Added." ? `“${name}” was added to your workflows.` : message);
+    await addGraph(graph, file);
   });
+}
+
+async function addGraph(graph, file) {
+  const name = file.name.replace(/\.\w+$/, "").slice(0, 200) || "workflow";
+  const { data, message } = await post("/api/workflows", { graph, name });
+  await load();
+  choose(`workflow:${data.slug}`);
+  fields[0]?.focus();
+  if (data.missing) problem(`${data.missing.text} You can add jobs anyway: they wait until a worker has it.`);
+  toast(message === "Added." ? `“${name}” was added to your workflows.` : message);
+}
+
+/** Whether what made a file is to be run again; then its form is shown, with every value as it was. */
+async function runsAgain(file) {
+  const { graph } = await get(`/api/desk/files/${await upload(file)}/workflow`);
+  if (!graph) return false;
+  const text = `“${file.name}” carries the workflow that made it. Run this again, with every value as it was, or use the file as an input?`;
+  const wanted = await choice(text, { yes: "Run this again", other: "Use as input", no: "Cancel" });
+  if (wanted === "yes") {
+    await open();
+    await tried(() => addGraph(graph, file));
+  }
+  return wanted !== "other";
 }
 
 /** Files that were dropped or pasted, wherever that was. */
@@ -337,6 +354,8 @@ export async function take(files) {
   if (graph) return openGraph(graph);
   const media = files.filter((each) => /^(image|video|audio)\//.test(typeOf(each)));
   if (!media.length) return toast("Drop a workflow (.json), images, videos or audio.", "error");
+  // whoever fills in a form drops what it works on
+  if (media.length === 1 && !$("adding").open && (await runsAgain(media[0]))) return;
   await open();
   choose(fitting(media) ?? chosen?.value);
   put(media);

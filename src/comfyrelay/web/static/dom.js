@@ -52,13 +52,20 @@ export function openDialog(dialog) {
 }
 
 /** Ask before something that cannot be undone. */
-export function ask(text, yes) {
+export const ask = async (text, yes) => (await choice(text, { yes })) === "yes";
+
+/** Which of two is wanted: "yes", "other", or "no" for neither. */
+export function choice(text, { yes, other = "", no = "Keep" }) {
   const dialog = $("asking");
   setText($("asking-text"), text);
   setText($("asking-yes"), yes);
+  setText($("asking-other"), other);
+  setText($("asking-no"), no);
+  $("asking-other").hidden = !other;
+  $("asking-yes").classList.toggle("danger", !other);
   dialog.returnValue = "no";
   openDialog(dialog);
   return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+    dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true });
   });
 }

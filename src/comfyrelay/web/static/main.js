@@ -43,6 +43,26 @@ function showHeader() {
   document.title = counts.processing ? `(${counts.processing + counts.queued}) ComfyRelay` : "ComfyRelay";
 }
 
+const TRYING = {
+  examples:
+    "No ComfyUI has been found yet. The examples run on a built-in stand-in, which makes real files, but runs no models; everything else waits until ComfyUI is there. Is it elsewhere? comfyrelay up --comfyui-url URL. To try out everything: comfyrelay up --stand-in.",
+  everything:
+    "You are trying things out: what you add runs on a built-in stand-in, which makes real files, but runs no models. To use ComfyUI, run comfyrelay up without --stand-in, or name it: comfyrelay up --comfyui-url URL.",
+};
+
+function showTrying() {
+  const text = TRYING[desk.trying_out];
+  $("stand-in").hidden = !text || sessionStorage.getItem(HIDDEN_HINT) !== null;
+  setText($("stand-in-text"), text ?? "");
+}
+
+/** Once a ComfyUI has come, nothing is tried out by itself any more. */
+async function lookForComfyui() {
+  if (desk?.trying_out !== "examples" || queue.comfyuiAway().length) return;
+  desk = await get("/api/desk");
+  showTrying();
+}
+
 const MACHINE = {
   idle: ["Ready", "good"],
   busy: ["Working", "busy"],
@@ -64,7 +84,8 @@ function showMachine(isReached) {
       : worker
         ? (MACHINE[worker.state] ?? [worker.state, "warn"])
         : ["Starting…", "warn"];
-  const where = !desk || isDeaf ? "" : desk.is_stand_in ? "stand-in" : `ComfyUI at ${desk.comfyui.map(bare).join(", ")}`;
+  const isAllTried = desk?.trying_out === "everything";
+  const where = !desk ? "" : isAllTried ? "stand-in" : isDeaf ? (desk.trying_out === "examples" ? "examples run on the stand-in" : "") : `ComfyUI at ${desk.comfyui.map(bare).join(", ")}`;
   // one of several is missed, although the others work
   const missed = isReached && !isDeaf ? away : [];
   $("machine").dataset.kind = missed.length && kind !== "bad" ? "warn" : kind;
@@ -90,6 +111,7 @@ async function refreshAll(force = false) {
   } finally {
     isRefreshing = false;
   }
+  if (wasReached) await lookForComfyui().catch(() => {});
   showMachine(wasReached);
   showHeader();
 }
@@ -234,7 +256,7 @@ async function begin() {
   try {
     const [found, choices] = await Promise.all([get("/api/desk"), adding.load()]);
     desk = found;
-    $("stand-in").hidden = !desk.is_stand_in || sessionStorage.getItem(HIDDEN_HINT) !== null;
+    showTrying();
     const starters = choices.filter((each) => each.properties.some((prop) => prop.is_primary_input && prop.type === "image"));
     $("starters").append(
       ...starters.slice(0, 2).map((each) => h("button", { type: "button", onclick: () => adding.trySample(each) }, `${each.name} (sample image)`)),

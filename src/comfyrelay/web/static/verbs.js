@@ -1,10 +1,11 @@
 // What can be done with a job or a batch, and doing it. Every button and key comes here.
 
-import { all, post, remove } from "./api.js";
+import { all, get, post, remove } from "./api.js";
 import { ask, toast } from "./dom.js";
 import { ENDED, many } from "./words.js";
 
 const MOST_IDS = 1000;
+const MOST_NAMED = 5;
 const changed = new EventTarget();
 export const onChange = (listener) => changed.addEventListener("change", listener);
 export const notifyChange = () => changed.dispatchEvent(new Event("change"));
@@ -31,10 +32,11 @@ const batch = (id, verb, body) => run(() => post(`/api/batches/${id}/${verb}`, b
 export const verbsOf = (unit) => (unit.kind === "batch" ? ofBatch(unit) : ofJob(unit));
 
 function ofJob({ id, status, hasSeed = false, isFetched = false, isRetried = false }) {
-  const retry = (body) => async () => {
-    const made = await job(id, "retry", body);
-    if (made) location.hash = `job/${made.id}`;
+  const made = (verb) => (body) => async () => {
+    const job_ = await job(id, verb, body);
+    if (job_) location.hash = `job/${job_.id}`;
   };
+  const [retry, again] = [made("retry"), made("again")];
   const found = [];
   if (status === "queued") {
     found.push(["pause", "Pause", () => job(id, "pause", { mode: "after" })]);
@@ -46,6 +48,10 @@ function ofJob({ id, status, hasSeed = false, isFetched = false, isRetried = fal
   if ((status === "failed" || status === "canceled") && !isRetried) {
     found.push(["retry", "Retry", retry(undefined)]);
     if (hasSeed) found.push(["retry-seeds", "Retry with a new seed", retry({ new_seeds: true })]);
+  }
+  if (status === "completed") {
+    found.push(["again", "Run again", again(undefined)]);
+    if (hasSeed) found.push(["again-seeds", "Run again with a new seed", again({ new_seeds: true })]);
   }
   if (ENDED.has(status)) found.push(["delete", "Delete", () => deleteJob(id), true]);
   else found.push(["cancel", "Cancel", () => job(id, "cancel"), true]);
@@ -93,14 +99,19 @@ async function cancelBatch(id, active) {
 }
 
 async function deleteJob(id) {
-  if (!(await ask("Delete this job, its output and its log? This cannot be undone.", "Delete"))) return;
+  const about = await run(() => get(`/api/desk/jobs/${id}`).then((data) => ({ data })));
+  if (!about) return;
+  const files = about.deleted_with_it;
+  const named = files.length ? ` Also deleted: ${files.slice(0, MOST_NAMED).join(", ")}${files.length > MOST_NAMED ? ` and ${files.length - MOST_NAMED} more` : ""}.` : "";
+  if (!(await ask(`Delete this job, its output and its log?${named} This cannot be undone.`, "Delete"))) return;
   if (!(await run(() => remove(`/api/ai-jobs/${id}`)))) return;
   changed.dispatchEvent(new CustomEvent("gone", { detail: id }));
   location.hash = "";
 }
 
 async function deleteBatch(id) {
-  if (!(await ask("Delete this batch with all its outputs and logs? This cannot be undone.", "Delete"))) return;
+  const text = "Delete this batch with all its outputs and logs? Its files in the output folder are deleted, too; what a script saved in its own folders stays. This cannot be undone.";
+  if (!(await ask(text, "Delete"))) return;
   if (await bulk("delete", { filter: { batch_id: id } }, "deleted")) location.hash = "";
 }
 

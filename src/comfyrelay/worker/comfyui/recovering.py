@@ -27,8 +27,10 @@ class RecoveringClient(ComfyClient):
     """After running out of memory it frees what ComfyUI holds. After a fault of the GPU it is not fit until ComfyUI was
     restarted: until then ComfyUI answers as if nothing were wrong, and fails every job."""
 
-    def __init__(self, url: str, *, timeouts: RunTimeouts) -> None:
-        super().__init__(url, timeouts=timeouts, forget_history=True)
+    def __init__(self, url: str, *, timeouts: RunTimeouts, is_tidied: bool = True) -> None:
+        """`is_tidied` is whether runs of ours are deleted from the server's history when they are over."""
+        super().__init__(url, timeouts=timeouts, forget_history=is_tidied)
+        self._is_tidied = is_tidied
         # the connection on which the GPU failed; another one is to another process
         self._sick_on: int | None = None
         # it may answer meanwhile, and is about to be stopped
@@ -66,9 +68,9 @@ class RecoveringClient(ComfyClient):
 
     async def forget(self, prompt_id: str) -> tuple[OutputFile, ...]:
         """Delete a run of ours that is over from the server's history; returns the files that it made."""
-        entry = await self.history(prompt_id)
+        entry = await self.history(prompt_id) if self._is_tidied else None
         if entry is None or MARK not in prompt_of(entry).extra_data:
-            # it never began, or is a script's: what that makes is its user's
+            # it never began, is to be kept, or is a script's: what that makes is its user's
             return ()
         await self.forget_run(prompt_id)
         return result_of(entry.get("outputs") or {}, prompt_id=prompt_id).files

@@ -90,7 +90,7 @@ class Servers:
         if "self_hosted" in settings.providers:
             # not by their addresses: those may hold a password, and users read the logs of their jobs
             self._own = {
-                f"comfyui-{number}": RecoveringClient(url, timeouts=timeouts)
+                f"comfyui-{number}": RecoveringClient(url, timeouts=timeouts, is_tidied=settings.tidy_comfyui)
                 for number, url in enumerate(settings.comfyui_base_url, start=1)
             }
         if "cloud" in settings.providers:

@@ -1,0 +1,139 @@
+"""The stand-in is for trying things out: what is meant for ComfyUI waits for it, and runs when it comes."""
+
+import asyncio
+from pathlib import Path
+
+from pydantic import Field
+
+from comfyrelay.client import Client
+from comfyrelay.desk.desk import Desk
+from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.settings import Words
+from comfyrelay.sim import Sim
+from tests.api.processes import free_port
+from tests.comfy.graphs import invert
+from tests.desk.conftest import OpenDesk, make_desk, opened
+from tests.web.looking import PROMPT_GRAPH
+
+
+def usual_place(folder: Path, port: int, *, stand_in: bool = False) -> Desk:
+    """A desk for which nobody named a ComfyUI: it is looked for where it usually is, which is there."""
+
+    class Usual(DeskSettings):
+        comfyui_url: Words = Field([f"http://127.0.0.1:{port}"])
+
+    desk = make_desk(folder)
+    desk.desk = Usual(stand_in=stand_in)
+    return desk
+
+
+async def add(client: Client, *, count: int = 1) -> list[str]:
+    """Jobs of a graph of one's own."""
+    slug = (await client.add_graph(invert(), name="mine")).workflow.slug
+    batch = await client.submit_batch([{} for _ in range(count)], workflow_slug=slug)
+    return [each.id async for each in client.jobs(batch_id=batch.id)]
+
+
+async def add_example(desk: OpenDesk) -> str:
+    image = await desk.client.upload(desk.desk.input_folder / "examples" / "sample.png")
+    return (await desk.client.submit(effect_id=1, input_file_id=image)).id
+
+
+async def until_awaited(client: Client, job_id: str) -> str:
+    """Until it waits for ComfyUI; why, in words."""
+    async with asyncio.timeout(30):
+        while True:
+            waiting = (await client.job(job_id)).waiting
+            if waiting is not None and waiting.reason == "no_comfyui":
+                return waiting.text
+            await asyncio.sleep(0.05)
+
+
+async def test_twelve_jobs_that_wait_for_comfyui_run_there_though_the_desk_is_started_before_it(
+    tmp_path: Path, soon_back: None
+) -> None:
+    port = free_port()
+    async with Sim(port=port), opened(usual_place(tmp_path, port)) as desk:
+        [before] = await add(desk.client)
+        assert (await desk.ended(before)).status == "completed"
+    async with opened(usual_place(tmp_path, port)) as desk:
+        jobs = await add(desk.client, count=12)
+        await until_awaited(desk.client, jobs[0])
+    async with opened(usual_place(tmp_path, port)) as desk:
+        assert desk.ready.trying_out is TryingOut.NOTHING
+        assert desk.ready.silent == desk.ready.comfyui
+        # not even an example: somebody who has a ComfyUI means that
+        example = await add_example(desk)
+        text = await until_awaited(desk.client, example)
+        assert f"http://127.0.0.1:{port}" in text
+        assert text.endswith("It runs as soon as ComfyUI can be used.")
+        assert (await desk.client.desk()).trying_out == "nothing"
+        async with Sim(port=port) as sim:
+            assert [(await desk.ended(each)).status for each in [*jobs, example]] == ["completed"] * 13
+            assert sim.log.count("POST", "/prompt") == 13
+
+
+async def test_without_a_comfyui_the_examples_can_be_tried_and_all_else_waits_until_one_comes(
+    tmp_path: Path, soon_back: None
+) -> None:
+    port = free_port()
+    came = asyncio.Event()
+    made = usual_place(tmp_path, port)
+    made.on_comfyui = came.set
+    async with opened(made) as desk:
+        assert (desk.ready.trying_out, (await desk.client.desk()).trying_out) == ("examples", "examples")
+        [own] = await add(desk.client)
+        assert (await desk.ended(await add_example(desk))).status == "completed"
+        await until_awaited(desk.client, own)
+        async with Sim(port=port) as sim:
+            assert (await desk.ended(own)).status == "completed"
+            assert came.is_set()
+            assert (await desk.client.desk()).trying_out == "nothing"
+            assert (await desk.ended(await add_example(desk))).status == "completed"
+            assert sim.log.count("POST", "/prompt") == 2
+    async with opened(usual_place(tmp_path, port)) as desk:
+        assert desk.ready.trying_out is TryingOut.NOTHING
+
+
+async def test_who_chooses_to_try_things_out_tries_what_is_added_then_and_nothing_else(
+    tmp_path: Path, soon_back: None
+) -> None:
+    port = free_port()
+    async with opened(usual_place(tmp_path, port)) as desk:
+        [meant] = await add(desk.client)
+    async with opened(usual_place(tmp_path, port, stand_in=True)) as desk:
+        assert (await desk.client.desk()).trying_out == "everything"
+        tries = await add(desk.client, count=3)
+        assert (await desk.ended(tries[-1])).status == "completed"
+        await until_awaited(desk.client, meant)
+    async with Sim(port=port) as sim, opened(usual_place(tmp_path, port)) as desk:
+        # a try that did not come to its end remains one
+        assert {(await desk.ended(each)).status for each in [*tries, meant]} == {"completed"}
+        assert sim.log.count("POST", "/prompt") == 1
+
+
+async def test_what_is_run_again_goes_where_things_run_now(tmp_path: Path) -> None:
+    port = free_port()
+    async with opened(usual_place(tmp_path, port, stand_in=True)) as desk:
+        slug = (await desk.client.add_graph(PROMPT_GRAPH, name="mine")).workflow.slug
+        tried = await desk.ended((await desk.client.submit(workflow_slug=slug)).id)
+        assert tried.status == "failed"
+    async with Sim(port=port) as sim, opened(usual_place(tmp_path, port)) as desk:
+        await desk.ended((await desk.client.retry("job", tried.id)).data.id)
+        assert sim.log.count("POST", "/prompt")
+
+
+async def test_tries_of_the_example_with_a_prompt_differ(tmp_path: Path) -> None:
+    async with opened(usual_place(tmp_path, free_port())) as desk:
+        wish = {"effect_slug": "text-to-image", "prompts": ["a cat", "a dog"], "tries": 2}
+        batch = await desk.client.add_batch(wish)
+        made = []
+        for each in [job.id async for job in desk.client.jobs(batch_id=batch.id)]:
+            assert (await desk.ended(each)).status == "completed"
+            [saved] = await desk.client.download_outputs(each, tmp_path / each)
+            made.append(saved.read_bytes())
+        assert len(set(made)) == 4
+        # what is a prompt can be searched for
+        found = [job.label async for job in desk.client.jobs(search="DOG")]
+        assert len(found) == 2
