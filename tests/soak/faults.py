@@ -4,15 +4,13 @@ import asyncio
 from contextlib import suppress
 
 from tests.soak.plan import ANY_WORKER, DATABASES, LEASE_SECONDS, ON_THE_WIRE, ONCE, WORKERS, Fault, Kind
-from tests.soak.wire import Wire
+from tests.soak.wire import Active, Wire
 from tests.soak.world import World
 
-# How long a fault waits for the request that it is about.
-MEET_SECONDS = 3.0
+# How long a fault waits for the request that it is about: what was just submitted has to be run.
+MEET_SECONDS = 6.0
 # How long a server that was killed over a request is away.
 DOWN_SECONDS = 0.5
-# Until what was just submitted has been run.
-FAILED_SECONDS = 6.0
 
 
 async def happen(world: World, fault: Fault, began_at: float) -> None:
@@ -22,8 +20,7 @@ async def happen(world: World, fault: Fault, began_at: float) -> None:
     process = world.processes.get(fault.target)
     match fault.kind:
         case Kind.KILL_SENDER:
-            assert wire is not None
-            await _without_sender(world, fault, wire)
+            await _without_sender(world, fault)
         case Kind.KILL_RECEIVER:
             await _without_receiver(world, fault)
         case kind if kind in ON_THE_WIRE:
@@ -67,19 +64,16 @@ async def _bad_wire(wire: Wire, fault: Fault) -> None:
     setattr(wire, name, False)
 
 
-async def _without_sender(world: World, fault: Fault, wire: Wire) -> None:
+async def _without_sender(world: World, fault: Fault) -> None:
     """Who has sent the request is killed, and comes back when its lease is over for long."""
-    active = wire.add(fault)
-    try:
-        async with asyncio.timeout(MEET_SECONDS):
-            path = await active.met
-    except TimeoutError:
+    active = _armed(world, fault)
+    if (path := await _met(active)) is None:
         return
-    sender = fault.target if fault.target in WORKERS else await world.holder_of(path)
+    sender = next((name for name in WORKERS if fault in world.wires[name].hit), None) or await world.holder_of(path)
     if sender is None:
         # the databases are away, or the job has just been given back
         return
-    report = wire.reports[-1] if wire.reports else None
+    report = world.wires[sender].reports[-1] if fault.target == ANY_WORKER else None
     await world.processes[sender].kill()
     if report is not None:
         with suppress(TimeoutError):
@@ -91,16 +85,26 @@ async def _without_sender(world: World, fault: Fault, wire: Wire) -> None:
     await world.start(sender)
 
 
-async def _without_receiver(world: World, fault: Fault) -> None:
-    """The server that gets the request is killed so long after it got it."""
+def _armed(world: World, fault: Fault) -> Active:
     first, *others = WORKERS if fault.target == ANY_WORKER else [fault.target]
     active = world.wires[first].add(fault)
     for name in others:
         world.wires[name].share(active)
+    return active
+
+
+async def _met(active: Active) -> str | None:
     try:
-        async with asyncio.timeout(FAILED_SECONDS):
-            address = await active.met
+        async with asyncio.timeout(MEET_SECONDS):
+            return await active.met
     except TimeoutError:
+        return None
+
+
+async def _without_receiver(world: World, fault: Fault) -> None:
+    """The server that gets the request is killed so long after it got it."""
+    active = _armed(world, fault)
+    if (address := await _met(active)) is None:
         return
     [name] = [name for name, url in world.addresses.items() if url == address]
     if fault.route == ONCE:

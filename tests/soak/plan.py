@@ -206,7 +206,7 @@ def _kill_sender(dice: random.Random, at: float) -> Fault:
 def _late_report(dice: random.Random, at: float) -> Fault:
     # when another has the job, and has not yet ended it, which may be as late as this
     seconds = dice.uniform(2, 2.5) * LEASE_SECONDS
-    return Fault(at=at, kind=Kind.KILL_SENDER, target=dice.choice(WORKERS), route=COMPLETE, seconds=seconds)
+    return Fault(at=at, kind=Kind.KILL_SENDER, target=ANY_WORKER, route=COMPLETE, seconds=seconds)
 
 
 def _death_over_request(dice: random.Random) -> Fault:
