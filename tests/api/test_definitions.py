@@ -72,7 +72,7 @@ async def test_without_any_a_graph_is_described_by_guessing_and_it_is_said(api: 
     graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
     answer = await user.call("POST", "/api/workflows", {"graph": graph})
     assert "guessed" in answer.json()["message"]
-    assert [each["key"] for each in data_of(answer)["properties"]] == ["empty_image_width"]
+    assert [each["key"] for each in data_of(answer)["properties"]] == ["width"]
 
 
 async def test_the_choices_are_those_of_all_workers_and_the_newest_defines_a_class(api: Api, worker: Caller) -> None:
@@ -163,7 +163,7 @@ class TestForAdministrators:
         await bring(worker, DEFINITIONS)
         made = await admin.post("/api/admin/workflows", body)
         assert (made["output_node_id"], made["output_extension"], made["output_mime_type"]) == ("9", "png", "image/png")
-        assert "empty_image_width" in [each["key"] for each in made["properties"]]
+        assert "width" in [each["key"] for each in made["properties"]]
         changed = data_of(await admin.call("PATCH", "/api/admin/workflows/mine", {"graph": SAVED, "properties": []}))
         assert changed["graph"]["1"]["inputs"] == {"width": 64, "height": 48, "batch_size": 1, "color": 255}
 

@@ -114,6 +114,7 @@ NEEDED: dict[str, Any] = {
     "output_url": "u",
     "placeholder": "p",
     "released": 0,
+    "sha256": "0" * 64,
     "size": 1,
     "status": "completed",
     "token": "t",
