@@ -72,7 +72,7 @@ async def test_without_any_a_graph_is_described_by_guessing_and_it_is_said(api: 
     graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
     answer = await user.call("POST", "/api/workflows", {"graph": graph})
     assert "guessed" in answer.json()["message"]
-    assert [each["key"] for each in data_of(answer)["properties"]] == ["width"]
+    assert [each["key"] for each in data_of(answer)["properties"]] == ["empty_image_width"]
 
 
 async def test_the_choices_are_those_of_all_workers_and_the_newest_defines_a_class(api: Api, worker: Caller) -> None:
