@@ -90,6 +90,8 @@ SELECT count(*) FROM pg_stat_activity
 WHERE wait_event_type = 'Lock' AND query ILIKE '%INSERT INTO ai_job_dispatches%' AND pid <> pg_backend_pid()
 """
 TRIED_SECONDS = 3.0
+# What the driver says of a database that is killed, whatever it was just doing.
+GONE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,13 +189,13 @@ class World:
         If its database is not there, nothing gets into it either."""
         async with AsyncExitStack() as stack:
             connection: asyncpg.Connection | None = None
-            with suppress(OSError, asyncpg.PostgresError, TimeoutError):
+            with suppress(*GONE):
                 connection = await asyncpg.connect(self.postgres[PLACES["central"]].url("central"), timeout=1)
                 stack.push_async_callback(_closed, connection)
                 await connection.execute("BEGIN; LOCK TABLE ai_job_dispatches IN EXCLUSIVE MODE")
 
             async def until_tried() -> None:
-                with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                with suppress(*GONE):
                     async with asyncio.timeout(TRIED_SECONDS):
                         # a database does not tell who waits
                         while connection is not None and not await connection.fetchval(ENQUEUING):  # noqa: ASYNC110
@@ -276,7 +278,7 @@ class World:
 
 async def _closed(connection: asyncpg.Connection) -> None:
     # the database may be gone meanwhile
-    with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    with suppress(*GONE):
         await connection.close(timeout=1)
 
 
