@@ -25,7 +25,12 @@ def with_model(name: str) -> Graph:
 async def add(desk: OpenDesk, graph: Graph) -> Workflow:
     """As it is, with what leads nowhere."""
     return await desk.client.create_workflow(
-        graph, name="mine", output_node_id="3", output_extension="png", output_mime_type="image/png"
+        graph,
+        name="mine",
+        properties=[],
+        output_node_id="3",
+        output_extension="png",
+        output_mime_type="image/png",
     )
 
 
