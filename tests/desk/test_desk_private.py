@@ -22,7 +22,9 @@ def usual_umask() -> Iterator[None]:
 
 
 def open_to_others(folder: Path) -> list[str]:
-    found = (folder, *folder.rglob("*"))
+    """What is, but for outputs that their owner has under another name elsewhere, as open as he has it there; nobody
+    else comes to them through the folders here."""
+    found = [each for each in (folder, *folder.rglob("*")) if each.is_dir() or each.stat().st_nlink == 1]
     return [f"{each} {each.stat().st_mode & 0o777:o}" for each in found if each.stat().st_mode & 0o077]
 
 
