@@ -210,12 +210,13 @@ class Agent:
             register=register,
             wait_seconds=self._settings.poll_wait_seconds,
         )
-        keeping = asyncio.gather(self._capabilities.keep(), self._definitions.keep())
+        keeping = [asyncio.create_task(each.keep()) for each in (self._capabilities, self._definitions)]
         try:
             await self._poller.run()
         finally:
             self._poller = None
-            keeping.cancel()
+            for task in keeping:
+                task.cancel()
 
     async def _settle_after_kill(self, state: State, tools: Tools) -> None:
         """What an earlier process held is settled before anything new begins."""
