@@ -41,10 +41,8 @@ async def test_a_text_is_shown_as_it_is_and_copied(looking: Looking) -> None:
     page = looking.page
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": HOSTILE}}}
-    made = await looking.call("POST", "/api/desk/graphs", {"graph": graph, "name": "words"})
-    job = await looking.call(
-        "POST", "/api/ai-jobs", {"workflow_slug": made["workflow"]["slug"], "idempotency_key": "text"}
-    )
+    made = await looking.call("POST", "/api/workflows", {"graph": graph, "name": "words"})
+    job = await looking.call("POST", "/api/ai-jobs", {"workflow_slug": made["slug"], "idempotency_key": "text"})
     await page.goto(f"{page.url.partition('#')[0]}#job/{job['id']}")
     await looking.status_is("succeeded")
     await expect(looking.pane.locator(".output pre")).to_have_text(HOSTILE)
@@ -257,8 +255,8 @@ async def test_what_users_write_stays_text(looking: Looking) -> None:
     await dialog.get_by_label("Prompt", exact=True).fill(HOSTILE)
     await dialog.get_by_role("button", name="Add job").click()
     await looking.status_is("failed")
-    await expect(looking.rows.locator(".name")).to_have_text(HOSTILE)
-    await expect(looking.pane.locator("h2")).to_have_text(HOSTILE)
+    await expect(looking.rows.locator(".name")).to_contain_text(HOSTILE[:40])
+    await expect(looking.pane.locator("h2")).to_contain_text(HOSTILE[:40])
     await expect(looking.pane.locator(".inputs").first).to_contain_text(HOSTILE)
     await expect(looking.pane.locator(".error")).to_contain_text("<img")
     await page.get_by_label("Search jobs").fill(HOSTILE[:60])

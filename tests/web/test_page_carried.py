@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 async def a_picture(looking: Looking) -> tuple[str, str, bytes]:
     """One that a job made, as it is downloaded."""
-    slug = (await looking.call("POST", "/api/desk/graphs", {"graph": invert(), "name": "mine"}))["workflow"]["slug"]
+    slug = (await looking.call("POST", "/api/workflows", {"graph": invert(), "name": "mine"}))["slug"]
     job = await looking.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "made"})
     async with asyncio.timeout(60):
         while not (found := await looking.call("GET", f"/api/ai-jobs/{job['id']}"))["outputs"]:  # noqa: ASYNC110

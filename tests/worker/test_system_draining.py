@@ -164,6 +164,8 @@ async def test_a_signal_is_heard_before_the_worker_knows_who_it_is(tmp_path: Pat
         environment = {
             "API_BASE_URL": "http://127.0.0.1:1",
             "COMFYUI_BASE_URL": "http://127.0.0.1:1",
+            "FLEET_SECRET": "a secret of a fleet",
+            "FLEET_SLUG": "gpus",
             "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path),
             "COMFYRELAY_WORKER_METADATA_URL": f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}",
         }

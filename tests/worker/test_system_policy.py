@@ -55,7 +55,7 @@ async def test_with_no_policy_at_all_files_of_other_jobs_stay_out_of_reach(syste
     system.assets.append(secret)
     text = {"key": "name", "type": "text", "placeholder": "{{NAME}}", "user_configurable": True}
     effect = await system.effect("nosy", invert_file("{{NAME}}"), properties=[text])
-    slug = await bring(system, invert_file("secret.png"))
+    slug = await bring(system, invert_file("secret.png"), properties=[])
     await system.started(graph_policy="off")
     for wish, payload in ((effect, {"name": "secret.png"}), (slug, {})):
         job = await system.until(await system.submit(wish, input_payload=payload), "failed")
