@@ -127,7 +127,8 @@ async def test_workflows_are_listed_by_what_they_are_called(site: Site) -> None:
 
 async def test_a_shell_completes_workflows_presets_and_ids(site: Site) -> None:
     made = await site.client.create_workflow(invert(), name="portrait", output_extension="png")
-    spaced = await site.client.create_workflow(invert(), name="two words", output_extension="png")
+    other = invert() | {"4": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}}}
+    spaced = await site.client.create_workflow(other, name="two words", output_extension="png")
     await site.client.create_preset("medium", {"steps": 20})
     job, batch = await site.submit(label="boat"), await site.batch(1)
 
@@ -273,7 +274,8 @@ async def test_a_batch_takes_every_verb_that_a_job_takes(site: Site) -> None:
     assert "Moved." in (await site.command("move", short, "--to", "top")).out
     await site.client.cancel("job", first["id"])
     await fail(site.api, site.worker, await lease(site.worker))
-    assert "1 job submitted again." in (await site.command("retry", short, "--new-seed")).out
+    assert "has no seed that could be varied" in (await site.command("retry", short, "--new-seed")).err
+    assert "1 job submitted again." in (await site.command("retry", short)).out
     assert "2 jobs canceled." in (await site.command("cancel", short)).out
     again = json.loads((await site.command("retry", short, "--all", "--json")).out)
     assert [(each["total"], each["id"] != batch["id"]) for each in again] == [(2, True)]
