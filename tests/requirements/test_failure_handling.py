@@ -77,11 +77,12 @@ async def test_what_does_not_pass_is_given_up_after_a_few_attempts(desk: House) 
 
 
 async def test_what_ran_when_everything_died_is_put_back_with_one_click(tmp_path: Path, chromium: Browser) -> None:
-    """After kill -9 no job is left as running: a script's too is failed, says so, and its Retry finishes it."""
+    """After kill -9 no job is left as running. Where that is set, a script's too is failed, says so, and its Retry
+    finishes it."""
     config = config_in(tmp_path)
     async with Sim(folder=tmp_path / "comfyui") as sim:
         sim.misbehave(SLOW)
-        settings = {"input_folder": str(tmp_path / "comfyui" / "input")}
+        settings = {"input_folder": str(tmp_path / "comfyui" / "input"), "interrupted_jobs": "fail"}
         async with desk_process(tmp_path, sim, config=config, **settings) as desk:
             payload = {"positive": "a cat", "input_subdir": "cats"}
             job = await desk.client.submit(workflow_slug="script", input_payload=payload, label="unlucky")

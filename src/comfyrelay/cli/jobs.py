@@ -106,7 +106,7 @@ def jobs(
         ),
     ] = None,
     search: Annotated[
-        str | None, typer.Option(help="Only those with this in their label, that of their batch, error or id.")
+        str | None, typer.Option(help="Only those with this in their label, that of their batch, prompt, error or id.")
     ] = None,
     batch: Annotated[
         str | None,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from comfyrelay.desk.batches.expand import SeedPlan
+from comfyrelay.domain.bulk import SeedMode
 from comfyrelay.domain.properties import Property, Role
 
 
@@ -16,14 +17,15 @@ def roles_of(properties: Sequence[Property]) -> dict[str, str]:
 
 
 def seed_plan(properties: Sequence[Property], wanted: SeedPlan | None, given: Mapping[str, Any]) -> SeedPlan | None:
-    """Without a word about seeds, a workflow that has one gets another for each item: the same twice is no use."""
+    """Without a word about seeds, or by chance, each job draws its own when it is accepted, all that it has."""
     seed = _seed_in(properties)
-    if wanted is None and (seed is None or seed.key in given):
+    if wanted is None or (wanted.mode is SeedMode.RANDOM and seed is not None and seed.key not in given):
         return None
-    plan = wanted or SeedPlan()
-    if seed is None or seed.maximum is None:
-        return plan
-    return SeedPlan(mode=plan.mode, start=plan.start, largest=min(int(seed.maximum), plan.largest))
+    if seed is None:
+        return wanted
+    limit = seed.seed_limit if wanted.mode is SeedMode.RANDOM else seed.maximum
+    largest = wanted.largest if limit is None else min(int(limit), wanted.largest)
+    return SeedPlan(mode=wanted.mode, start=wanted.start, largest=largest)
 
 
 def _seed_in(properties: Sequence[Property]) -> Property | None:

@@ -37,9 +37,9 @@ async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer
     state: DeskState = request.app.state.desk
     glance = await _overview(context).glance(user.tenant_id, limit=MOST_WAITING)
     workers = (await context.engine.fleet.views.workers(limit=MOST_WORKERS)).items
-    # the one that works, of those in this process: ComfyUI's and the stand-in's
+    # the one that works, of those in this process: ComfyUI's and the stand-in's, which may both have jobs
     worker = max(workers, key=lambda each: (each.leases, each.state in AT_WORK), default=None)
-    busy = max(0, worker.leases - len(glance.fetched)) if worker else 0
+    busy = max(0, sum(each.leases for each in workers) - len(glance.fetched))
     return Answer(
         data=wire.Now.of(
             glance,

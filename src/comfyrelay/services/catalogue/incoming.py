@@ -14,8 +14,8 @@ from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.forms.describe import describe
 
 _UNREADABLE = (
-    "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI and a "
-    'worker beside it, and add it again; or save it with "Export (API)" in ComfyUI.'
+    "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI "
+    '(on a server: a worker beside it), and add it again; or save it with "Export (API)" in ComfyUI.'
 )
 _GUESSED = "The types of its inputs were guessed from their values."
 

@@ -343,7 +343,11 @@ async function runsAgain(file) {
   const wanted = await choice(text, { yes: "Run this again", other: "Use as input", no: "Cancel" });
   if (wanted === "yes") {
     await open();
-    await tried(() => addGraph(graph, file));
+    await tried(async () => {
+      await addGraph(graph, file);
+      // a seed that is not given would be drawn anew
+      for (const each of fields) if (each.isSeed && each.property.default_value !== null) each.set(each.property.default_value);
+    });
   }
   return wanted !== "other";
 }
