@@ -41,7 +41,7 @@ async def jobs_of(system: System, batch_id: str) -> Sequence[Any]:
 async def test_a_file_of_the_editor_runs_on_a_fleet_as_on_a_desk(any_system: System, tmp_path: Path) -> None:
     system = any_system
     (tmp_path / "editor.json").write_text(json.dumps(SAVED))
-    await system.plain_effect()
+    # the first workflow of the server: its workers are there before it, with what it takes to read it
     first, second = [
         await system.started(f"gpu-{number}", sims=[sim]) for number, sim in enumerate(system.sims, start=1)
     ]

@@ -36,13 +36,16 @@ class Workers:
         max_fleet_workers: int,
         stale_seconds: float,
         desk_workers: Collection[str] = (),
+        default_fleet: tuple[Stage, str] | None = None,
     ) -> None:
-        """`desk_workers` are, in a desk, those of this process."""
+        """`desk_workers` are, in a desk, those of this process. `default_fleet` runs every workflow that will be made,
+        so its workers may come before the first one: they bring what is needed to read it."""
         self._databases = databases
         self._decisions = decisions
         self._max_fleet_workers = max_fleet_workers
         self._stale_seconds = stale_seconds
         self._desk_workers = frozenset(desk_workers)
+        self._default_fleet = default_fleet
 
     async def register(
         self,
@@ -98,7 +101,7 @@ class Workers:
             again = await workers.renew(tx, worker_id, **values) if is_same else None
             worker = again or await workers.create(tx, worker_id=worker_id, **values)
             assigned = await workers.assign(tx, worker)
-            if not assigned:
+            if not assigned and not self._may_be_early(stage, fleet_slug, workflow_slugs):
                 raise _nothing_to_run(fleet_slug)
             await hold_against_needs(tx, worker_id, worker.capabilities)
             data = {"fleet": fleet_slug, "stage": stage, "workflows": assigned, "protocol": protocol}
@@ -120,9 +123,13 @@ class Workers:
             fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known)
             source = self._source_of(worker_id)
             rows = await workers.mapped_to(tx, fleet.id, narrowed_to=workflow_slugs, source=source)
-        if not (assigned := [row.slug for row in rows if row.is_active]):
+        assigned = [row.slug for row in rows if row.is_active]
+        if not assigned and not self._may_be_early(stage, fleet_slug, workflow_slugs):
             raise _nothing_to_run(fleet_slug)
         return assigned
+
+    def _may_be_early(self, stage: Stage, fleet_slug: str, workflow_slugs: Sequence[str] | None) -> bool:
+        return workflow_slugs is None and (stage, fleet_slug) == self._default_fleet
 
     async def by_token(self, token_hash: str) -> Worker | None:
         async with self._databases.central.read() as tx:
@@ -224,4 +231,9 @@ def _requeue(reason: str) -> Judge:
 
 
 def _nothing_to_run(fleet_slug: str) -> InvalidInput:
-    return InvalidInput(errors={"fleet_slug": f"The fleet {fleet_slug!r} has no active workflow for this worker."})
+    return InvalidInput(
+        errors={
+            "fleet_slug": f"The fleet {fleet_slug!r} has no active workflow for this worker: map one to it, or let it be the server's "
+            "COMFYRELAY_DEFAULT_FLEET, which runs every workflow."
+        }
+    )
