@@ -19,7 +19,7 @@ from tests.desk.conftest import OpenDesk, make_desk
 
 BROKEN = {
     "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 1, "color": 7}},
-    "2": {"class_type": "ImageScale", "inputs": {"image": ["1", 0], "upscale_method": "magic", "width": 8, "height": 8}},
+    "2": {"class_type": "ImageScale", "inputs": {"image": ["1", 0], "upscale_method": "magic"}},
     "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}},
 }
 

@@ -231,9 +231,8 @@ def _requeue(reason: str) -> Judge:
 
 
 def _nothing_to_run(fleet_slug: str) -> InvalidInput:
-    return InvalidInput(
-        errors={
-            "fleet_slug": f"The fleet {fleet_slug!r} has no active workflow for this worker: map one to it, or let it be the server's "
-            "COMFYRELAY_DEFAULT_FLEET, which runs every workflow."
-        }
+    why = (
+        f"The fleet {fleet_slug!r} has no active workflow for this worker: map one to it, or let it be the server's "
+        "COMFYRELAY_DEFAULT_FLEET, which runs every workflow."
     )
+    return InvalidInput(errors={"fleet_slug": why})
