@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from comfyrelay.comfy import RunTimeouts
-from comfyrelay.errors import Conflict, NodeFailed, NotInstalled
+from comfyrelay.errors import Conflict, NotInstalled
 from comfyrelay.pool import SmartFailover, WorkflowPool
 from comfyrelay.sim import MissingModel, Sim, Stuck
 from tests.harness import PATIENCE_SECONDS
@@ -47,9 +47,7 @@ async def test_a_model_that_most_servers_lack_is_found_on_the_one_that_has_it() 
         async with WorkflowPool([a.url, b.url, c.url, d.url], timings=QUICK) as pool:
             await pool.wait_ready()
             job = await pool.enqueue(RARE, max_attempts=2, retry_delay=0)
-            # the stand-in has the name of the model only, but that is as far as it must come
-            with pytest.raises(NodeFailed):
-                await job
+            await job
             assert job.client_id == d.url
 
 

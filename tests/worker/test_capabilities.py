@@ -36,9 +36,9 @@ async def test_a_comfyui_that_comes_back_with_another_model_is_told_with_a_poll(
             while (await system.admin("GET", "/workers/gpu-1"))["capabilities"]["models"] != sorted(names):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-    [before] = (await system.admin("GET", "/workers/gpu-1"))["capabilities"]["models"]
+    before = (await system.admin("GET", "/workers/gpu-1"))["capabilities"]["models"]
     port, folder = int(system.sim.url.rpartition(":")[2]), system.sim.folder
     await system.sim.stop()
-    async with Sim(port=port, folder=folder, models={"checkpoints": [before, "new.safetensors"]}):
-        await until_models(before, "new.safetensors")
+    async with Sim(port=port, folder=folder, models={"checkpoints": [*before, "new.safetensors"]}):
+        await until_models(*before, "new.safetensors")
     assert system.api.asked("POST /api/worker/register") == 1

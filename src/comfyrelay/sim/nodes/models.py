@@ -28,7 +28,8 @@ class Latent:
 
 def load_checkpoint(_run: Run, *, ckpt_name: str) -> Result:
     if ckpt_name == BROKEN:
-        raise RuntimeError(f"ERROR: Could not detect model type of: {ckpt_name}")
+        # without its name: what speaks of a model file counts as a fault of the server
+        raise RuntimeError("ERROR: Could not detect the type of this model.")
     return Result(outputs=(ckpt_name, ckpt_name, ckpt_name))
 
 
