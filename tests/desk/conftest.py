@@ -22,6 +22,7 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.worker.comfyui import servers
 from tests.api.processes import free_port
+from tests.harness import PATIENCE_SECONDS
 
 
 @dataclass
@@ -32,8 +33,9 @@ class OpenDesk:
 
     async def ended(self, job_id: str) -> Job:
         """Wait for a job's end."""
-        async for _event in self.client.events(job_id):
-            pass
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async for _event in self.client.events(job_id):
+                pass
         return await self.client.job(job_id)
 
 

@@ -52,7 +52,12 @@ async def test_another_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
         while not pathlib.Path("go").exists():
             time.sleep(0.05)
     """) + textwrap.dedent(SAVES)
-    async with Sim() as sim, open_desk(tmp_path, source, desk={"finish_seconds": 0, "prefetch": 0}) as desk:
+    wishes = {"finish_seconds": 0, "prefetch": 0}
+    async with (
+        Sim() as own,
+        Sim() as sim,
+        open_desk(tmp_path, source, desk={**wishes, "comfyui_url": [own.url]}) as desk,
+    ):
         busy = await submit(desk)
         await until_said(desk, busy, "here")
         async with other_worker(desk, tmp_path, sim):

@@ -387,7 +387,7 @@ async def test_pictures_follow_their_prompt_and_seed(client: Client) -> None:
 
 async def test_a_checkpoint_that_is_broken_fails_when_it_is_loaded(client: Client) -> None:
     error = error_of(await client.run(prompted("a cat", seed=1, checkpoint="broken.safetensors")))
-    assert "Could not detect model type" in error["exception_message"]
+    assert "Could not detect the type of this model" in error["exception_message"]
 
 
 async def test_an_output_feeds_a_new_run(client: Client) -> None:
