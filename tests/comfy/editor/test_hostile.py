@@ -47,10 +47,10 @@ def test_what_is_nested_as_deep_as_json_can_be_read_is_refused_or_read(tmp_path:
     assert graph["3"]["class_type"] == "SaveImage"
 
 
-def test_nodes_in_a_circle_are_converted_or_refused(tmp_path: Path) -> None:
+def test_nodes_in_a_circle_are_refused(tmp_path: Path) -> None:
     value = workflow([invert(1, 1), invert(2, 2), save(3, 3)], [(1, 2, 0, 1, 0), (2, 1, 0, 2, 0), (3, 2, 0, 3, 0)])
-    graph = as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
-    assert graph["1"]["inputs"]["image"] == ["2", 0]
+    with pytest.raises(GraphError, match="in a circle, so that none can run first: 1, 2, 3"):
+        as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
 
 
 def test_subgraphs_in_a_circle_are_refused(tmp_path: Path) -> None:

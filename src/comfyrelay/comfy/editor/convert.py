@@ -11,7 +11,7 @@ from comfyrelay.comfy.editor.sources import DEEPEST_SUBGRAPH, Literal, Output, S
 from comfyrelay.comfy.editor.widgets import as_input, made_in_browser
 from comfyrelay.comfy.editor.workflow import Node, read_workflow
 from comfyrelay.comfy.graphs.explain import Problem, failure_of
-from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.comfy.graphs.graph import Graph, in_circle
 from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
 
 # Beyond this it is no workflow, but something that was made to take up memory.
@@ -41,6 +41,8 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
         entry["inputs"] = {
             name: value for name, value in entry["inputs"].items() if not isinstance(value, list) or value[0] in graph
         }
+    if circle := in_circle(graph):
+        raise GraphError(f"Nodes feed each other in a circle, so that none can run first: {', '.join(circle[:10])}.")
     return graph
 
 
@@ -65,7 +67,7 @@ def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
 
 def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
     inputs = {name: as_input(value) for name, value in sources.fields(scope, node).items()}
-    for slot in sources.inputs(node):
+    for slot in (slot for slot in sources.inputs(node) if slot.link is not None):
         match sources.source(scope, node, slot):
             case Output(node_id, at):
                 inputs[slot.name] = [node_id, at]

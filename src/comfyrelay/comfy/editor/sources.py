@@ -64,6 +64,7 @@ class Sources:
         self._workflow = workflow
         self._definitions = definitions
         self._specs: dict[str, list[Spec]] = {}
+        self._slots: dict[str, list[Slot]] = {}
         self._scopes: dict[tuple[str, ...], Scope | None] = {}
         self._fields: dict[Node, dict[str, Any]] = {}
         self._inputs: dict[Node, list[Slot]] = {}
@@ -80,6 +81,13 @@ class Sources:
         if node.type not in self._specs:
             self._specs[node.type] = read_specs(self.definition(node) or {})
         return self._specs[node.type]
+
+    def _known_slots(self, node: Node) -> list[Slot]:
+        if node.type not in self._slots:
+            sheet = self._workflow.subgraphs.get(node.type)
+            known = [] if sheet is None else [Slot(port.name, port.type) for port in sheet.inputs]
+            self._slots[node.type] = known if self.definition(node) is None else input_slots(self.specs(node))
+        return self._slots[node.type]
 
     def inside(self, scope: Scope, node: Node) -> Scope | None:
         """The use of a subgraph that a node stands for, if it does."""
@@ -99,14 +107,14 @@ class Sources:
     def inputs(self, node: Node) -> list[Slot]:
         """The inputs of a node: those of its definition, with the file's links, and what the file has besides."""
         if node not in self._inputs:
-            definition, sheet = self.definition(node), self._workflow.subgraphs.get(node.type)
-            known = [] if sheet is None else [Slot(port.name, port.type) for port in sheet.inputs]
-            if definition is not None:
-                known = input_slots(self.specs(node))
+            known = self._known_slots(node)
             stored = {slot.name: slot.link for slot in node.inputs}
             names = {slot.name for slot in known}
             self._inputs[node] = [
-                *(Slot(slot.name, slot.type, stored.get(slot.name), slot.widget) for slot in known),
+                *(
+                    slot if (link := stored.get(slot.name)) is None else Slot(slot.name, slot.type, link, slot.widget)
+                    for slot in known
+                ),
                 *(slot for slot in node.inputs if slot.name not in names),
             ]
         return self._inputs[node]

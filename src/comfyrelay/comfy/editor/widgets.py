@@ -115,6 +115,8 @@ def _by_name(specs: Sequence[Spec], stored: Mapping[str, Any]) -> dict[str, Any]
 
 def _without_forced(specs: Sequence[Spec], stored: list[Any]) -> list[Any]:
     """Older files have values for fields that have become plain inputs since."""
+    if not any(spec.options.get("forceInput") for spec in specs):
+        return stored
     counted: list[tuple[bool, int]] = []
     for spec in specs:
         forced = bool(spec.options.get("forceInput"))

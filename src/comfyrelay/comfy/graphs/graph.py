@@ -47,6 +47,27 @@ def check_graph(value: object) -> Graph:
     return value
 
 
+def in_circle(graph: Graph) -> list[str]:
+    """The nodes that can never run: those in a circle of links, and those behind one."""
+    sources = {
+        node_id: {value[0] for value in node["inputs"].values() if is_link(value) and value[0] in graph}
+        for node_id, node in graph.items()
+    }
+    users: dict[str, list[str]] = {node_id: [] for node_id in graph}
+    for node_id, needed in sources.items():
+        for source in needed:
+            users[source].append(node_id)
+    ready = [node_id for node_id, needed in sources.items() if not needed]
+    while ready:
+        done = ready.pop()
+        del sources[done]
+        for user in users[done]:
+            sources[user].discard(done)
+            if not sources[user]:
+                ready.append(user)
+    return list(sources)
+
+
 def dump_json(value: object) -> bytes:
     """A graph, or what holds one, as JSON; `GraphError` for values that JSON does not have."""
     try:
