@@ -271,7 +271,7 @@ TWINS = (
         name="a worker is given jobs that need what it lacks",
         file="store/central/claims.py",
         old="q.workflow_hash IN (SELECT value FROM json_each(:lacking))",
-        new="q.workflow_hash IN (SELECT NULL FROM json_each(:lacking))",
+        new="q.workflow_hash IN (SELECT '' FROM json_each(:lacking))",
         tests=f"{CONFORMANCE}/test_missing.py",
         only="sqlite and not_given_to_whoever_lacks",
     ),
