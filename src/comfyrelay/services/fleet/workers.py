@@ -14,7 +14,7 @@ from comfyrelay.services.catalogue.fitting import hold_against_needs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import audit, catalogue, dispatches, gaps, workers
+from comfyrelay.store.central import audit, catalogue, definitions, dispatches, gaps, workers
 from comfyrelay.store.database import Tx
 
 
@@ -212,6 +212,8 @@ class Workers:
             worker = await workers.change(tx, worker_id, **values)
             if worker is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
+            if values.get("is_approved") is False:
+                await definitions.disown(tx, worker_id)
             data = None if by is None else {"by": by}
             await audit.record(tx, [AuditEntry(worker_id=worker_id, event=event, data=data)])
             return worker

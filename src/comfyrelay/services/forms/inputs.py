@@ -35,7 +35,8 @@ _UPLOADS = {
     "image_upload": PropertyType.IMAGE,
 }
 _MOVING = re.compile(r"\.(gif|webp|apng)\b", re.IGNORECASE)
-_NUMBERS, _TEXTS = frozenset({"INT", "FLOAT"}), frozenset({"STRING"})
+# no sets: a type may be a list of choices, which has no hash
+_NUMBERS, _TEXTS = ("INT", "FLOAT"), ("STRING",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
