@@ -179,7 +179,9 @@ class Desk:
                 script=script,
                 sim=sim,
             )
-            app.add_middleware(OwnerOnly, context=app.state.context, has_password=password is not None)
+            app.add_middleware(
+                OwnerOnly, context=app.state.context, data_dir=settings.data_dir, has_password=password is not None
+            )
             # the outermost: nothing else is asked before it
             app.add_middleware(LocalOnly, names=names, own_addresses=not is_loopback(settings.host))
             async with serving(app, *listeners), notifications.sending(engine, user):
