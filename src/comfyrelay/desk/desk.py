@@ -414,6 +414,7 @@ def _for_one_person(settings: Settings) -> Settings:
         "max_large_body_bytes": 64 * 1024**2,
         "max_body_values": 2 * NO_LIMIT,
         "max_batch_nodes": 1000 * NO_LIMIT,
+        "max_own_workflows": NO_LIMIT,
         # whose graphs they are, theirs is the machine
         "graph_policy": "off",
         # there is no other worker to try it meanwhile
