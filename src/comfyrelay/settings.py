@@ -146,6 +146,7 @@ class Settings(ArgumentsOnly):
     max_large_body_bytes: Count = Field(8 * 1024**2, description="largest body with a graph, a batch or a report")
     max_body_values: Count = Field(250_000, description="most values in such a body")
     max_graph_nodes: Count = Field(2000, description="most nodes of a graph")
+    max_own_workflows: Count = Field(1000, description="most workflows that a tenant may have of its own")
     max_batch_nodes: Count = Field(1_000_000, description="most nodes of a batch: of its graph, times its items")
     body_seconds: Seconds = Field(60, description="longest that the body of a call may take to arrive")
     max_anonymous_body_bytes: Count = Field(16 * 1024, description="largest body of a sign-in or a registration")

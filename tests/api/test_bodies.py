@@ -31,6 +31,7 @@ async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Ap
         "max_body_values": 1000,
         "max_graph_nodes": 10,
         "max_batch_nodes": 20,
+        "max_own_workflows": 2,
     }
     async with open_api(sqlite_backend, tmp_path, body_seconds=0.2, **limits) as api:
         yield api
@@ -208,3 +209,20 @@ async def test_a_body_that_does_not_arrive_is_408(api: Api) -> None:
 
     answer = await caller.call("POST", "/api/presets", content=never(), headers=JSON)
     assert "COMFYRELAY_BODY_SECONDS" in problem_of(answer, 408)["detail"]
+
+
+async def test_a_tenant_has_so_many_workflows_of_its_own(api: Api) -> None:
+    user, other = await api.user(), await api.user("bob@example.com")
+
+    def graph(number: int) -> dict[str, Any]:
+        node = {"class_type": "Prompt", "inputs": {"text": f"cat {number}"}}
+        return {"graph": {"1": node}, "properties": [], "output_node_id": "1", "output_extension": "png"}
+
+    first, _ = [await user.post("/api/workflows", graph(n)) for n in range(2)]
+    refused = problem_of(await user.call("POST", "/api/workflows", graph(2)), 409)
+    assert "COMFYRELAY_MAX_OWN_WORKFLOWS" in refused["detail"]
+    # what is there already is no new one
+    assert (await user.call("POST", "/api/workflows", graph(1))).status_code == 200
+    assert (await other.call("POST", "/api/workflows", graph(2))).status_code == 201
+    await user.call("DELETE", f"/api/workflows/{first['slug']}")
+    assert (await user.call("POST", "/api/workflows", graph(2))).status_code == 201

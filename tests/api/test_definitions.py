@@ -14,6 +14,30 @@ from tests.comfy.editor.files import DEFINITIONS, empty, save, workflow
 
 SAVED = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
 
+BYPASSED = workflow([empty() | {"mode": 4}, save(9, 1)], [(1, 1, 0, 9, 0)])
+DEEP = json.loads("[" * 500 + "]" * 500)
+
+
+def _width(*spec: Any) -> dict[str, Any]:
+    return {"input": {"required": {"width": list(spec)}}}
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "an order that is none": {"input_order": {"required": 5}},
+    "an order of lists": {"input_order": {"required": [["width"]]}},
+    "outputs that are none": {"output": 5},
+    "an output without a name": {"output": [None, {}]},
+    "inputs that are none": {"input": 5},
+    "a type that is an object": _width({"x": 1}),
+    "choices that are none": _width("COMFY_DYNAMICCOMBO_V3", {"options": 5}),
+    "inputs of a choice that are none": _width("COMFY_DYNAMICCOMBO_V3", {"options": [{"key": [], "inputs": 5}]}),
+    "a deep default": _width("INT", {"default": DEEP}),
+    "a deep choice": _width([DEEP, 5]),
+    "numbers that cannot be kept": _width("INT", {"default": 10**400, "max": float("nan")}),
+    "names that cannot be kept": {"display_name": "\0", **_width("STRING", {"default": "\ud800"})},
+    "choices that are no fields": _width([{"a": 1}, 5]),
+}
+
 
 async def bring(worker: Caller, definitions: dict[str, Any]) -> PackedDefinitions:
     packed = pack(definitions)
@@ -151,6 +175,30 @@ class TestHostile:
         await bring(await api.worker("gpu-2"), {})
         await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
         assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 422
+
+    async def test_nor_does_its_fleet_keep_them(self, api: Api, worker: Caller) -> None:
+        await bring(worker, DEFINITIONS)
+        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 422
+
+    async def test_what_another_worker_of_its_fleet_has_too_is_kept(self, api: Api, worker: Caller) -> None:
+        packed = await bring(worker, DEFINITIONS)
+        other = await api.worker("gpu-2")
+        await other.post("/api/worker/definitions", {"sha256": packed.sha256})
+        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        await other.post("/api/worker/deregister", {})
+        assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
+
+    @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
+    async def test_what_a_broken_worker_says_is_no_failure_of_the_server(
+        self, api: Api, worker: Caller, broken: dict[str, Any]
+    ) -> None:
+        await bring(worker, {name: {**each, **broken} for name, each in DEFINITIONS.items()})
+        user = await api.user()
+        chosen = {"1": {"class_type": "EmptyImage", "inputs": {"width": 5}}, "9": _saver("1")}
+        for graph in (SAVED, BYPASSED, chosen):
+            answer = await user.call("POST", "/api/workflows", {"graph": graph})
+            assert answer.status_code in (201, 200, 422), graph
 
 
 class TestForAdministrators:

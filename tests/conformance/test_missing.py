@@ -1,12 +1,14 @@
 """What no worker has: named when it is submitted, waited for if one likes, and never given to whoever lacks it."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
+from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Equipment, Fitness, Needs
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import Provider, Stage
@@ -228,6 +230,41 @@ async def test_what_a_workflow_lacks_is_told_when_it_is_added(world: World) -> N
     assert missing.text == "The worker lacks the node SaveVideo."
     await change(world, "gpu-1", ALL)
     assert await world.engine.catalogue.fitting.of_workflow(desk.workflow, shows_names=True) is None
+    # there may never be a job of it
+    assert await needs(world) == 0
+
+
+async def test_of_thousands_of_names_some_are_kept(world: World) -> None:
+    graph = {**GRAPH, **{f"x{n}": {"class_type": f"Node{n:04}", "inputs": {}} for n in range(500)}}
+    able = {"node_types": [*NODES, "Node0000", "Node0400"], "models": [MODEL]}
+    desk = await a_desk(world, NO_SAVER, able, graph=graph)
+    error = await refusal(desk)
+    assert "Node0001 (no worker has it)" in error.detail
+    assert "Node0000 (only 1 worker has it)" in error.detail
+    assert "Node0049 (no worker has it), and more. Install" in error.detail
+    await worker(world, desk.fleet, NO_MODEL, name="later")
+    async with world.engine.databases.central.read() as tx:
+        rows = (await tx.execute(select(central.worker_gaps))).all()
+    assert [len(each.node_types) for each in rows] == [MOST_NAMES_KEPT] * 3
+    missing = await world.engine.catalogue.fitting.of_workflow(desk.workflow, shows_names=True)
+    assert missing is not None
+    assert len(missing.gaps) < 3 * MOST_NAMES_KEPT
+
+
+async def test_a_worker_is_judged_where_nobody_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = await a_desk(world, NO_SAVER)
+    await refusal(desk)
+    judge, threads = Equipment.fitness, []
+
+    def noting(self: Equipment, needs: Needs) -> Fitness:
+        threads.append(threading.current_thread())
+        return judge(self, needs)
+
+    monkeypatch.setattr(Equipment, "fitness", noting)
+    await worker(world, desk.fleet, NO_SAVER, name="later")
+    await change(world, "later", NO_MODEL)
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 async def needs(world: World) -> int:

@@ -747,6 +747,8 @@ async def test_a_job_whose_workflow_is_gone_before_it_is_queued_fails_and_is_ref
     assert (job.status, job.error_message) == ("failed", "The workflow of this job no longer exists.")
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
     assert (await desk.balance(), await world.count()) == (1000, 0)
+    with pytest.raises(Conflict, match="already failed"):
+        await world.engine.queue.control.cancel(job.tenant_id, job.id)
 
 
 async def _forget_workflow(desk: Desk) -> None:

@@ -130,6 +130,19 @@ async def test_two_batches_in_one_output_folder_keep_all_their_files(desk: OpenD
         assert hashlib.sha256(place.read_bytes()).hexdigest() == output.content_hash
 
 
+async def test_two_jobs_have_a_file_each_also_where_what_they_made_is_the_same(desk: OpenDesk) -> None:
+    # a picture says of which run it is, a text does not
+    graph: Graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
+    slug = (await desk.client.add_graph(graph, name="text")).workflow.slug
+    wish = {"workflow_slug": slug, "label": "same", "output_folder": "final", "tries": 1}
+    made = [await desk.client.add_batch(wish) for _ in range(2)]
+    [first, second] = [job for each in made for job in await finished(desk, each.id)]
+    [[gone], [kept]] = [await files_of(desk, each) for each in (first, second)]
+    assert gone.read_bytes() == kept.read_bytes()
+    await desk.client.delete_job(first.id)
+    assert outputs(desk, "final") == [kept.name]
+
+
 async def test_an_output_that_cannot_be_copied_is_told_of_in_the_log(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     (desk.desk.output_folder).mkdir(parents=True, exist_ok=True)

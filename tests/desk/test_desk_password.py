@@ -22,6 +22,7 @@ from tests.desk.conftest import OpenDesk, furnish, opened
 PASSWORD = "a cat & a hill = 2"
 # An address of this machine that is none of the desk's names, as another machine would use one.
 ELSEWHERE = "127.0.0.2"
+ROTATE = "/api/admin/workers/desk/rotate-token"
 
 
 def open_to_others(folder: Path, *, host: str = "0.0.0.0", **desk: object) -> Desk:
@@ -161,14 +162,32 @@ async def test_another_password_signs_out_who_used_the_one_before(tmp_path: Path
         cookies, by_link = dict(browser.cookies), dict(here.cookies)
         # read when it is needed
         set_password(tmp_path, "another one")
+        assert (await browser.get("/api/me")).status_code == 401, "at once"
+        assert (await here.get("/api/me")).is_success
         assert (await sign_in(browser)).status_code == 401
     async with opened(made) as desk, phone(desk) as browser, httpx.AsyncClient(base_url=desk.ready.url) as here:
         browser.cookies, here.cookies = httpx.Cookies(cookies), httpx.Cookies(by_link)
         assert (await browser.get("/")).status_code == 401
         assert (await here.get("/")).is_success
         assert (await sign_in(browser, "another one")).is_success
+        assert (await browser.get("/api/me")).is_success
         remove_password(tmp_path)
+        assert (await browser.get("/api/me")).status_code == 401
         assert (await sign_in(browser, "another one")).status_code == 401
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("path", ["/api/desk/links", "/api/tokens", "/api/tokens/", ROTATE])
+async def test_who_has_the_password_makes_nothing_that_outlives_it(shared: OpenDesk, path: str) -> None:
+    async with phone(shared, own="127.0.0.10") as browser, httpx.AsyncClient(base_url=shared.ready.url) as here:
+        await sign_in(browser)
+        refused = await browser.post(path, json={"name": "mine"})
+        assert refused.status_code == 403
+        assert "A session by password makes no links and no tokens" in refused.json()["detail"]
+        # who came by a link is at the machine itself
+        assert (await here.get((await shared.client.add_link()).url)).is_success
+        own = {"Origin": shared.ready.url}
+        assert (await here.post(path.rstrip("/"), json={"name": "mine"}, headers=own)).status_code != 403
 
 
 def test_the_password_is_kept_as_a_hash_for_the_owner_alone(tmp_path: Path) -> None:

@@ -618,3 +618,14 @@ class TestOnTheStandIn:
         assert any(file.node_id == described.output_node_id for file in result.files)
         assert result.files_of(described.output_node_id)[0].filename.endswith(f".{extension}")
         assert result.files_of(described.output_node_id)[0].mime_type == described.output_mime_type
+
+
+def test_a_choice_that_is_linked_disturbs_no_prompt() -> None:
+    graph = {
+        "1": {"class_type": "Styler", "inputs": {"text": "hello", "style": ["4", 0]}},
+        "2": {"class_type": "KSampler", "inputs": {"positive": ["1", 0], "seed": 5}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0]}},
+        "4": {"class_type": "Pick", "inputs": {"v": "a"}},
+    }
+    styler = {"input": {"required": {"text": ["STRING"], "style": [["a", "b"]]}}}
+    assert describe(graph, {"Styler": styler, "SaveImage": {"output_node": True}}).roles["prompt"]

@@ -286,7 +286,7 @@ TWINS = (
     Twin(
         name="a worker that changes is not held against what waits",
         file="services/fleet/workers.py",
-        old="                await hold_against_needs(tx, worker.worker_id, capabilities)\n",
+        old="                await note_gaps(tx, worker.worker_id, capabilities, held)\n",
         new="                pass\n",
         tests=f"{CONFORMANCE}/test_missing.py",
         only="sqlite and gets_what_it_lacked",

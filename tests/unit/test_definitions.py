@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.comfy.graphs import definitions
-from comfyrelay.comfy.graphs.definitions import merge, pack, unpack
+from comfyrelay.comfy.graphs.definitions import Merging, merge, pack, unpack
 from comfyrelay.errors import InvalidInput
 
 
@@ -81,8 +81,28 @@ def test_what_is_not_compressed_or_cut_off_is_refused(data: bytes) -> None:
 def test_a_bomb_is_not_unpacked_beyond_the_limit() -> None:
     data = gzip.compress(b" " * (definitions.MOST_BYTES + 1), 1)
     assert len(data) < 1024**2
-    with pytest.raises(InvalidInput, match="at most 64 MiB"):
+    with pytest.raises(InvalidInput, match="at most 16 MiB"):
         unpack(data, sha256="0" * 64)
+
+
+def test_so_many_values_are_not_even_parsed() -> None:
+    text = b'{"A":{"x":[' + b",".join([b"{}"] * (definitions.MOST_VALUES + 1)) + b"]}}"
+    assert len(text) < definitions.MOST_BYTES
+    with pytest.raises(InvalidInput, match="at most 1,000,000 values"):
+        unpack(gzip.compress(text, 1), sha256=sha256_of(text))
+
+
+def test_what_nobody_reads_is_not_held_in_memory() -> None:
+    packed = pack({"A": {**loader("a"), "description": "long", "python_module": {"x": [1]}}})
+    assert unpack(packed.data, sha256=packed.sha256) == {"A": loader("a")}
+
+
+def test_merging_ends_where_there_is_no_room_left() -> None:
+    merging = Merging(most_bytes=10_000)
+    merging.add({"Load": loader("a")})
+    merging.add({"Load": loader(*(f"{n}" * 9 for n in range(1000))), "Other": loader(*map(str, range(1000)))})
+    merging.add({"Load": loader("b"), "Small": loader("c")})
+    assert merging.merged == {"Load": loader("a", "b"), "Small": loader("c")}
 
 
 def test_of_each_class_the_newest_counts_with_the_choices_of_all() -> None:

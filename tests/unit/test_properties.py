@@ -19,6 +19,7 @@ from comfyrelay.domain.properties import (
     seeds_to_draw,
 )
 from comfyrelay.errors import InvalidInput
+from comfyrelay.services.jobs.seeds import drawn_seeds
 from comfyrelay.text import is_storable
 
 ANY_CHARACTER = st.characters(exclude_categories=())
@@ -339,6 +340,30 @@ def test_the_properties_of_a_workflow_must_agree() -> None:
     assert complaints(prop("number", default_value="x")) == {"it": "Default value: This must be a number."}
     two = [prop("video", key=key, is_primary_input=True) for key in "ab"]
     assert complaints(*two) == {"is_primary_input": "Only one property can be the primary input."}
+
+
+@pytest.mark.parametrize(
+    ("minimum", "maximum"),
+    [
+        *((None, high) for high in (-5, -0.5, 1e300, 2**70)),
+        *((low, None) for low in (1e300, 2**64, -1e300)),
+        *((10, 5), (-10, -5), (5.5, 5.6), (0.5, 0.7)),
+    ],
+)
+def test_a_seed_has_bounds_between_which_there_is_one(minimum: float | None, maximum: float | None) -> None:
+    assert set(complaints(prop("number", key="seed", minimum=minimum, maximum=maximum))) == {"seed"}
+
+
+@pytest.mark.parametrize(("minimum", "maximum"), [(None, 0.5), (0.5, 1), (-5, 0), (2**64 - 1, None), (None, 2**64 - 1)])
+def test_a_seed_by_chance_is_between_them(minimum: float | None, maximum: float | None) -> None:
+    each = prop("number", key="seed", minimum=minimum, maximum=maximum)
+    check_properties([each])
+    [drawn] = drawn_seeds([each], overrides={}, user_input={}).values()
+    assert problem_with(each, drawn) is None
+
+
+def test_bounds_of_any_number_are_in_order() -> None:
+    assert complaints(prop("number", minimum=2, maximum=1)) == {"it": "The minimum is larger than the maximum."}
 
 
 def test_properties_that_agree_are_accepted() -> None:

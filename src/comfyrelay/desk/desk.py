@@ -179,7 +179,9 @@ class Desk:
                 script=script,
                 sim=sim,
             )
-            app.add_middleware(OwnerOnly, context=app.state.context, has_password=password is not None)
+            app.add_middleware(
+                OwnerOnly, context=app.state.context, data_dir=settings.data_dir, has_password=password is not None
+            )
             # the outermost: nothing else is asked before it
             app.add_middleware(LocalOnly, names=names, own_addresses=not is_loopback(settings.host))
             async with serving(app, *listeners), notifications.sending(engine, user):
@@ -412,6 +414,7 @@ def _for_one_person(settings: Settings) -> Settings:
         "max_large_body_bytes": 64 * 1024**2,
         "max_body_values": 2 * NO_LIMIT,
         "max_batch_nodes": 1000 * NO_LIMIT,
+        "max_own_workflows": NO_LIMIT,
         # whose graphs they are, theirs is the machine
         "graph_policy": "off",
         # there is no other worker to try it meanwhile

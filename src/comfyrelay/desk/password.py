@@ -57,6 +57,17 @@ def require_password(data_dir: Path, *, host: str) -> None:
         )
 
 
+def is_by_password(session: str) -> bool:
+    """Whether a session of this name was begun with a password."""
+    return session.startswith(_SESSION)
+
+
+def is_by_the_one_of_now(data_dir: Path, session: str) -> bool:
+    """Whether a session by password was begun with the password that there is now: it is read anew each time."""
+    kept = _kept(data_dir)
+    return kept is not None and session == _session(kept)
+
+
 class Password:
     """Read anew for each guess: it may be changed while the desk runs."""
 

@@ -1,7 +1,7 @@
 """What a graph needs against what workers say they have: which nodes and models are missing, and who has them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
@@ -9,6 +9,8 @@ from typing import Any, Self
 MOST_NAMES_IN_TEXT = 5
 # Whoever is refused has to install all of it.
 MOST_NAMES_IN_REFUSAL = 50
+# So many of a kind are written down for each worker and graph: who brings thousands of names is told of some.
+MOST_NAMES_KEPT = 100
 
 
 class Fit(StrEnum):
@@ -110,10 +112,22 @@ class Lacking:
     node_types: Sequence[str]
     models: Sequence[str]
     silent: Sequence[str] = ()
+    # by kind, the last name that was written down where there were too many: of later ones nothing is known
+    until: Mapping[Kind, str] = field(default_factory=dict)
 
     def has(self, kind: Kind, name: str) -> bool:
         missing = self.node_types if kind is Kind.NODE else self.models
-        return kind not in self.silent and name not in missing
+        is_known = kind not in self.silent and name <= self.until.get(kind, name)
+        return is_known and name not in missing
+
+
+def known_until(names: Iterable[tuple[Kind, Sequence[str]]]) -> dict[Kind, str]:
+    """For `Lacking.until`: of each list, in order, that has as many names as are written down, the last."""
+    found: dict[Kind, str] = {}
+    for kind, each in names:
+        if len(each) >= MOST_NAMES_KEPT:
+            found[kind] = min(each[MOST_NAMES_KEPT - 1], found.get(kind, each[MOST_NAMES_KEPT - 1]))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +159,7 @@ def refusal(found: Sequence[Gap], *, workers: int, shows_names: bool) -> str:
         return f"The worker lacks {listed(nodes, models, most=MOST_NAMES_IN_REFUSAL)}."
     shown = [f"the {gap.kind} {gap.name} ({_who_has(gap, shows_names=shows_names)})" for gap in found]
     more = len(shown) - MOST_NAMES_IN_REFUSAL
-    rest = [f"and {more} more"] if more > 0 else []
+    rest = [f"and {_how_many(more, len(shown))}"] if more > 0 else []
     return f"None of the {workers} workers has everything: {', '.join([*shown[:MOST_NAMES_IN_REFUSAL], *rest])}."
 
 
@@ -204,5 +218,9 @@ def _some(word: str, names: Sequence[str], most: int) -> str:
         return ""
     shown: Iterable[str] = names[:most]
     more = len(names) - most
-    rest = f" and {more} more" if more > 0 else ""
+    rest = f" and {_how_many(more, len(names))}" if more > 0 else ""
     return f"the {word}{'s' if len(names) > 1 else ''} {', '.join(shown)}{rest}"
+
+
+def _how_many(more: int, all_: int) -> str:
+    return "more" if all_ >= MOST_NAMES_KEPT else f"{more} more"

@@ -69,6 +69,8 @@ _NUMBER_ROLES = {
 }
 # Every node takes so many, and not every one takes more.
 _SEED_LIMIT = 2**32 - 1
+# The seeds of ComfyUI have 64 bits without a sign, and nothing larger is kept.
+LARGEST_BOUND = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,9 +107,14 @@ class Property:
         return self.type == "number" and is_whole and self.role is Role.SEED
 
     @property
+    def smallest_seed(self) -> int:
+        """Of those that are whole, and not below zero."""
+        return max(0, math.ceil(self.minimum or 0))
+
+    @property
     def seed_limit(self) -> int:
         """The largest that a seed by chance may be."""
-        return _SEED_LIMIT if self.maximum is None else max(0, min(_SEED_LIMIT, int(self.maximum)))
+        return _SEED_LIMIT if self.maximum is None else max(0, min(_SEED_LIMIT, math.floor(self.maximum)))
 
     @property
     def words(self) -> str:
@@ -171,6 +178,8 @@ def check_properties(properties: Sequence[Property]) -> None:
             errors[each.key] = "A choice needs its choices."
         elif each.is_primary_input and not each.is_asset:
             errors[each.key] = "The primary input must be an image, a video or audio."
+        elif problem := _bounds_problem(each):
+            errors[each.key] = problem
         elif each.default_value is not None and (problem := problem_with(each, each.default_value)):
             errors[each.key] = f"Default value: {problem}"
         elif each.step is not None and each.step <= 0:
@@ -181,6 +190,17 @@ def check_properties(properties: Sequence[Property]) -> None:
         errors["is_primary_input"] = "Only one property can be the primary input."
     if errors:
         raise InvalidInput(errors=errors)
+
+
+def _bounds_problem(each: Property) -> str | None:
+    low, high = each.minimum, each.maximum
+    if any(bound is not None and not -LARGEST_BOUND <= bound <= LARGEST_BOUND for bound in (low, high)):
+        return f"A bound is at most {LARGEST_BOUND}, and at least the same below zero."
+    if low is not None and high is not None and low > high:
+        return "The minimum is larger than the maximum."
+    if each.is_seed and high is not None and each.smallest_seed > high:
+        return "A seed needs a whole number within its bounds that is not below zero."
+    return None
 
 
 def _can_follow(each: Property, source: Property | None) -> bool:

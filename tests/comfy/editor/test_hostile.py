@@ -60,3 +60,9 @@ def test_subgraphs_in_a_circle_are_refused(tmp_path: Path) -> None:
     value["definitions"] = {"subgraphs": [subgraph("a", inner, [], [], []), subgraph("b", other, [], [], [])]}
     with pytest.raises(ComfyRelayError):
         as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
+
+
+@pytest.mark.parametrize("slot", [-1, -5])
+def test_a_link_from_an_output_that_cannot_be_leads_nowhere(slot: int) -> None:
+    bypassed = workflow([empty() | {"mode": 4}, save(9, 1)], [(1, 1, slot, 9, 0)])
+    assert "images" not in as_graph(bypassed, {**DEFINITIONS, "EmptyImage": {"output": []}})["9"]["inputs"]

@@ -5,15 +5,21 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.comfy.graphs.preflight import choices_of, input_specs, is_upload
+from comfyrelay.comfy.graphs.shapes import in_shape, weight
 from comfyrelay.errors import InvalidInput
+from comfyrelay.json_size import has_more_values
 
-# A ComfyUI with a hundred node packs has a tenth of this.
-MOST_BYTES = 64 * 1024**2
+# A ComfyUI with a hundred node packs has a third of this,
+MOST_BYTES = 16 * 1024**2
+# and of this.
+MOST_VALUES = 1_000_000
+# In memory, of all workers together; what has no room there is as good as absent.
+MOST_MERGED_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +45,8 @@ def pack(definitions: Mapping[str, Any]) -> PackedDefinitions:
 
 
 def unpack(data: bytes, *, sha256: str) -> dict[str, Any]:
-    """`InvalidInput` when it is not what it is named, too large, or no definitions."""
+    """Held to the shape in which they are read. `InvalidInput` when it is not what it is named, too large, or no
+    definitions."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             text = file.read(MOST_BYTES + 1)
@@ -51,22 +58,47 @@ def unpack(data: bytes, *, sha256: str) -> dict[str, Any]:
         raise InvalidInput(
             "This is not what its hash says: send the SHA-256 of the JSON text, before it is compressed."
         )
+    if has_more_values(text, MOST_VALUES):
+        raise InvalidInput(f"Definitions have at most {MOST_VALUES:,} values.")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
         raise InvalidInput("These are not definitions of nodes: send what ComfyUI answers at /object_info.")
-    return found
+    return in_shape(found)
 
 
-def merge(newest_first: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One set of definitions out of several: of each class the first, which may choose what any of them may."""
-    merged: dict[str, Any] = {}
-    for definitions in newest_first:
+class Merging:
+    """One set of definitions out of several, newest first: of each class the first, which may choose what any of them
+    may."""
+
+    def __init__(self, *, most_bytes: int = MOST_MERGED_BYTES) -> None:
+        self.merged: dict[str, Any] = {}
+        self._room = most_bytes
+
+    def add(self, definitions: Mapping[str, Any]) -> None:
         for name, definition in definitions.items():
-            merged[name] = _with_choices_of(merged[name], definition) if name in merged else definition
-    return merged
+            known = self.merged.get(name)
+            more = _more_choices(known, definition) if name in self.merged else {}
+            size = weight(definition if name not in self.merged else more)
+            if size > self._room:
+                continue
+            if name not in self.merged:
+                self.merged[name] = definition
+            elif more:
+                self.merged[name] = _with_choices(known, more)
+            else:
+                continue
+            self._room -= size
+
+
+def merge(newest_first: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `Merging` makes of them."""
+    merging = Merging()
+    for definitions in newest_first:
+        merging.add(definitions)
+    return merging.merged
 
 
 def _without_files(definition: Any) -> Any:
@@ -74,14 +106,15 @@ def _without_files(definition: Any) -> Any:
     return _with_choices(definition, {name: [] for name in files}) if files else definition
 
 
-def _with_choices_of(first: Any, other: Any) -> Any:
+def _more_choices(first: Any, other: Any) -> dict[str, list[Any]]:
+    """All the choices of each input that has some more in the other definition."""
     others = dict(input_specs(other))
     more = {}
     for name, spec in input_specs(first):
         choices, added = choices_of(spec), choices_of(others[name]) if name in others else None
         if choices is not None and added and (new := list(_not_in(choices, added))):
             more[name] = [*choices, *new]
-    return _with_choices(first, more) if more else first
+    return more
 
 
 def _not_in(choices: Sequence[Any], added: Sequence[Any]) -> Iterator[Any]:
@@ -90,7 +123,7 @@ def _not_in(choices: Sequence[Any], added: Sequence[Any]) -> Iterator[Any]:
     return (each for each in added if json.dumps(each, sort_keys=True) not in known)
 
 
-def _with_choices(definition: Mapping[str, Any], choices: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+def _with_choices(definition: Any, choices: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {
         **definition,
         "input": {

@@ -5,11 +5,10 @@ it takes its room once. On another disk it is a copy.
 """
 
 import asyncio
-import filecmp
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,8 +46,10 @@ class Copies:
             place = await self._place(lease)
             names = [place.name, *(f"{place.stem}_{n}{each.suffix}" for n, each in enumerate(collected.more, start=2))]
             sources = (await self._stored(lease) or collected.path, *collected.more)
+            # from before this desk was killed
+            noted = {self._root / each for each in lease.about.get(COPIES, ())}
             copied = [
-                await asyncio.to_thread(_put, each, place.with_name(name), lease.job_id[-8:], self._umask)
+                await asyncio.to_thread(_put, each, place.with_name(name), lease.job_id[-8:], noted, self._umask)
                 for name, each in zip(names, sources, strict=True)
             ]
         except (OSError, ComfyRelayError) as error:
@@ -128,11 +129,11 @@ def _plain(name: str) -> str:
     return usable(plain) if plain else ""
 
 
-def _put(source: Path, place: Path, of_whom: str, umask: int | None) -> Path:
-    """Returns where it is; what another job or a person has put there stays."""
+def _put(source: Path, place: Path, of_whom: str, noted: Collection[Path], umask: int | None) -> Path:
+    """Returns where it is; what another job or a person has put there stays, also where its content is the same: it
+    goes when that job is deleted. `noted` are those of this very job."""
     _make_folder(place.parent, umask)
-    # the same content is the same file, from before this desk was killed
-    if place.exists() and not filecmp.cmp(source, place, shallow=False):
+    if place.exists() and place not in noted and not place.samefile(source):
         place = place.with_name(f"{place.stem} {of_whom}{place.suffix}")
     # in a person's folder a desk that is killed leaves no more than one part for each file
     part = place.with_name(f".{place.name}.part")

@@ -107,7 +107,7 @@ class Snapshots:
                 place = part / _name(job) / path.relative_to(root)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, place)
-            part.rename(kept)
+            _move(part, kept)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
             raise
@@ -118,6 +118,17 @@ class Snapshots:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write(path, content)
+
+
+def _move(part: Path, kept: Path) -> None:
+    try:
+        part.rename(kept)
+    except OSError:
+        # another job of the same inputs was added in this moment, and its copy is there
+        if not kept.is_dir():
+            raise
+        shutil.rmtree(part, ignore_errors=True)
+        os.utime(kept)
 
 
 def _files_in(root: Path) -> Iterator[Path]:

@@ -51,7 +51,7 @@ async def workflows(
 @router.post(
     "/workflows",
     status_code=status.HTTP_201_CREATED,
-    responses={200: {"model": Answer[wire.AddedWorkflow]}, **may_answer(401, 403, 422, 503)},
+    responses={200: {"model": Answer[wire.AddedWorkflow]}, **may_answer(401, 403, 409, 422, 503)},
 )
 @large_body(known_user)
 async def create_workflow(

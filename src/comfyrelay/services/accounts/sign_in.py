@@ -72,6 +72,11 @@ class SignIn:
         async with self._databases.central.read() as tx:
             return await api_tokens.owner(tx, hash_of(secret))
 
+    async def name_of(self, secret: str) -> str | None:
+        """What a token or a session is called."""
+        async with self._databases.central.read() as tx:
+            return await api_tokens.name_of(tx, hash_of(secret))
+
     async def tokens_of(self, user: User, *, before_id: str | None = None, limit: int = 200) -> Sequence[Token]:
         """Those that still work, newest first, page by page through `before_id`."""
         async with self._databases.central.read() as tx:

@@ -40,6 +40,8 @@ class Catalogue:
         self.library = Library(databases)
         self.definitions = Definitions(databases, objects, stage=Stage(settings.stage), live=live_definitions)
         self.incoming = Incoming(self.definitions, self.graphs)
-        self.own_workflows = OwnWorkflows(databases, self.workflows, self.incoming, policy=ground.graph_policy)
+        self.own_workflows = OwnWorkflows(
+            databases, self.workflows, self.incoming, policy=ground.graph_policy, most=settings.max_own_workflows
+        )
         self.presets = Presets(databases)
         self.fitting = Fitting(databases, self.graphs, stage=settings.stage, on_missing=on_missing, stage_of=stage_of)

@@ -7,7 +7,8 @@ from typing import Any
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.comfy.graphs.definitions import merge, unpack
+from comfyrelay.comfy.graphs.definitions import Merging, unpack
+from comfyrelay.comfy.graphs.shapes import in_shape
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import ComfyError, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
@@ -55,7 +56,7 @@ class Definitions:
         why = "No worker has told which nodes it has."
         if self._live is not None:
             try:
-                return await self._live(), ""
+                return await asyncio.to_thread(in_shape, await self._live()), ""
             except ComfyError as error:
                 why = error.detail
         return await self._of_workers(), why
@@ -85,10 +86,15 @@ class Definitions:
         async with self._merging:
             if self._merged is not None and self._merged[0] == hashes:
                 return self._merged[1]
-            found = {sha256: each for sha256 in hashes if (each := await self._read(sha256)) is not None}
-            merged = await asyncio.to_thread(merge, list(found.values())) if found else None
+            merging, count = Merging(), 0
+            for sha256 in hashes:
+                # each is let go before the next is read
+                if (found := await self._read(sha256)) is not None:
+                    await asyncio.to_thread(merging.add, found)
+                    count += 1
+            merged = merging.merged if count else None
             # what is missing may be there the next time
-            self._merged = (hashes, merged) if len(found) == len(hashes) else None
+            self._merged = (hashes, merged) if count == len(hashes) else None
             return merged
 
     async def _read(self, sha256: str) -> Mapping[str, Any] | None:

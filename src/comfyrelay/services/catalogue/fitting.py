@@ -7,21 +7,32 @@ that comes, or gets what it lacked, is held against everything that waits.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import orjson
 
 from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfy.graphs.nodes import models_in
-from comfyrelay.domain.capabilities import Equipment, Fit, Fitness, Gap, Needs, refusal
+from comfyrelay.domain.capabilities import (
+    MOST_NAMES_KEPT,
+    Equipment,
+    Fit,
+    Fitness,
+    Gap,
+    Kind,
+    Lacking,
+    Needs,
+    known_until,
+    refusal,
+)
 from comfyrelay.domain.capabilities import gaps as gaps_between
 from comfyrelay.domain.properties import Property
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.states import Provider, WorkflowKind
 from comfyrelay.errors import MissingOnWorkers
-from comfyrelay.services.catalogue.graphs import Graphs, WorkflowHasher
+from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import gaps
@@ -33,6 +44,8 @@ _TYPED = re.compile(r"(^|_)(text|prompt|value|string|filename|prefix|path|url)(_
 LATELY_SECONDS = 600.0
 # and its needs are kept for so long after its last job: longer than a submission is ever under way.
 UNUSED_SECONDS = 86_400.0
+# Each has at most as many names as a graph has nodes.
+HASHES_AT_ONCE = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,13 +90,21 @@ class Fitting:
         self._stage_of = stage_of
 
     async def of_workflow(self, workflow: Workflow, *, shows_names: bool) -> Missing | None:
-        """What a workflow lacks that has just been added, with its values as they are."""
+        """What a workflow lacks that has just been added, with its values as they are. Nothing is noted: there may
+        never be a job of it."""
+        if not _is_judged(workflow):
+            return None
         properties = [Property.from_json(each) for each in workflow.properties]
         values = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
         graph = await self._graphs.get(workflow.graph_path)
-        hasher = await asyncio.to_thread(WorkflowHasher, graph, [each.placeholder for each in properties])
-        digest = await asyncio.to_thread(hasher.hash, values)
-        return await self.missing(workflow, {digest: values}, stage=self._stage, shows_names=shows_names)
+        stage = self._stage if self._stage_of is None else self._stage_of(workflow.id)
+        async with self._databases.central.read() as tx:
+            reports = await gaps.reports_for(tx, workflow_id=workflow.id, stage=stage)
+        lacking = await asyncio.to_thread(lambda: _lacking(needs_of(graph, values), reports))
+        if not lacking or len(lacking) < len(reports):
+            return None
+        self._on_missing()
+        return Missing(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
 
     async def require(
         self, workflow: Workflow, wanted: Mapping[str, Mapping[str, Any]], *, stage: str, waits: bool, shows_names: bool
@@ -102,7 +123,7 @@ class Fitting:
     ) -> Missing | None:
         """What is missing where workers could be given the jobs and none of them has everything. With nobody there to
         ask, or somebody who does not say, nothing is known to be missing."""
-        if workflow.kind != WorkflowKind.GRAPH or workflow.provider != Provider.SELF_HOSTED:
+        if not _is_judged(workflow):
             return None
         id_ = workflow.id
         stage = stage if self._stage_of is None else self._stage_of(id_)
@@ -153,10 +174,71 @@ def needs_of(graph: Graph, values: Mapping[str, Any]) -> Needs:
     )
 
 
-async def hold_against_needs(tx: Tx, worker_id: str, capabilities: Mapping[str, Any]) -> None:
-    """Note anew what a worker lacks, under the lock of `gaps.lock`."""
+class Held(NamedTuple):
+    """What a worker lacks, held against all needs that were known a moment ago."""
+
+    against: Set[str]
+    lacking: Mapping[str, Fitness]
+
+
+async def held_against_needs(databases: Databases, capabilities: Mapping[str, Any]) -> Held:
+    """Before anything is locked, in a thread, and part by part: there may be megabytes of it."""
+    equipment = await asyncio.to_thread(Equipment.of, capabilities)
+    async with databases.central.read() as tx:
+        known = sorted(await gaps.hashes(tx))
+    lacking: dict[str, Fitness] = {}
+    for first in range(0, len(known), HASHES_AT_ONCE):
+        async with databases.central.read() as tx:
+            raw = await gaps.needs_of(tx, known[first : first + HASHES_AT_ONCE])
+        lacking |= await asyncio.to_thread(_held, raw, equipment)
+    return Held(frozenset(known), lacking)
+
+
+async def note_gaps(tx: Tx, worker_id: str, capabilities: Mapping[str, Any], held: Held) -> None:
+    """Note anew what a worker lacks, under the lock of `gaps.lock`; what jobs have come to need since is judged now."""
     await gaps.clear_worker(tx, worker_id)
-    await gaps.write(tx, _gaps_of_one(await gaps.needs(tx), worker_id, Equipment.of(capabilities)))
+    known = await gaps.hashes(tx)
+    found = {digest: each for digest, each in held.lacking.items() if digest in known}
+    if late := known - held.against:
+        equipment = await asyncio.to_thread(Equipment.of, capabilities)
+        found |= await asyncio.to_thread(_held, await gaps.needs_of(tx, late), equipment)
+    await gaps.write(tx, {(worker_id, digest): each for digest, each in found.items()})
+
+
+def _held(raw: Iterable[gaps.RawNeeds], equipment: Equipment) -> dict[str, Fitness]:
+    found = {}
+    for each in raw:
+        node_types, models = (frozenset(orjson.loads(text)) for text in (each.node_types, each.models))
+        judged = equipment.fitness(Needs(node_types=node_types, models=models))
+        if judged.fit is Fit.LACKING:
+            found[each.workflow_hash] = _cut(judged)
+    return found
+
+
+def _cut(each: Fitness) -> Fitness:
+    """With no more names than are written down."""
+    nodes, models = each.missing_node_types[:MOST_NAMES_KEPT], each.missing_models[:MOST_NAMES_KEPT]
+    return replace(each, missing_node_types=nodes, missing_models=models)
+
+
+def _lacking(needs: Needs, reports: Iterable[tuple[str, str]]) -> list[Lacking]:
+    """What each worker lacks that lacks something."""
+    judged = [(name, Equipment.of(orjson.loads(report)).fitness(needs)) for name, report in reports]
+    return [
+        Lacking(
+            worker=name,
+            node_types=each.missing_node_types[:MOST_NAMES_KEPT],
+            models=each.missing_models[:MOST_NAMES_KEPT],
+            silent=each.silent,
+            until=known_until(((Kind.NODE, each.missing_node_types), (Kind.MODEL, each.missing_models))),
+        )
+        for name, each in judged
+        if each.fit is Fit.LACKING
+    ]
+
+
+def _is_judged(workflow: Workflow) -> bool:
+    return workflow.kind == WorkflowKind.GRAPH and workflow.provider == Provider.SELF_HOSTED
 
 
 def _gaps_of_all(needed: Mapping[str, Needs], reports: Mapping[str, str]) -> dict[gaps.Pair, Fitness]:
@@ -168,4 +250,4 @@ def _gaps_of_all(needed: Mapping[str, Needs], reports: Mapping[str, str]) -> dic
 
 def _gaps_of_one(needed: Mapping[str, Needs], worker_id: str, equipment: Equipment) -> dict[gaps.Pair, Fitness]:
     judged = {(worker_id, digest): equipment.fitness(needs) for digest, needs in needed.items()}
-    return {pair: each for pair, each in judged.items() if each.fit is Fit.LACKING}
+    return {pair: _cut(each) for pair, each in judged.items() if each.fit is Fit.LACKING}

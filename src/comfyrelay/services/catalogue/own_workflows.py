@@ -19,6 +19,7 @@ from comfyrelay.services.catalogue.incoming import Incoming, NewWorkflow, ReadWo
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
+from comfyrelay.settings import ENV_PREFIX
 from comfyrelay.store.central import catalogue, library, tenants
 from comfyrelay.store.database import Tx
 
@@ -39,11 +40,15 @@ class Added:
 
 
 class OwnWorkflows:
-    def __init__(self, databases: Databases, workflows: Workflows, incoming: Incoming, *, policy: GraphPolicy) -> None:
+    def __init__(
+        self, databases: Databases, workflows: Workflows, incoming: Incoming, *, policy: GraphPolicy, most: int
+    ) -> None:
+        """`most` is how many a tenant may have."""
         self._databases = databases
         self._workflows = workflows
         self._incoming = incoming
         self._policy = policy
+        self._most = most
 
     async def add(self, tenant_id: str, new: NewWorkflow) -> Added:
         """A new workflow; or the one that is there, where the tenant has brought the same before, whatever its name."""
@@ -56,6 +61,11 @@ class OwnWorkflows:
             await tenants.lock(tx, tenant_id)
             found = await library.own_with_graph(tx, tenant_id, graph_path)
             twin = next((each for each in found if _is_same(each, values, is_described=new.properties is None)), None)
+            if twin is None and await library.count_own(tx, tenant_id) >= self._most:
+                raise Conflict(
+                    f"You have {self._most} workflows of your own, and may have no more "
+                    f"({ENV_PREFIX}MAX_OWN_WORKFLOWS): remove some that you no longer need."
+                )
             if twin is None or new.properties is not None or await catalogue.effects_of(tx, twin.id):
                 return twin
             # the choices may be newer than those of the time when it was brought

@@ -181,7 +181,9 @@ class Workflows:
     async def inspect(self, slug: str, *, cursor: str | None = None, limit: int) -> Inspected:
         """Which nodes and models the workers that have the workflow lack, as far as they tell."""
         workflow = await self._workflow(slug)
-        needs = _needs(await self._graphs.get(workflow.graph_path), read_properties(workflow.properties))
+        needs = _needs(
+            await self._graphs.get(workflow.graph_path), [Property.from_json(each) for each in workflow.properties]
+        )
         async with self._databases.central.read() as tx:
             count = await worker_list.assigned_to(tx, workflow.id)
             found, after = await worker_list.capabilities_of(tx, workflow.id, after_id=cursor, limit=limit)
@@ -193,7 +195,9 @@ class Workflows:
         found = {}
         for slug in slugs:
             workflow = await self._workflow(slug)
-            needs = _needs(await self._graphs.get(workflow.graph_path), read_properties(workflow.properties))
+            needs = _needs(
+                await self._graphs.get(workflow.graph_path), [Property.from_json(each) for each in workflow.properties]
+            )
             judged = fitness(needs, capabilities)
             found[slug] = [*judged.missing_node_types, *judged.missing_models]
         return {slug: names for slug, names in found.items() if names}
@@ -228,6 +232,11 @@ async def _keep_effects_valid(tx: Tx, workflow: Workflow, properties: Sequence[M
             raise InvalidInput(
                 errors={"properties": f"The effect {effect.slug!r} would no longer work. {problems}"}
             ) from error
+
+
+def _properties_of(workflow: Workflow) -> list[Property]:
+    """As they were taken: rules may be stricter by now."""
+    return [Property.from_json(each) for each in workflow.properties]
 
 
 def _missing(slug: str) -> NotFound:

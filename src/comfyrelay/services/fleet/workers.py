@@ -10,11 +10,11 @@ from comfyrelay.domain.records.fleet import AuditEntry, Fleet, Worker
 from comfyrelay.domain.states import RegistrationSource, Stage
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_of
-from comfyrelay.services.catalogue.fitting import hold_against_needs
+from comfyrelay.services.catalogue.fitting import held_against_needs, note_gaps
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import audit, catalogue, dispatches, gaps, workers
+from comfyrelay.store.central import audit, catalogue, definitions, dispatches, gaps, workers
 from comfyrelay.store.database import Tx
 
 
@@ -69,6 +69,7 @@ class Workers:
         if max_concurrency < 1:
             raise InvalidInput(errors={"max_concurrency": "This must be at least 1."})
         key_hash = hash_of(key) if key is not None else None
+        held = await held_against_needs(self._databases, capabilities or {})
 
         async def work(tx: Tx) -> Registered:
             # Before all else: whoever submits a job waits for it, and must not hold a worker that is removed here.
@@ -103,7 +104,7 @@ class Workers:
             assigned = await workers.assign(tx, worker)
             if not assigned and not self._may_be_early(stage, fleet_slug, workflow_slugs):
                 raise _nothing_to_run(fleet_slug)
-            await hold_against_needs(tx, worker_id, worker.capabilities)
+            await note_gaps(tx, worker_id, worker.capabilities, held)
             data = {"fleet": fleet_slug, "stage": stage, "workflows": assigned, "protocol": protocol}
             await audit.record(tx, [AuditEntry(worker_id=worker_id, event="register", data=data)])
             leases = await workers.lease_count(tx, worker_id) if again else 0
@@ -141,11 +142,12 @@ class Workers:
             known = await workers.get(tx, worker.worker_id)
         if known is None or known.capabilities == capabilities:
             return
+        held = await held_against_needs(self._databases, capabilities)
 
         async def work(tx: Tx) -> None:
             await gaps.lock(tx)
             if await workers.change(tx, worker.worker_id, capabilities=dict(capabilities)) is not None:
-                await hold_against_needs(tx, worker.worker_id, capabilities)
+                await note_gaps(tx, worker.worker_id, capabilities, held)
 
         await self._databases.central.run(Step.WORKER, work)
 
@@ -219,6 +221,8 @@ class Workers:
             worker = await workers.change(tx, worker_id, **values)
             if worker is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
+            if values.get("is_approved") is False:
+                await definitions.disown(tx, worker_id)
             data = None if by is None else {"by": by}
             await audit.record(tx, [AuditEntry(worker_id=worker_id, event=event, data=data)])
             return worker

@@ -10,7 +10,7 @@ from comfyrelay.comfy.graphs.foreign import PATH_MARK
 from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.comfy.graphs.nodes import FOLDER_MARKS
 from comfyrelay.comfy.graphs.preflight import choices_of, input_specs, is_upload
-from comfyrelay.domain.properties import ASSET_TYPES, PropertyType, kind_of
+from comfyrelay.domain.properties import ASSET_TYPES, LARGEST_BOUND, PropertyType, kind_of
 from comfyrelay.text import is_storable
 
 # A node's id, and the name of its input.
@@ -24,8 +24,7 @@ _NOT_OFFERED = frozenset({"filename_prefix", "control_after_generate", "upload",
 FORMAT_INPUTS = frozenset({"format", "extension", "container", "file_type", "file_format", "output_format"})
 # As many as a property may have. A longer list (of models, mostly) becomes a text.
 _MOST_CHOICES = 1000
-# The seeds of ComfyUI have 64 bits without a sign, and nothing larger is kept.
-_SMALLEST_NUMBER, _LARGEST_NUMBER = -(2**63), 2**64 - 1
+_SMALLEST_NUMBER, _LARGEST_NUMBER = -(2**63), LARGEST_BOUND
 _LONGEST_NAME = 255
 _PATH = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 # Video first: what takes videos may also take animated images.
@@ -35,7 +34,8 @@ _UPLOADS = {
     "image_upload": PropertyType.IMAGE,
 }
 _MOVING = re.compile(r"\.(gif|webp|apng)\b", re.IGNORECASE)
-_NUMBERS, _TEXTS = frozenset({"INT", "FLOAT"}), frozenset({"STRING"})
+# no sets: a type may be a list of choices, which has no hash
+_NUMBERS, _TEXTS = ("INT", "FLOAT"), ("STRING",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +122,8 @@ def _range(value: float, options: Mapping[str, Any]) -> dict[str, float | None]:
     """The bounds that the value itself keeps: nodes may be more generous than they say."""
     low, high = options.get("min"), options.get("max")
     return {
-        "minimum": low if _is_number(low) and low <= value else None,
-        "maximum": high if _is_number(high) and high >= value else None,
+        "minimum": low if _is_number(low) and -LARGEST_BOUND <= low <= value else None,
+        "maximum": high if _is_number(high) and LARGEST_BOUND >= high >= value else None,
     }
 
 

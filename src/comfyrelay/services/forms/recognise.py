@@ -23,7 +23,7 @@ _TEXT_WORDS = frozenset({"text", "prompt", "positive", "negative", "string", "va
 _TEXT_NAMES = frozenset({"clip_l", "clip_g"})
 _PROMPT_WORDS = re.compile(r"positive|negative|cond|text|prompt|string|guider|hyvid|value|t5xxl|llama|clip_[lg]$")
 _NO_PROMPT = re.compile(r"model|clip|vae|image|pixels|latent|samples|mask|audio|video|noise|sigmas|sampler|seed")
-_PROMPT_TYPES = frozenset({"CONDITIONING", "STRING", "GUIDER"})
+_PROMPT_TYPES = ("CONDITIONING", "STRING", "GUIDER")
 # Where no sampler leads to a text: the names that nodes give to prompts, most telling first.
 _NAMES: Mapping[Side, Sequence[str]] = {
     "positive": ("positive_prompt", "prompt", "positive", "text_positive", "user_prompt", "text"),

@@ -11,7 +11,7 @@ def drawn_seeds(
     properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> dict[str, int]:
     wanted = seeds_to_draw(properties, overrides=overrides, user_input=user_input)
-    return {each.key: max(int(each.minimum or 0), new_seed(each.seed_limit)) for each in wanted}
+    return {each.key: max(each.smallest_seed, new_seed(each.seed_limit)) for each in wanted}
 
 
 def new_seed(largest: int) -> int:

@@ -7,7 +7,7 @@ from comfyrelay.domain import lifecycle, ordering
 from comfyrelay.domain.lifecycle import Dispatch, Move
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.states import DispatchStatus, PauseMode
+from comfyrelay.domain.states import TERMINAL_JOB, DispatchStatus, JobStatus, PauseMode
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.recovery import OutboxRecovery
@@ -102,7 +102,11 @@ class Control:
                     raise Conflict(f"This job is already {dispatch.status}.")
         pool = await self._databases.pool_of(tenant_id)
         async with pool.read() as tx:
-            return await jobs.get(tx, tenant_id, job_id) or job
+            now = await jobs.get(tx, tenant_id, job_id) or job
+        # one that the queue never had, because its workflow was deleted first
+        if not decided.found and now.status in TERMINAL_JOB and not _is_done(verb, now):
+            raise Conflict(f"This job is already {now.status}.")
+        return now
 
     async def _on_batch(self, tenant_id: str, batch_id: str, verb: str, judge: Judge) -> int:
         """One statement moves all items, one entry holds their updates; returns how many were moved."""
@@ -149,6 +153,6 @@ def _set_priority(priority: int) -> Judge:
     return lambda dispatch, _: lifecycle.set_priority(dispatch, priority=priority)
 
 
-def _is_done(verb: str, dispatch: Dispatch) -> bool:
+def _is_done(verb: str, ended: Dispatch | Job) -> bool:
     """Asking for what has already happened is not an error."""
-    return verb == "cancel" and dispatch.status == DispatchStatus.CANCELED
+    return verb == "cancel" and ended.status in (DispatchStatus.CANCELED, JobStatus.CANCELED)

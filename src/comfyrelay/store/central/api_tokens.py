@@ -42,6 +42,12 @@ async def owner(tx: Tx, token_hash: str) -> User | None:
     return User(**row._mapping) if row else None
 
 
+async def name_of(tx: Tx, token_hash: str) -> str | None:
+    """What a token is called, also one that works no longer."""
+    found: str | None = await tx.scalar(select(api_tokens.c.name).where(api_tokens.c.token_hash == token_hash))
+    return found
+
+
 async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: int = 200) -> Sequence[Token]:
     """Those that still work, newest first, page by page through `before_id`."""
     query = (

@@ -18,6 +18,25 @@ async def note(tx: Tx, worker_id: str, sha256: str) -> None:
     await tx.execute(update(fleets).where(fleets.c.id == its).values(definitions_hash=sha256))
 
 
+async def disown(tx: Tx, worker_id: str) -> None:
+    """The fleet of a worker that is trusted no more keeps what another worker of it has, and not what this one had."""
+    of_it = select(workers.c.fleet_id, workers.c.definitions_hash).where(workers.c.worker_id == worker_id)
+    row = (await tx.execute(of_it)).one_or_none()
+    if row is None or row.definitions_hash is None:
+        return
+    of_others = (
+        select(workers.c.definitions_hash)
+        .where(workers.c.fleet_id == row.fleet_id, workers.c.worker_id != worker_id, workers.c.is_approved)
+        .where(workers.c.definitions_hash.is_not(None))
+        # its own first, where another has the same
+        .order_by(workers.c.definitions_hash != row.definitions_hash, workers.c.created_at.desc())
+        .limit(1)
+    )
+    newest = await tx.scalar(of_others)
+    query = update(fleets).where(fleets.c.id == row.fleet_id, fleets.c.definitions_hash == row.definitions_hash)
+    await tx.execute(query.values(definitions_hash=newest))
+
+
 async def of_stage(tx: Tx, stage: str, *, limit: int) -> list[str]:
     """Those of the approved workers, newest first, then those that the fleets had last; each once."""
     of_workers = (

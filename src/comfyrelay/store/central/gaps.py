@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.capabilities import Fitness, Lacking, Needs
+from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Fitness, Kind, Lacking, Needs, known_until
 from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_gaps, worker_workflows, workers, workflow_needs
@@ -28,6 +28,7 @@ from comfyrelay.store.rows import columns_of, ids_table, insert_into, rows_table
 from comfyrelay.store.types import relay_now, word
 
 Pair = tuple[str, str]
+ROWS_AT_ONCE = 500
 _GAP = ("worker_id", "workflow_hash", "node_types", "models", "silent")
 
 
@@ -37,6 +38,12 @@ class Verdict(NamedTuple):
     workers: int
     lacking: int
     was_used_lately: bool
+
+
+class RawNeeds(NamedTuple):
+    workflow_hash: str
+    node_types: str
+    models: str
 
 
 async def lock(tx: Tx) -> None:
@@ -101,6 +108,20 @@ async def reports(tx: Tx) -> dict[str, Any]:
     return {row.worker_id: row.capabilities for row in await tx.execute(query)}
 
 
+async def reports_for(tx: Tx, *, workflow_id: int, stage: str) -> list[tuple[str, str]]:
+    """What those that may be given jobs of a workflow say they have, as JSON text, each with the worker's name."""
+    raw = cast(workers.c.capabilities, Text).label("capabilities")
+    query = (
+        select(func.coalesce(workers.c.display_name, workers.c.worker_id).label("name"), raw)
+        .select_from(worker_workflows, workers)
+        .where(_may_run())
+        .order_by(workers.c.worker_id)
+    )
+    return [
+        (row.name, row.capabilities) for row in await tx.execute(query, {"workflow_id": workflow_id, "stage": stage})
+    ]
+
+
 async def write_needs(tx: Tx, new: Mapping[str, Needs]) -> None:
     rows = [
         {"workflow_hash": hash_, "node_types": sorted(each.node_types), "models": sorted(each.models)}
@@ -118,11 +139,21 @@ def _write_needs(dialect: str) -> Executable:
     return insert_into(dialect, workflow_needs).from_select([*names, "used_at"], rows).on_conflict_do_nothing()
 
 
-async def needs(tx: Tx) -> dict[str, Needs]:
-    return {
-        row.workflow_hash: Needs(node_types=frozenset(row.node_types), models=frozenset(row.models))
-        for row in await tx.execute(select(workflow_needs))
-    }
+async def hashes(tx: Tx) -> set[str]:
+    """Those whose needs are known."""
+    return set((await tx.scalars(select(workflow_needs.c.workflow_hash))).all())
+
+
+async def needs_of(tx: Tx, wanted: Collection[str]) -> list[RawNeeds]:
+    """What jobs of these hashes need, as JSON text: it may be megabytes, and is not read here."""
+    return [RawNeeds(*row) for row in await tx.fetch(_needs_of, with_ids(sorted(wanted)))]
+
+
+@cache
+def _needs_of(dialect: str) -> Executable:
+    r, n = ids_table(dialect, Text), workflow_needs
+    raw = (cast(n.c[name], Text).label(name) for name in ("node_types", "models"))
+    return select(n.c.workflow_hash, *raw).join(r, n.c.workflow_hash == r.c.id)
 
 
 async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
@@ -131,14 +162,15 @@ async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
         {
             "worker_id": worker_id,
             "workflow_hash": hash_,
-            "node_types": list(each.missing_node_types),
-            "models": list(each.missing_models),
+            "node_types": list(each.missing_node_types[:MOST_NAMES_KEPT]),
+            "models": list(each.missing_models[:MOST_NAMES_KEPT]),
             "silent": list(each.silent),
         }
         for (worker_id, hash_), each in found.items()
     ]
-    if rows:
-        await tx.write(_write, with_rows(rows))
+    # in parts: each is one text
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        await tx.write(_write, with_rows(rows[first : first + ROWS_AT_ONCE]))
 
 
 @cache
@@ -183,6 +215,7 @@ def _lacking(rows: Sequence[Any]) -> Lacking:
         node_types=sorted({name for row in rows for name in row.node_types}),
         models=sorted({name for row in rows for name in row.models}),
         silent=sorted({kind for row in rows for kind in row.silent}),
+        until=known_until(each for row in rows for each in ((Kind.NODE, row.node_types), (Kind.MODEL, row.models))),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import exists, select
+from sqlalchemy import exists, func, select
 
 from comfyrelay.domain.records.catalogue import Effect, Workflow
 from comfyrelay.store.central.tables import effects, workflow_fleets, workflows
@@ -64,6 +64,10 @@ async def own_workflows(tx: Tx, tenant_id: str, *, before_id: int | None = None,
     if before_id is not None:
         query = query.where(workflows.c.id < before_id)
     return [Workflow(**row._mapping) for row in await tx.execute(query)]
+
+
+async def count_own(tx: Tx, tenant_id: str) -> int:
+    return await tx.scalar(select(func.count()).select_from(_own(tenant_id).subquery())) or 0
 
 
 async def own_workflow(tx: Tx, tenant_id: str, slug: str) -> Workflow | None:

@@ -1,0 +1,144 @@
+"""Definitions of nodes, held to the shape in which they are read.
+
+They come from workers, and whoever reads a workflow reads those of all: what a broken or hostile node says of itself is
+left out here, once, so that nobody stumbles over it later.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from comfyrelay.text import is_storable
+
+# A choice that brings inputs along nests by six, and those of ComfyUI itself do so once.
+MOST_DEPTH = 32
+LONGEST_NAME = 200
+_LARGEST_NUMBER = 2**64 - 1
+# how much a value takes in memory besides its text, about
+_VALUE_BYTES = 64
+
+
+# What has no place among definitions: `None` has.
+_DROPPED = object()
+
+
+def in_shape(definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Each class with what is read of it, in the order in which it came; what has another shape is dropped."""
+    return {name: _class(each) for name, each in definitions.items() if _is_name(name) and isinstance(each, dict)}
+
+
+def weight(value: object) -> int:
+    """How many bytes a value takes in memory, about."""
+    total, pending = 0, [value]
+    while pending:
+        each = pending.pop()
+        total += _VALUE_BYTES
+        if isinstance(each, str):
+            total += len(each)
+        elif isinstance(each, dict):
+            total += sum(map(len, each)) + _VALUE_BYTES * len(each)
+            pending.extend(each.values())
+        elif isinstance(each, list):
+            pending.extend(each)
+    return total
+
+
+def _class(definition: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if isinstance(inputs := definition.get("input"), dict):
+        found["input"] = _inputs(inputs, MOST_DEPTH)
+    if isinstance(order := definition.get("input_order"), dict):
+        parts = {part: order.get(part) for part in ("required", "optional", "hidden")}
+        found["input_order"] = {
+            part: [each for each in names if _is_name(each)] for part, names in parts.items() if isinstance(names, list)
+        }
+    if isinstance(outputs := definition.get("output"), list):
+        # by position: what is no type stands for any
+        found["output"] = [_output(each) for each in outputs]
+    if isinstance(is_output := definition.get("output_node"), bool):
+        found["output_node"] = is_output
+    if _is_name(shown := definition.get("display_name")):
+        found["display_name"] = shown
+    return found
+
+
+def _output(kind: object) -> Any:
+    if not isinstance(kind, str | list):
+        return "*"
+    found = _value(kind, MOST_DEPTH)
+    return "*" if found is _DROPPED else found
+
+
+def _inputs(inputs: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    parts = {part: inputs.get(part) for part in ("required", "optional")}
+    return {
+        part: {
+            name: spec
+            for name, given in specs.items()
+            if _is_name(name) and (spec := _spec(given, depth)) is not _DROPPED
+        }
+        for part, specs in parts.items()
+        if isinstance(specs, dict)
+    }
+
+
+def _spec(spec: object, depth: int) -> Any:
+    """An input as `[type, options]`."""
+    if not isinstance(spec, list) or not spec or not isinstance(spec[0], str | list):
+        return _DROPPED
+    kind = _value(spec[0], depth)
+    return _DROPPED if kind is _DROPPED else [kind, *(_options(each, depth) for each in spec[1:2] if _is_object(each))]
+
+
+def _options(options: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    found = _members(options, depth)
+    if not isinstance(found.get("options", []), list):
+        del found["options"]
+    if not _is_name(found.get("display_name", "")):
+        del found["display_name"]
+    if not isinstance(found.get("widgetType", ""), str | list):
+        del found["widgetType"]
+    _shape_inputs(found, "inputs", depth)
+    for each in found.get("options", ()):
+        # a choice may bring inputs along
+        if isinstance(each, dict):
+            _shape_inputs(each, "inputs", depth)
+    if isinstance(template := found.get("template"), dict):
+        _shape_inputs(template, "input", depth)
+    return found
+
+
+def _shape_inputs(holder: dict[str, Any], key: str, depth: int) -> None:
+    if isinstance(inputs := holder.pop(key, None), dict):
+        holder[key] = _inputs(inputs, depth - 1)
+
+
+def _value(value: object, depth: int) -> Any:
+    """The value without what cannot be kept."""
+    if isinstance(value, str):
+        return value if is_storable(value) else _DROPPED
+    if isinstance(value, dict):
+        return _members(value, depth - 1) if depth > 0 else _DROPPED
+    if isinstance(value, list):
+        if depth <= 0:
+            return _DROPPED
+        return [each for given in value if (each := _value(given, depth - 1)) is not _DROPPED]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _DROPPED
+    return value if value is None or (isinstance(value, int) and abs(value) <= _LARGEST_NUMBER) else _DROPPED
+
+
+def _members(value: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    return {
+        name: each
+        for name, given in value.items()
+        if is_storable(name) and (each := _value(given, depth)) is not _DROPPED
+    }
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME and is_storable(value)
