@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.comfy.editor import sources
+from comfyrelay.comfy.editor.groups import Group, read_group
 from comfyrelay.comfy.editor.loading import as_graph, load_workflow
 from comfyrelay.comfy.graphs.graph import MOST_BYTES
 from comfyrelay.errors import ComfyRelayError, GraphError
@@ -60,3 +62,30 @@ def test_subgraphs_in_a_circle_are_refused(tmp_path: Path) -> None:
     value["definitions"] = {"subgraphs": [subgraph("a", inner, [], [], []), subgraph("b", other, [], [], [])]}
     with pytest.raises(ComfyRelayError):
         as_graph(load_workflow(written(tmp_path, json.dumps(value))), DEFINITIONS)
+
+
+def test_a_group_of_many_nodes_that_is_used_often_is_refused_before_it_takes_up_memory() -> None:
+    value = workflow([{"id": number, "type": "workflow>g"} for number in range(4000)])
+    value["extra"] = {"groupNodes": {"g": {"nodes": [{}] * 15_000}}}
+    tracemalloc.start()
+    try:
+        with pytest.raises(GraphError, match=r"more than 20,000 nodes"):
+            as_graph(value, DEFINITIONS)
+        # two uses are as much as a workflow may have; all of them would be 50 GB
+        assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_group_is_read_once_however_often_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+
+    def counted(*given: Any) -> Group:
+        read.append(given)
+        return read_group(*given)
+
+    monkeypatch.setattr(sources, "read_group", counted)
+    value = workflow([{"id": number, "type": "workflow>g"} for number in range(100)])
+    value["extra"] = {"groupNodes": {"g": {"nodes": [empty()]}}}
+    assert len(as_graph(value, DEFINITIONS)) == 100
+    assert len(read) == 1

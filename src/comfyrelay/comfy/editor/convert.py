@@ -45,22 +45,27 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
 
 
 def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
-    pending, count = [root], 0
+    pending, count = [root], _within(len(root.sheet.nodes), root)
     while pending:
         scope = pending.pop()
-        count += len(scope.sheet.nodes)
-        if count > MOST_NODES or len(scope.path) > DEEPEST_SUBGRAPH:
-            raise GraphError(
-                f"The workflow is too large: more than {MOST_NODES:,} nodes, or subgraphs within subgraphs "
-                f"beyond {DEEPEST_SUBGRAPH} levels."
-            )
         for node in scope.sheet.nodes.values():
             if node.type in packs.VIRTUAL or node.is_off:
                 continue
             if (inside := sources.inside(scope, node)) is not None:
+                # counted here: many that wait would take up memory before the first of them is looked at
+                count = _within(count + len(inside.sheet.nodes), inside)
                 pending.append(inside)
             else:
                 yield scope, node
+
+
+def _within(count: int, scope: Scope) -> int:
+    if count > MOST_NODES or len(scope.path) > DEEPEST_SUBGRAPH:
+        raise GraphError(
+            f"The workflow is too large: more than {MOST_NODES:,} nodes, or subgraphs within subgraphs "
+            f"beyond {DEEPEST_SUBGRAPH} levels."
+        )
+    return count
 
 
 def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:

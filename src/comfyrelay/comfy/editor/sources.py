@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.comfy.editor import packs
-from comfyrelay.comfy.editor.groups import PREFIXES, read_group
+from comfyrelay.comfy.editor.groups import PREFIXES, Group, read_group
 from comfyrelay.comfy.editor.widgets import Spec, field_values, input_slots, read_specs
 from comfyrelay.comfy.editor.workflow import BYPASSED, INPUT_NODE, MUTED, Node, Sheet, Slot, Workflow
 
@@ -64,6 +64,7 @@ class Sources:
         self._workflow = workflow
         self._definitions = definitions
         self._specs: dict[str, list[Spec]] = {}
+        self._groups: dict[str, Group] = {}
         self._scopes: dict[tuple[str, ...], Scope | None] = {}
         self._fields: dict[Node, dict[str, Any]] = {}
         self._inputs: dict[Node, list[Slot]] = {}
@@ -152,7 +153,9 @@ class Sources:
         name = next((node.type.removeprefix(each) for each in PREFIXES if node.type.startswith(each)), None)
         if name is None or name not in self._workflow.groups:
             return None
-        group = read_group(self._workflow.groups[name], self._definitions)
+        if name not in self._groups:
+            self._groups[name] = read_group(self._workflow.groups[name], self._definitions)
+        group = self._groups[name]
         return Scope(group.sheet, path, node, scope, group.values_inside(node.values))
 
     def _outside(self, scope: Scope, at: int) -> _Place | None:
