@@ -10,9 +10,10 @@ import pytest
 from comfyrelay.comfy.editor import sources
 from comfyrelay.comfy.editor.groups import Group, read_group
 from comfyrelay.comfy.editor.loading import as_graph, load_workflow
+from comfyrelay.comfy.editor.workflow import BYPASSED
 from comfyrelay.comfy.graphs.graph import MOST_BYTES
 from comfyrelay.errors import ComfyRelayError, GraphError
-from tests.comfy.editor.files import DEFINITIONS, empty, invert, save, subgraph, workflow
+from tests.comfy.editor.files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
 
 
 def written(folder: Path, text: str) -> Path:
@@ -89,3 +90,18 @@ def test_a_group_is_read_once_however_often_it_is_used(monkeypatch: pytest.Monke
     value["extra"] = {"groupNodes": {"g": {"nodes": [empty()]}}}
     assert len(as_graph(value, DEFINITIONS)) == 100
     assert len(read) == 1
+
+
+@pytest.mark.parametrize("slot", [-1, -3, -100])
+@pytest.mark.parametrize("mode", [0, BYPASSED])
+def test_a_link_from_an_output_before_the_first_leads_from_nowhere(slot: int, mode: int) -> None:
+    sub = subgraph("sub", [empty(5), save(6, 7)], [(7, -10, slot, 6, 0), (8, 5, slot, -20, 0)], [], [("o", "*", [8])])
+    group = {"nodes": [empty(), save(0, 1)], "links": [[0, slot, 1, 0, "IMAGE"]]}
+    links = [(1, 1, slot, 9, 0), (2, 2, slot, 10, 0), (3, 3, slot, 11, 0)]
+    origins = [invert(1, 0, mode=mode), node(2, "sub", mode=mode), node(3, "workflow>g", mode=mode)]
+    value = workflow([*origins, save(9, 1), save(10, 2), save(11, 3)], links)
+    value |= {"definitions": {"subgraphs": [sub]}, "extra": {"groupNodes": {"g": group}}}
+    graph = as_graph(value, DEFINITIONS)
+    savers = [each for each in graph.values() if each["class_type"] == "SaveImage"]
+    assert len(savers) == (3 if mode else 5)
+    assert all("images" not in each["inputs"] for each in savers)

@@ -113,9 +113,9 @@ def _links(group: Mapping[str, Any]) -> tuple[dict[str, Link], dict[tuple[str, i
     targets: dict[tuple[str, int], str] = {}
     for at, each in enumerate(as_list(group.get("links"))):
         match each:
-            case [int() as origin, int() as slot, int() as target, int() as target_slot, *_]:
+            case [int() as origin, int() as slot, int() as target, int() as at_target, *_] if slot >= 0:
                 links[str(at)] = Link(str(origin), slot, str(target))
-                targets[str(target), target_slot] = str(at)
+                targets[str(target), at_target] = str(at)
     return links, targets
 
 

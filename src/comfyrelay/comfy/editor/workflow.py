@@ -162,9 +162,9 @@ def _slot(value: Mapping[str, Any]) -> Slot:
 def _links(value: object) -> Iterator[tuple[str, Link]]:
     for each in as_list(value):
         match each:
-            case [link, origin, int() as slot, target, _, *_]:
+            case [link, origin, int() as slot, target, _, *_] if slot >= 0:
                 yield str(link), Link(str(origin), slot, str(target))
-            case {"id": link, "origin_id": origin, "origin_slot": int() as slot, "target_id": target}:
+            case {"id": link, "origin_id": origin, "origin_slot": int() as slot, "target_id": target} if slot >= 0:
                 yield str(link), Link(str(origin), slot, str(target))
 
 
