@@ -10,7 +10,7 @@ from typing import Literal
 
 from comfyrelay.comfy.graphs.nodes import title_of
 from comfyrelay.domain.properties import PropertyType
-from comfyrelay.services.forms.inputs import Input, Position
+from comfyrelay.services.forms.inputs import Input, Position, has_type
 from comfyrelay.services.forms.tracing import Tracing, words_in
 from comfyrelay.services.forms.wiring import Link
 
@@ -133,7 +133,7 @@ class Recogniser:
         telling = [
             name
             for name in links
-            if _PROMPT_WORDS.search(name.lower()) or (name in specs and specs[name][0] in _PROMPT_TYPES)
+            if _PROMPT_WORDS.search(name.lower()) or (name in specs and has_type(specs[name], _PROMPT_TYPES))
         ]
         # a switch, for one, calls its inputs anything
         return [links[name] for name in telling or links if telling or not _NO_PROMPT.search(name.lower())]
