@@ -105,3 +105,26 @@ def test_a_link_from_an_output_before_the_first_leads_from_nowhere(slot: int, mo
     savers = [each for each in graph.values() if each["class_type"] == "SaveImage"]
     assert len(savers) == (3 if mode else 5)
     assert all("images" not in each["inputs"] for each in savers)
+
+
+def prompt_of(text: str) -> str:
+    value = workflow([node(1, "CLIPTextEncode", values=[text])])
+    return str(as_graph(value, DEFINITIONS)["1"]["inputs"]["text"])
+
+
+# Each would take hours, were it gone through again for each of its letters.
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("a" * 1_000_000, "a" * 1_000_000),
+        ("/*a" * 300_000, "/*a" * 300_000),
+        ("/*a//\n" * 100_000, "/*a\n" * 100_000),
+        ("/**/a" * 100_000, "a" * 100_000),
+        ("{a" * 300_000, "a" * 300_000),
+        ("{a" * 300_000 + "}" * 300_000, "a" * 300_000),
+        ("\\{" * 300_000, "{" * 300_000),
+    ],
+    ids=lambda text: text[:8],
+)
+def test_a_prompt_is_gone_through_once_whatever_it_is_made_of(text: str, sent: str) -> None:
+    assert prompt_of(text) == sent
