@@ -29,3 +29,62 @@ def test_an_input_whose_type_is_no_word_is_described_by_its_value(kind: Any, val
     info = {"Draw": {"output_node": True, "input": {"required": {"a": [kind]}}}}
     described = describe({"1": node("Draw", a=value)}, info)
     assert described.properties[0]["default_value"] in (value, None)
+
+
+def linked(count: int, each: int, class_type: str, name: str, **values: Any) -> dict[str, Any]:
+    """So many nodes, each with links to so many of those after it, and a saver of the first."""
+    nodes = {
+        str(at): node(class_type, **{f"{name}_{to - at}": [str(to), 0] for to in range(at + 1, min(at + each, count))})
+        for at in range(count)
+    }
+    for one in nodes.values():
+        one["inputs"] |= values
+    return {**nodes, "saver": node("SaveImage", images=["0", 0])}
+
+
+# Each of these would take minutes or hours, were it gone through again for each of its parts.
+
+
+def test_a_name_of_many_digits_is_a_name() -> None:
+    described = describe({"1": node("SaveImage", **{"1" * 300_000 + "a": 5})})
+    assert [each["default_value"] for each in described.properties] == [5]
+
+
+def test_a_text_of_many_brackets_is_a_text() -> None:
+    text = "{" * 300_000 + "DRAW_A" + "}" * 300_000
+    described = describe({"1": node("Draw", a=text), "2": node("SaveImage", images=["1", 0])})
+    (found,) = described.properties
+    assert (found["default_value"], found["placeholder"]) == (text, "{{DRAW_A_2}}")
+
+
+def test_a_placeholder_is_none_that_stands_in_a_text() -> None:
+    text = "{{DRAW_A}} {{{DRAW_A_2}}} {{X_3}} {{DRAW_A_5}}"
+    described = describe({"1": node("Draw", a=text), "2": node("SaveImage", images=["1", 0])})
+    assert described.properties[0]["placeholder"] == "{{DRAW_A_4}}"
+
+
+def test_of_many_savers_the_last_one_is_the_result() -> None:
+    graph = linked(2000, 40, "SaveImage", "images")
+    assert describe(graph).output_node_id == "saver"
+
+
+def test_seeds_may_come_by_many_ways() -> None:
+    graph = linked(1000, 8, "Draw", "seed") | {"999": node("Draw", seed=7)}
+    described = describe(graph)
+    assert [each["default_value"] for each in described.properties] == [7]
+
+
+def test_many_files_may_go_by_many_ways() -> None:
+    graph = linked(1500, 25, "LoadImage", "image", image="a.png")
+    described = describe(graph)
+    assert [each["type"] for each in described.properties] == ["image"]
+
+
+def test_many_outputs_of_a_node_with_many_texts_are_one_way() -> None:
+    graph = {
+        "1": node("Draw", **{f"text_{at}": "a cat" for at in range(5000)}),
+        "2": node("Join", **{f"text_{at}": ["1", at] for at in range(5000)}),
+        "3": node("KSampler", positive=["2", 0]),
+        "4": node("SaveImage", images=["3", 0]),
+    }
+    assert describe(graph).roles["prompt"] == "prompt"

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -73,7 +73,7 @@ def has_type(spec: list[Any], types: Collection[str]) -> bool:
     return isinstance(spec[0], str) and spec[0] in types
 
 
-def typed_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Collection[str]) -> list[Input]:
+def typed_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str]) -> list[Input]:
     """What may be changed from run to run, in the order of the graph. `savers` are the nodes that keep the outputs."""
     found = []
     for node_id, node in graph.items():
