@@ -112,4 +112,5 @@ class Incoming:
         except ComfyError as error:
             raise GraphError(error.detail) from error
         self._graphs.check_size(graph)
+        self._graphs.check_texts(graph)
         return graph
