@@ -10,9 +10,9 @@ import pytest
 from comfyrelay.comfy.editor import sources
 from comfyrelay.comfy.editor.groups import Group, read_group
 from comfyrelay.comfy.editor.loading import as_graph, load_workflow
-from comfyrelay.comfy.editor.workflow import BYPASSED
+from comfyrelay.comfy.editor.workflow import BYPASSED, MUTED
 from comfyrelay.comfy.graphs.graph import MOST_BYTES
-from comfyrelay.errors import ComfyRelayError, GraphError
+from comfyrelay.errors import ComfyRelayError, GraphError, NotInstalled
 from tests.comfy.editor.files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
 
 
@@ -128,3 +128,59 @@ def prompt_of(text: str) -> str:
 )
 def test_a_prompt_is_gone_through_once_whatever_it_is_made_of(text: str, sent: str) -> None:
     assert prompt_of(text) == sent
+
+
+def test_subgraphs_that_show_each_others_fields_are_followed_as_deep_as_subgraphs_go() -> None:
+    def shows(name: str, inside: str) -> dict[str, Any]:
+        return subgraph(name, [node(1, inside, [("a", "INT", 1)])], [(1, -10, 0, 1, 0)], [("a", "INT", [1])], [])
+
+    sampler = node(8, "KSampler", [("seed", "INT", 5, "seed")])
+    muted = node(7, "0", [("a", "INT", 3)], mode=MUTED)
+    top = subgraph("top", [muted, sampler], [(3, -10, 0, 7, 0), (5, -10, 0, 8, 0)], [("b", "INT", [3, 5])], [])
+    chain = [shows(str(at), str(at + 1)) for at in range(2000)]
+    value = workflow([node(1, "top", [("b", "INT", None)])]) | {"definitions": {"subgraphs": [top, *chain]}}
+    with pytest.raises(GraphError, match="beyond 50 levels"):
+        as_graph(value, DEFINITIONS)
+
+
+# Each of these would take hours, or more memory than there is.
+
+
+def test_many_inputs_of_a_subgraph_that_is_used_often_are_found_at_once() -> None:
+    many, last = range(20_000), list(range(19_980, 20_000))
+    taker = node(5, "ImageInvert", [(f"n{at}", "IMAGE", at) for at in many])
+    sub = subgraph("sub", [taker], [(at, -10, at, 5, 0) for at in many], [(f"n{at}", "IMAGE", last) for at in many], [])
+    holder = node(1, "sub", [(f"n{at}", "IMAGE", 1) for at in many])
+    value = workflow([holder, empty(2)], [(1, 2, 0, 1, 0)]) | {"definitions": {"subgraphs": [sub]}}
+    graph = as_graph(value, DEFINITIONS)
+    assert [each["inputs"].get("n19999") for each in graph.values()] == [None, ["2", 0]]
+
+
+def test_a_node_with_many_inputs_in_a_subgraph_that_is_used_often_is_refused() -> None:
+    sub = subgraph("sub", [node(5, "ImageInvert", [(f"n{at}", "*", None) for at in range(20_000)])], [], [], [])
+    value = workflow([node(at, "sub") for at in range(10_000)]) | {"definitions": {"subgraphs": [sub]}}
+    with pytest.raises(GraphError, match=r"more than 1,000,000 inputs"):
+        as_graph(value, DEFINITIONS)
+
+
+def test_a_group_with_many_open_inputs_is_read_at_once() -> None:
+    value = workflow([node(1, "workflow>g"), save(2, None)])
+    inside = node(0, "Unknown", [(f"n{at}", "*", None) for at in range(50_000)])
+    value["extra"] = {"groupNodes": {"g": {"nodes": [inside]}}}
+    with pytest.raises(NotInstalled):
+        as_graph(value, DEFINITIONS)
+
+
+def test_a_long_title_is_not_told_for_each_use_of_its_subgraph() -> None:
+    sub = subgraph("sub", [node(5, "Unknown" * 10_000, title="x" * 1_000_000)], [], [], [])
+    value = workflow([node(at, "sub") for at in range(5000)]) | {"definitions": {"subgraphs": [sub]}}
+    with pytest.raises(NotInstalled) as refused:
+        as_graph(value, DEFINITIONS)
+    assert len(refused.value.detail) < 2_000_000
+
+
+def test_an_id_as_long_as_a_text_is_refused() -> None:
+    sub = subgraph("sub", [empty(5) | {"id": "5" * 1_000_000}], [], [], [])
+    value = workflow([node(at, "sub") for at in range(5000)]) | {"definitions": {"subgraphs": [sub]}}
+    with pytest.raises(GraphError, match="longer than 100 characters"):
+        as_graph(value, DEFINITIONS)

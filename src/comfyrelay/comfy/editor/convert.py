@@ -16,6 +16,9 @@ from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
 
 # Beyond this it is no workflow, but something that was made to take up memory.
 MOST_NODES = 20_000
+_MOST_INPUTS = 50 * MOST_NODES
+# Of names in a message: one subgraph may stand for thousands, and each would be told of.
+_LONGEST_NAME = 80
 
 
 def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Graph:
@@ -45,7 +48,7 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
 
 
 def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
-    pending, count = [root], _within(len(root.sheet.nodes), root)
+    pending, count, inputs = [root], _within(len(root.sheet.nodes), root), 0
     while pending:
         scope = pending.pop()
         for node in scope.sheet.nodes.values():
@@ -55,7 +58,11 @@ def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
                 # counted here: many that wait would take up memory before the first of them is looked at
                 count = _within(count + len(inside.sheet.nodes), inside)
                 pending.append(inside)
-            else:
+            # a subgraph with many of them may be used often
+            inputs += len(sources.inputs(node)) + len(node.values)
+            if inputs > _MOST_INPUTS:
+                raise GraphError(f"The workflow is too large: more than {_MOST_INPUTS:,} inputs and values.")
+            if inside is None:
                 yield scope, node
 
 
@@ -88,7 +95,9 @@ def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[Problem]:
     node_id = scope.id_of(node)
 
     def problem(why: str, kind: type[ComfyError] = GraphRefused) -> Problem:
-        named = f'"{node.title}", {node.type} ({node_id})' if node.title else f"{node.type} ({node_id})"
+        kind_of_node = node.type[:_LONGEST_NAME]
+        title = f'"{node.title[:_LONGEST_NAME]}", ' if node.title else ""
+        named = f"{title}{kind_of_node} ({node_id})"
         return Problem(text=f"{named}: {why}", kind=kind, node_id=node_id)
 
     definition = sources.definition(node)
