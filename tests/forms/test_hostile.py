@@ -31,10 +31,14 @@ def test_an_input_whose_type_is_no_word_is_described_by_its_value(kind: Any, val
     assert described.properties[0]["default_value"] in (value, None)
 
 
+def node_of(class_type: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    return {"class_type": class_type, "inputs": inputs}
+
+
 def linked(count: int, each: int, class_type: str, name: str, **values: Any) -> dict[str, Any]:
     """So many nodes, each with links to so many of those after it, and a saver of the first."""
     nodes = {
-        str(at): node(class_type, **{f"{name}_{to - at}": [str(to), 0] for to in range(at + 1, min(at + each, count))})
+        str(at): node_of(class_type, {f"{name}_{to - at}": [str(to), 0] for to in range(at + 1, min(at + each, count))})
         for at in range(count)
     }
     for one in nodes.values():
@@ -46,7 +50,7 @@ def linked(count: int, each: int, class_type: str, name: str, **values: Any) -> 
 
 
 def test_a_name_of_many_digits_is_a_name() -> None:
-    described = describe({"1": node("SaveImage", **{"1" * 300_000 + "a": 5})})
+    described = describe({"1": node_of("SaveImage", {"1" * 300_000 + "a": 5})})
     assert [each["default_value"] for each in described.properties] == [5]
 
 
@@ -82,8 +86,8 @@ def test_many_files_may_go_by_many_ways() -> None:
 
 def test_many_outputs_of_a_node_with_many_texts_are_one_way() -> None:
     graph = {
-        "1": node("Draw", **{f"text_{at}": "a cat" for at in range(5000)}),
-        "2": node("Join", **{f"text_{at}": ["1", at] for at in range(5000)}),
+        "1": node_of("Draw", {f"text_{at}": "a cat" for at in range(5000)}),
+        "2": node_of("Join", {f"text_{at}": ["1", at] for at in range(5000)}),
         "3": node("KSampler", positive=["2", 0]),
         "4": node("SaveImage", images=["3", 0]),
     }

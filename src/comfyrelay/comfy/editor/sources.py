@@ -270,7 +270,7 @@ class Sources:
                 inside = self._workflow.subgraphs.get(node.type)
                 fields = {} if inside is None else self._promoted_fields(node, inside)
                 name = slot.name
-            if name in fields:
+            if name is not None and name in fields:
                 return Literal(fields[name])
         return None
 
