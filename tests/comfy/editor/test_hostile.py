@@ -184,3 +184,17 @@ def test_an_id_as_long_as_a_text_is_refused() -> None:
     value = workflow([node(at, "sub") for at in range(5000)]) | {"definitions": {"subgraphs": [sub]}}
     with pytest.raises(GraphError, match="longer than 100 characters"):
         as_graph(value, DEFINITIONS)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"input": {"required": {"a": ["INT"]}}, "input_order": {"required": 5}},
+        {"input": {"required": {"a": ["INT"]}}, "input_order": {"required": [["a"]]}},
+        {"input": {"required": {"a": ["COMFY_DYNAMICCOMBO_V3", {"options": 5}]}}},
+        {"input": {}, "output": 5},
+    ],
+)
+def test_a_definition_of_another_shape_than_expected_says_nothing(definition: dict[str, Any]) -> None:
+    value = workflow([node(1, "X"), node(2, "X", mode=BYPASSED), save(3, 1)], [(1, 2, 0, 3, 0)])
+    assert as_graph(value, {**DEFINITIONS, "X": definition})["1"]["class_type"] == "X"

@@ -7,7 +7,7 @@ from typing import Any
 from comfyrelay.comfy.editor import packs
 from comfyrelay.comfy.editor.groups import PREFIXES, Group, read_group
 from comfyrelay.comfy.editor.widgets import Spec, field_values, input_slots, read_specs
-from comfyrelay.comfy.editor.workflow import BYPASSED, INPUT_NODE, MUTED, Node, Sheet, Slot, Workflow
+from comfyrelay.comfy.editor.workflow import BYPASSED, INPUT_NODE, MUTED, Node, Sheet, Slot, Workflow, as_list
 from comfyrelay.errors import GraphError
 
 DEEPEST_SUBGRAPH = 50
@@ -223,7 +223,7 @@ class Sources:
 
     def _output_type(self, node: Node, at: int) -> str:
         definition = self.definition(node)
-        types = node.output_types if definition is None else definition.get("output") or ()
+        types = node.output_types if definition is None else as_list(definition.get("output"))
         found = types[at] if at < len(types) else "*"
         return found if isinstance(found, str) else "COMBO"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from comfyrelay.comfy.editor.workflow import Slot, type_name
+from comfyrelay.comfy.editor.workflow import Slot, as_list, type_name
 
 _CHOOSES_INPUTS = "COMFY_DYNAMICCOMBO_V3"
 _MATCHES_TYPE = "COMFY_MATCHTYPE_V3"
@@ -68,7 +68,7 @@ def read_specs(definition: Mapping[str, Any]) -> list[Spec]:
     result: list[Spec] = []
     for part in ("required", "optional"):
         specs = _mapping(inputs.get(part))
-        named = [name for name in order.get(part) or () if name in specs]
+        named = [name for name in as_list(order.get(part)) if isinstance(name, str) and name in specs]
         names = [*named, *(name for name in specs if name not in named)]
         result += [_spec(name, specs[name]) for name in names]
     return result
@@ -136,7 +136,7 @@ def _fields(specs: Iterable[Spec], prefix: str = "") -> Iterator[Field]:
 
 
 def _inputs_of_choice(field: Field, value: Any) -> list[Field]:
-    for option in field.options.get("options") or ():
+    for option in as_list(field.options.get("options")):
         if isinstance(option, dict) and option.get("key") == value:
             return list(_fields(read_specs({"input": option.get("inputs")}), f"{field.name}."))
     return []
@@ -162,7 +162,7 @@ def _default(field: Field) -> Any:
     if field.type == "COMBO":
         return given or (choices[0] if isinstance(choices, list) and choices else ABSENT)
     if field.type == _CHOOSES_INPUTS:
-        return next((each.get("key") for each in choices or () if isinstance(each, dict)), ABSENT)
+        return next((each.get("key") for each in as_list(choices) if isinstance(each, dict)), ABSENT)
     return _EMPTY.get(field.type, ABSENT) if given is None else given
 
 
