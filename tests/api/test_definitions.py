@@ -10,7 +10,7 @@ import pytest
 
 from comfyrelay.comfy.graphs.definitions import PackedDefinitions, pack
 from tests.api.harness import Api, Caller, data_of, problem_of
-from tests.comfy.editor.files import DEFINITIONS, empty, save, workflow
+from tests.comfy.editor.files import DEFINITIONS, empty, node, save, subgraph, workflow
 
 SAVED = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
 
@@ -323,3 +323,37 @@ def _graph(width: int) -> dict[str, Any]:
 
 def _saver(source: str) -> dict[str, Any]:
     return {"class_type": "SaveImage", "inputs": {"images": [source, 0], "filename_prefix": "x"}}
+
+
+LONG = "1" * 8000 + "a"
+
+
+@pytest.mark.parametrize(
+    ("saved", "status", "words"),
+    [
+        (
+            workflow(
+                [node(1, "PrimitiveNode", values=[5]), node(2, "SaveImage", [(LONG, "INT", 1)])], [(1, 1, 0, 2, 0)]
+            ),
+            422,
+            "a name of more than 1000 characters",
+        ),
+        (
+            workflow([node(at, "text") for at in range(1000)])
+            | {
+                "definitions": {
+                    "subgraphs": [subgraph("text", [node(1, "SaveImage", values=["x" * 100_000])], [], [], [])]
+                }
+            },
+            413,
+            "at most 16777216 characters in all",
+        ),
+    ],
+    ids=["a name", "a text that is used often"],
+)
+async def test_what_an_editors_file_becomes_is_held_to_what_a_graph_is(
+    api: Api, worker: Caller, saved: dict[str, Any], status: int, words: str
+) -> None:
+    await bring(worker, DEFINITIONS)
+    problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": saved}), status)
+    assert words in problem["detail"]

@@ -183,7 +183,7 @@ class TestTheSameGraphAgain:
         graph = changed(SDXL, "6", text="say {{SEED}} and {{PROMPT}}")
         described = describe(graph, OBJECT_INFO)
         assert filled(described) == graph
-        assert prop(described, "seed")["placeholder"] == "{{{SEED}}}"
+        assert prop(described, "seed")["placeholder"] == "{{SEED_2}}"
 
 
 def _body(described: Described) -> dict[str, Any]:

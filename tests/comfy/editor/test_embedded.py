@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from comfyrelay.comfy.editor import embedded
 from comfyrelay.comfy.editor.embedded import Embedded, read_embedded
 from tests.comfy.editor.files import empty, save, workflow
 
@@ -148,6 +149,30 @@ def test_a_text_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path) -> No
     bomb = tmp_path / "bomb.png"
     bomb.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I4s", 2**31 - 1, b"tEXt") + b"prompt\0{")
     assert read_embedded(bomb) is None
+
+
+def png_of_entries(sizes: list[int], blob: bytes) -> bytes:
+    """A picture whose EXIF has an entry for each of these sizes, all of the same text."""
+    place = 8 + 2 + 12 * len(sizes)
+    entries = b"".join(struct.pack("<HHII", 0x010F, 2, size, place) for size in sizes)
+    data = b"II*\0" + struct.pack("<IH", 8, len(sizes)) + entries + blob
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4s", len(data), b"eXIf") + data + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"),
+    [([200_000] * 60_000, 1), (list(range(200_000, 140_000, -1)), 64), ([2_000_000 - at for at in range(60)], 16)],
+    ids=["one text", "its parts", "large parts"],
+)
+def test_of_many_texts_only_a_few_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], most: int
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(embedded, "_parsed", read.append)
+    file = tmp_path / "many.png"
+    file.write_bytes(png_of_entries(sizes, b"{" + b"[]," * 700_000))
+    assert read_embedded(file) is None
+    assert len(read) == most
 
 
 @given(head=st.sampled_from(["png", "webp", "jpg", "gif"]), cut=st.integers(0, 3000), noise=st.binary(max_size=40))

@@ -16,6 +16,9 @@ from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
 
 # Beyond this it is no workflow, but something that was made to take up memory.
 MOST_NODES = 20_000
+_MOST_INPUTS = 50 * MOST_NODES
+# Of names in a message: one subgraph may stand for thousands, and each would be told of.
+_LONGEST_NAME = 80
 
 
 def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Graph:
@@ -47,22 +50,31 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
 
 
 def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
-    pending, count = [root], 0
+    pending, count, inputs = [root], _within(len(root.sheet.nodes), root), 0
     while pending:
         scope = pending.pop()
-        count += len(scope.sheet.nodes)
-        if count > MOST_NODES or len(scope.path) > DEEPEST_SUBGRAPH:
-            raise GraphError(
-                f"The workflow is too large: more than {MOST_NODES:,} nodes, or subgraphs within subgraphs "
-                f"beyond {DEEPEST_SUBGRAPH} levels."
-            )
         for node in scope.sheet.nodes.values():
             if node.type in packs.VIRTUAL or node.is_off:
                 continue
             if (inside := sources.inside(scope, node)) is not None:
+                # counted here: many that wait would take up memory before the first of them is looked at
+                count = _within(count + len(inside.sheet.nodes), inside)
                 pending.append(inside)
-            else:
+            # a subgraph with many of them may be used often
+            inputs += len(sources.inputs(node)) + len(node.values)
+            if inputs > _MOST_INPUTS:
+                raise GraphError(f"The workflow is too large: more than {_MOST_INPUTS:,} inputs and values.")
+            if inside is None:
                 yield scope, node
+
+
+def _within(count: int, scope: Scope) -> int:
+    if count > MOST_NODES or len(scope.path) > DEEPEST_SUBGRAPH:
+        raise GraphError(
+            f"The workflow is too large: more than {MOST_NODES:,} nodes, or subgraphs within subgraphs "
+            f"beyond {DEEPEST_SUBGRAPH} levels."
+        )
+    return count
 
 
 def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
@@ -85,7 +97,9 @@ def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[Problem]:
     node_id = scope.id_of(node)
 
     def problem(why: str, kind: type[ComfyError] = GraphRefused) -> Problem:
-        named = f'"{node.title}", {node.type} ({node_id})' if node.title else f"{node.type} ({node_id})"
+        kind_of_node = node.type[:_LONGEST_NAME]
+        title = f'"{node.title[:_LONGEST_NAME]}", ' if node.title else ""
+        named = f"{title}{kind_of_node} ({node_id})"
         return Problem(text=f"{named}: {why}", kind=kind, node_id=node_id)
 
     definition = sources.definition(node)

@@ -18,6 +18,8 @@ from comfyrelay.comfy.graphs.graph import MOST_BYTES, Graph, check_graph
 from comfyrelay.errors import GraphError
 
 _NAMES = ("prompt", "workflow")
+# A file carries a graph and a workflow, and a few texts of others. More is not looked at, however many there are.
+_MOST_TEXTS, _MOST_IN_ALL = 64, 2 * MOST_BYTES
 _EXIF_MARK = b"Exif\0\0"
 _JPEG_EXIF, _JPEG_COMMENT, _JPEG_SCAN = 0xE1, 0xFE, 0xDA
 # ASCII and UNDEFINED of TIFF, and where the texts of a camera stand
@@ -39,7 +41,7 @@ def read_embedded(path: Path) -> Embedded | None:
     found: dict[str, Any] = {}
     try:
         with path.open("rb") as file:
-            for name, text in _texts(file, path):
+            for name, text in _few(_texts(file, path)):
                 _take(found, name, text)
     except OSError as error:
         raise GraphError(f"{path} cannot be read: {error.strerror}.") from None
@@ -48,6 +50,21 @@ def read_embedded(path: Path) -> Embedded | None:
         pass
     graph, workflow = found.get("prompt"), found.get("workflow")
     return Embedded(graph=graph, workflow=workflow) if graph or workflow else None
+
+
+def _few(texts: Iterator[tuple[str, bytes | str]]) -> Iterator[tuple[str, bytes | str]]:
+    """Those that could be JSON, until it is too much."""
+    count = size = 0
+    for name, text in texts:
+        size += len(text)
+        if size > _MOST_IN_ALL:
+            return
+        # in UTF-16, too, there is a byte of this letter
+        if (b"{" in text) if isinstance(text, bytes) else ("{" in text):
+            count += 1
+            yield name, text
+            if count == _MOST_TEXTS:
+                return
 
 
 def _texts(file: BinaryIO, path: Path) -> Iterator[tuple[str, bytes | str]]:
@@ -128,6 +145,7 @@ def _of_exif(data: bytes) -> Iterator[tuple[str, bytes | str]]:
     if order is None:
         return
     tables = [struct.unpack_from(f"{order}I", data, 4)[0]]
+    places: set[tuple[int, int]] = set()
     for table in tables:
         (count,) = struct.unpack_from(f"{order}H", data, table)
         for entry in range(table + 2, table + 2 + 12 * count, 12):
@@ -136,6 +154,9 @@ def _of_exif(data: bytes) -> Iterator[tuple[str, bytes | str]]:
                 tables.append(value)
             elif kind in _TIFF_TEXTS:
                 at = value if size > 4 else entry + 8
+                if (at, size) in places:
+                    continue
+                places.add((at, size))
                 yield "", _USER_COMMENT.sub(b"", data[at : at + size])
 
 

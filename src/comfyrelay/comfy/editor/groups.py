@@ -54,14 +54,13 @@ def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> Grou
     links = dict(inner)
     slots_of: dict[str, list[Slot]] = {}
     converted: list[tuple[Node, str]] = []
+    opened: dict[tuple[str, str], str] = {}
 
     def open_to_outside(node: Node, name: str) -> None:
         link = f"{node.id}:{name}"
         links[link] = Link(INPUT_NODE, len(ports), node.id)
         ports.append(Port(naming.name(node, name), "*", (link,)))
-        slots_of[node.id] = [
-            Slot(slot.name, slot.type, link, slot.widget) if slot.name == name else slot for slot in slots_of[node.id]
-        ]
+        opened[node.id, name] = link
 
     for node in nodes:
         slots_of[node.id] = _slots(node, definitions, targets)
@@ -80,7 +79,15 @@ def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> Grou
         open_to_outside(node, name)
     return Group(
         sheet=Sheet(
-            nodes={node.id: replace(node, inputs=tuple(slots_of[node.id])) for node in nodes},
+            nodes={
+                node.id: replace(
+                    node,
+                    inputs=tuple(
+                        replace(slot, link=opened.get((node.id, slot.name), slot.link)) for slot in slots_of[node.id]
+                    ),
+                )
+                for node in nodes
+            },
             links=links,
             inputs=tuple(ports),
             outputs=tuple(_outputs(nodes, group, links, definitions)),
@@ -113,9 +120,9 @@ def _links(group: Mapping[str, Any]) -> tuple[dict[str, Link], dict[tuple[str, i
     targets: dict[tuple[str, int], str] = {}
     for at, each in enumerate(as_list(group.get("links"))):
         match each:
-            case [int() as origin, int() as slot, int() as target, int() as target_slot, *_]:
+            case [int() as origin, int() as slot, int() as target, int() as at_target, *_] if slot >= 0:
                 links[str(at)] = Link(str(origin), slot, str(target))
-                targets[str(target), target_slot] = str(at)
+                targets[str(target), at_target] = str(at)
     return links, targets
 
 

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.comfy.editor import packs
-from comfyrelay.comfy.editor.groups import PREFIXES, read_group
+from comfyrelay.comfy.editor.groups import PREFIXES, Group, read_group
 from comfyrelay.comfy.editor.widgets import Spec, field_values, input_slots, read_specs
 from comfyrelay.comfy.editor.workflow import BYPASSED, INPUT_NODE, MUTED, Node, Sheet, Slot, Workflow, as_list
+from comfyrelay.errors import GraphError
 
 DEEPEST_SUBGRAPH = 50
+# Among so many inputs of a bypassed node is looked for one that fits.
+_MOST_FITTING = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,11 +67,15 @@ class Sources:
         self._workflow = workflow
         self._definitions = definitions
         self._specs: dict[str, list[Spec]] = {}
-        self._slots: dict[str, list[Slot]] = {}
+        self._known: dict[str, list[Slot]] = {}
+        self._groups: dict[str, Group] = {}
         self._scopes: dict[tuple[str, ...], Scope | None] = {}
         self._fields: dict[Node, dict[str, Any]] = {}
         self._inputs: dict[Node, list[Slot]] = {}
+        self._slots: dict[Node, tuple[dict[str, Slot], dict[str, Slot]]] = {}
         self._promoted: dict[Node, dict[str, Any]] = {}
+        self._shown: dict[Sheet, dict[str, Any]] = {}
+        self._depth = 0
         self._ends: dict[_Step, Source] = {}
         self._setters: dict[tuple[str, ...], dict[str, Node]] = {}
 
@@ -83,11 +90,11 @@ class Sources:
         return self._specs[node.type]
 
     def _known_slots(self, node: Node) -> list[Slot]:
-        if node.type not in self._slots:
+        if node.type not in self._known:
             sheet = self._workflow.subgraphs.get(node.type)
             known = [] if sheet is None else [Slot(port.name, port.type) for port in sheet.inputs]
-            self._slots[node.type] = known if self.definition(node) is None else input_slots(self.specs(node))
-        return self._slots[node.type]
+            self._known[node.type] = known if self.definition(node) is None else input_slots(self.specs(node))
+        return self._known[node.type]
 
     def inside(self, scope: Scope, node: Node) -> Scope | None:
         """The use of a subgraph that a node stands for, if it does."""
@@ -96,12 +103,13 @@ class Sources:
             self._scopes[path] = self._open(scope, node, path)
         return self._scopes[path]
 
-    def fields(self, scope: Scope, node: Node) -> dict[str, Any]:
+    def fields(self, scope: Scope, node: Node) -> Mapping[str, Any]:
         """The values of a node's fields."""
         if node not in self._fields:
             is_known = self.definition(node) is not None
             self._fields[node] = field_values(self.specs(node), node.values) if is_known else {}
-        set_outside = scope.set_outside or {}
+        if not (set_outside := scope.set_outside):
+            return self._fields[node]
         return {name: set_outside.get((node.id, name), value) for name, value in self._fields[node].items()}
 
     def inputs(self, node: Node) -> list[Slot]:
@@ -118,6 +126,14 @@ class Sources:
                 *(slot for slot in node.inputs if slot.name not in names),
             ]
         return self._inputs[node]
+
+    def _found_by(self, node: Node) -> tuple[dict[str, Slot], dict[str, Slot]]:
+        """The inputs of a node by their names, and by their links; of two with the same, the first."""
+        if node not in self._slots:
+            slots = self.inputs(node)[::-1]
+            by_link = {slot.link: slot for slot in slots if slot.link is not None}
+            self._slots[node] = {slot.name: slot for slot in slots}, by_link
+        return self._slots[node]
 
     def source(self, scope: Scope, node: Node, slot: Slot) -> Source:
         """What gives an input its value; nothing, where only the node's own field does.
@@ -160,7 +176,9 @@ class Sources:
         name = next((node.type.removeprefix(each) for each in PREFIXES if node.type.startswith(each)), None)
         if name is None or name not in self._workflow.groups:
             return None
-        group = read_group(self._workflow.groups[name], self._definitions)
+        if name not in self._groups:
+            self._groups[name] = read_group(self._workflow.groups[name], self._definitions)
+        group = self._groups[name]
         return Scope(group.sheet, path, node, scope, group.values_inside(node.values))
 
     def _outside(self, scope: Scope, at: int) -> _Place | None:
@@ -168,7 +186,7 @@ class Sources:
         if scope.holder is None or scope.outer is None or at >= len(scope.sheet.inputs):
             return None
         name = scope.sheet.inputs[at].name
-        slot = next((slot for slot in self.inputs(scope.holder) if slot.name == name), Slot(name))
+        slot = self._found_by(scope.holder)[0].get(name) or Slot(name)
         promoted = self._promoted_fields(scope.holder, scope.sheet)
         return _Place(scope.outer, scope.holder, slot, Literal(promoted[name]) if name in promoted else None)
 
@@ -223,10 +241,7 @@ class Sources:
         Their values are kept by position; newer files also say to which input each belongs.
         """
         if holder not in self._promoted:
-            # set first: a subgraph within itself would never end
-            self._promoted[holder] = {}
-            fields = {port.name: self._first_field(sheet, port.links) for port in sheet.inputs}
-            result = {name: field.value for name, field in fields.items() if field is not None}
+            result = dict(self._shown_fields(sheet))
             values = holder.values if isinstance(holder.values, list) else []
             result |= dict(zip(result, values, strict=False))
             shown = holder.properties.get("proxyWidgets")
@@ -237,22 +252,33 @@ class Sources:
             self._promoted[holder] = result
         return self._promoted[holder]
 
+    def _shown_fields(self, sheet: Sheet) -> dict[str, Any]:
+        """The fields that a subgraph shows, with the values inside: once, however many nodes stand for it."""
+        if sheet not in self._shown:
+            # set first: a subgraph within itself would never end
+            self._shown[sheet] = {}
+            self._depth += 1
+            if self._depth > DEEPEST_SUBGRAPH:
+                raise GraphError(f"The workflow is too large: subgraphs beyond {DEEPEST_SUBGRAPH} levels.")
+            fields = {port.name: self._first_field(sheet, port.links) for port in sheet.inputs}
+            self._depth -= 1
+            self._shown[sheet] = {name: field.value for name, field in fields.items() if field is not None}
+        return self._shown[sheet]
+
     def _first_field(self, sheet: Sheet, links: tuple[str, ...]) -> Literal | None:
         for link_id in links:
             node = sheet.nodes.get(sheet.links[link_id].target) if link_id in sheet.links else None
-            slot = (
-                next((slot for slot in self.inputs(node) if slot.link == link_id), None) if node is not None else None
-            )
+            slot = None if node is None else self._found_by(node)[1].get(link_id)
             if node is None or slot is None:
                 continue
             if self.definition(node) is not None:
-                fields = self.fields(Scope(sheet), node)
+                fields: Mapping[str, Any] = self.fields(Scope(sheet), node)
                 name = slot.widget
             else:
                 inside = self._workflow.subgraphs.get(node.type)
                 fields = {} if inside is None else self._promoted_fields(node, inside)
                 name = slot.name
-            if name in fields:
+            if name is not None and name in fields:
                 return Literal(fields[name])
         return None
 
@@ -262,10 +288,11 @@ def _passed_on(slots: list[Slot], given: str, at: int, wanted: str) -> Slot | No
     beside = slots[at] if at < len(slots) else None
     if wanted == "*":
         return beside or (slots[0] if slots else None)
-    fitting = [slot for slot in slots if _fits(slot.type, given) and _fits(slot.type, wanted)]
-    if beside in fitting:
+    if beside is not None and _fits(beside.type, given) and _fits(beside.type, wanted):
         return beside
-    return next((slot for slot in slots if slot.type == wanted), fitting[0] if fitting else None)
+    near = slots[:_MOST_FITTING]
+    fitting = (slot for slot in near if _fits(slot.type, given) and _fits(slot.type, wanted))
+    return next((slot for slot in near if slot.type == wanted), None) or next(fitting, None)
 
 
 def _fits(one: str, other: str) -> bool:

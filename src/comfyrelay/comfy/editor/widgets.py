@@ -23,7 +23,10 @@ _MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", "LOAD_3D", "LOAD_3D_ANIMATION"}
 SEEDS = {"seed", "noise_seed"}
 _AFTER_RUN = ("fixed", "increment", "decrement", "randomize", "increment-wrap", True, False, None)
 
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+# Of a prompt with choices: what is escaped, what has a meaning, and what is between.
+_TOKEN = re.compile(r"\\[{}|]|[{}|\\]|[^{}|\\]+")
+# A text, put together of texts.
+_Pieces = list["str | _Pieces"]
 
 
 class _Absent:
@@ -174,37 +177,69 @@ def _clean(field: Field, value: Any) -> Any:
         value = "" if value is None else value if isinstance(value, str) else str(value)
         value = value.replace("\r\n", "\n").replace("\r", "\n")
     if field.type == "STRING" and field.options.get("dynamicPrompts") and isinstance(value, str):
-        return _one_of_each(_COMMENT.sub("", value))
+        return _one_of_each(_without_comments(value))
     return value
+
+
+def _without_comments(text: str) -> str:
+    """Without what stands between `/*` and `*/`, or from `//` to the end of its line."""
+    parts: list[str] = []
+    at = 0
+    # where the next of each begins: a text may be made of nothing else, so none is looked for twice
+    long, short = text.find("/*"), text.find("//")
+    while long != -1 or short != -1:
+        is_long = short == -1 or -1 < long < short
+        begin = long if is_long else short
+        end = text.find("*/", begin + 2) if is_long else text.find("\n", begin)
+        if is_long and end == -1:
+            # it has no end, and those after it have none either
+            long = -1
+            continue
+        parts.append(text[at:begin])
+        at = len(text) if end == -1 else end + 2 if is_long else end
+        long = text.find("/*", at) if -1 < long < at else long
+        short = text.find("//", at) if -1 < short < at else short
+    return "".join((*parts, text[at:]))
 
 
 def _one_of_each(text: str) -> str:
     """Choose from `{a|b}`, as the editor does when it sends a prompt; the same text gives the same choice."""
     chance = random.Random(text)
-    out, at = [""], 0
-    choices: list[list[str]] = []
-    while at < len(text):
-        letter = text[at]
-        if letter == "\\" and text[at + 1 : at + 2] in ("{", "}", "|"):
-            out[-1] += text[at + 1]
-            at += 1
-        elif letter == "{":
+    # What is being read, within each bracket that is open; put together at the end, however deep it is nested.
+    out: list[_Pieces] = [[]]
+    choices: list[list[_Pieces]] = []
+
+    def close() -> None:
+        last = out.pop()
+        out[-1].append(chance.choice([*choices.pop(), last]))
+
+    for token in _TOKEN.findall(text):
+        if token == "{":
             choices.append([])
-            out.append("")
-        elif letter == "|" and choices:
+            out.append([])
+        elif token == "|" and choices:
             choices[-1].append(out[-1])
-            out[-1] = ""
-        elif letter == "}" and choices:
-            last = out.pop()
-            out[-1] += chance.choice([*choices.pop(), last])
+            out[-1] = []
+        elif token == "}" and choices:
+            close()
         else:
-            out[-1] += letter
-        at += 1
+            out[-1].append(token[1] if len(token) == 2 and token[0] == "\\" else token)
     while choices:
         # it was never closed: the rest is one of them
-        last = out.pop()
-        out[-1] += chance.choice([*choices.pop(), last])
-    return out[0]
+        close()
+    return _put_together(out[0])
+
+
+def _put_together(pieces: _Pieces) -> str:
+    texts: list[str] = []
+    pending: list[str | _Pieces] = [pieces]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, str):
+            texts.append(each)
+        else:
+            pending.extend(reversed(each))
+    return "".join(texts)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

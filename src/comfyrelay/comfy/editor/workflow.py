@@ -4,10 +4,13 @@ What the file says is taken as it is; a part of it that has another shape than e
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comfyrelay.errors import GraphError
+
+# The editor numbers nodes, or gives them UUIDs. Within subgraphs one id is put together of many.
+_LONGEST_ID = 100
 
 # Where links inside of a subgraph begin and end that come from, or lead to, the outside.
 INPUT_NODE, OUTPUT_NODE = "-10", "-20"
@@ -113,11 +116,16 @@ def read_workflow(value: Mapping[str, Any]) -> Workflow:
 
 def read_sheet(value: Mapping[str, Any]) -> Sheet:
     nodes = [read_node(each) for each in _dicts(value.get("nodes"))]
+    if any(len(node.id) > _LONGEST_ID for node in nodes):
+        raise GraphError(f"The workflow has a node whose id is longer than {_LONGEST_ID} characters.")
+    links = dict(_links(value.get("links")))
+    outputs = _ports(value.get("outputs"))
     return Sheet(
         nodes={node.id: node for node in nodes},
-        links=dict(_links(value.get("links"))),
+        links=links,
         inputs=tuple(_ports(value.get("inputs"))),
-        outputs=tuple(_ports(value.get("outputs"))),
+        # the first that is there counts
+        outputs=tuple(replace(port, links=tuple(each for each in port.links if each in links)[:1]) for port in outputs),
     )
 
 

@@ -12,6 +12,7 @@ from comfyrelay.services.catalogue.incoming import Incoming
 from comfyrelay.services.catalogue.library import Library
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
 from comfyrelay.services.catalogue.presets import Presets
+from comfyrelay.services.catalogue.readers import Readers
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.ground import Ground
 
@@ -39,9 +40,15 @@ class Catalogue:
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases)
         self.definitions = Definitions(databases, objects, stage=Stage(settings.stage), live=live_definitions)
-        self.incoming = Incoming(self.definitions, self.graphs)
+        readers = Readers()
+        self.incoming = Incoming(self.definitions, self.graphs, readers)
         self.own_workflows = OwnWorkflows(
-            databases, self.workflows, self.incoming, policy=ground.graph_policy, most=settings.max_own_workflows
+            databases,
+            self.workflows,
+            self.incoming,
+            readers,
+            policy=ground.graph_policy,
+            most=settings.max_own_workflows,
         )
         self.presets = Presets(databases)
         self.fitting = Fitting(databases, self.graphs, stage=settings.stage, on_missing=on_missing, stage_of=stage_of)

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from comfyrelay.comfy.graphs.graph import Graph, input_texts, load_graph, replace_placeholders
+from comfyrelay.comfy.graphs.graph import MOST_BYTES, Graph, input_texts, load_graph, replace_placeholders
 from comfyrelay.comfy.graphs.hash import workflow_hash
-from comfyrelay.errors import TooLarge
+from comfyrelay.errors import GraphError, TooLarge
+from comfyrelay.protocol.fields import LONGEST_NAME, LONGEST_TEXT
 from comfyrelay.storage.objects import ObjectStore
 
 GRAPHS_IN_MEMORY = 256
@@ -29,6 +30,28 @@ class Graphs:
             raise TooLarge(
                 f"A graph has at most {self._max_nodes} nodes (COMFYRELAY_MAX_GRAPH_NODES) and {most} values in them."
             )
+
+    def check_texts(self, graph: Graph) -> None:
+        """What bodies are held to, of a graph that was made of one: there a name may have been a text, and one text
+        may have become thousands."""
+        for node_id, node in graph.items():
+            if any(len(name) > LONGEST_NAME for name in (node_id, node["class_type"], *node["inputs"])):
+                raise GraphError(f"The graph contains a name of more than {LONGEST_NAME} characters.")
+        length = 0
+        pending: list[Any] = [graph]
+        while pending:
+            value = pending.pop()
+            if isinstance(value, dict):
+                pending.extend(value)
+                pending.extend(value.values())
+            elif isinstance(value, list):
+                pending.extend(value)
+            elif isinstance(value, str):
+                length += len(value)
+                if len(value) > LONGEST_TEXT:
+                    raise GraphError(f"The graph contains a text of more than {LONGEST_TEXT} characters.")
+                if length > MOST_BYTES:
+                    raise TooLarge(f"The texts of a graph have at most {MOST_BYTES} characters in all.")
 
     async def store(self, graph: Graph) -> str:
         """Keep a graph; returns its path. Jobs refer to it by that path, so it must never change."""

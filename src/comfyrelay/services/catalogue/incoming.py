@@ -1,8 +1,8 @@
 """What users and administrators bring: a graph, or a file of ComfyUI's editor, becomes what a workflow is made of."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from comfyrelay.comfy.editor.loading import as_graph
@@ -11,12 +11,15 @@ from comfyrelay.comfy.graphs.graph import Graph
 from comfyrelay.errors import ComfyError, GraphError
 from comfyrelay.services.catalogue.definitions import Definitions
 from comfyrelay.services.catalogue.graphs import Graphs
+from comfyrelay.services.catalogue.readers import Readers
 from comfyrelay.services.forms.describe import describe
 
 _UNREADABLE = (
     "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI "
     '(on a server: a worker beside it), and add it again; or save it with "Export (API)" in ComfyUI.'
 )
+# Administrators are one among the tenants.
+_ADMINISTRATORS = ""
 _GUESSED = "The types of its inputs were guessed from their values."
 
 
@@ -59,14 +62,15 @@ class ReadWorkflow:
 
 
 class Incoming:
-    def __init__(self, definitions: Definitions, graphs: Graphs) -> None:
+    def __init__(self, definitions: Definitions, graphs: Graphs, readers: Readers) -> None:
         self._definitions = definitions
         self._graphs = graphs
+        self._readers = readers
 
-    async def read(self, new: NewWorkflow) -> ReadWorkflow:
+    async def read(self, new: NewWorkflow, *, tenant_id: str = _ADMINISTRATORS) -> ReadWorkflow:
         """`GraphError` says what is wrong with it, or what is missing to read it; `TooLarge` where it is too large."""
         if new.properties is not None:
-            graph = await self.as_graph(new.graph)
+            graph = await self.as_graph(new.graph, tenant_id=tenant_id)
             return ReadWorkflow(
                 brought=graph,
                 graph=graph,
@@ -77,8 +81,8 @@ class Incoming:
                 output_mime_type=new.output_mime_type,
             )
         known, why = await self._definitions.known()
-        graph = await self._converted(new.graph, known, why)
-        described = await asyncio.to_thread(describe, graph, known)
+        graph = await self._converted(new.graph, known, why, tenant_id=tenant_id)
+        described = await self._readers.run(tenant_id, partial(describe, graph, known))
         is_own_type = new.output_extension is not None or new.output_mime_type is not None
         return ReadWorkflow(
             brought=graph,
@@ -91,19 +95,22 @@ class Incoming:
             remark=f"{_GUESSED} {why}" if known is None else "",
         )
 
-    async def as_graph(self, value: Mapping[str, Any]) -> Graph:
+    async def as_graph(self, value: Mapping[str, Any], *, tenant_id: str = _ADMINISTRATORS) -> Graph:
         """In the API's format, with nothing found out."""
         known, why = await self._definitions.known() if is_editor_file(value) else (None, "")
-        return await self._converted(value, known, why)
+        return await self._converted(value, known, why, tenant_id=tenant_id)
 
-    async def _converted(self, value: Mapping[str, Any], known: Mapping[str, Any] | None, why: str) -> Graph:
+    async def _converted(
+        self, value: Mapping[str, Any], known: Mapping[str, Any] | None, why: str, *, tenant_id: str
+    ) -> Graph:
         if not is_editor_file(value):
             self._graphs.check_size(dict(value))
         elif known is None:
             raise GraphError(f"{_UNREADABLE} {why}")
         try:
-            graph = await asyncio.to_thread(as_graph, value, known or {})
+            graph = await self._readers.run(tenant_id, partial(as_graph, value, known or {}))
         except ComfyError as error:
             raise GraphError(error.detail) from error
         self._graphs.check_size(graph)
+        self._graphs.check_texts(graph)
         return graph

@@ -1,11 +1,11 @@
 """Workflows that users bring themselves: private to their tenant, held to stricter rules than an operator's."""
 
-import asyncio
 import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph, replace_placeholders
@@ -16,6 +16,7 @@ from comfyrelay.domain.states import WorkflowKind
 from comfyrelay.errors import Conflict, GraphNotAllowed, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.services.catalogue.incoming import Incoming, NewWorkflow, ReadWorkflow
+from comfyrelay.services.catalogue.readers import Readers
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
@@ -41,18 +42,26 @@ class Added:
 
 class OwnWorkflows:
     def __init__(
-        self, databases: Databases, workflows: Workflows, incoming: Incoming, *, policy: GraphPolicy, most: int
+        self,
+        databases: Databases,
+        workflows: Workflows,
+        incoming: Incoming,
+        readers: Readers,
+        *,
+        policy: GraphPolicy,
+        most: int,
     ) -> None:
         """`most` is how many a tenant may have."""
         self._databases = databases
         self._workflows = workflows
         self._incoming = incoming
+        self._readers = readers
         self._policy = policy
         self._most = most
 
     async def add(self, tenant_id: str, new: NewWorkflow) -> Added:
         """A new workflow; or the one that is there, where the tenant has brought the same before, whatever its name."""
-        read = await self._read(new)
+        read = await self._read(tenant_id, new)
         values = _values(read)
         slug = _slug(new.name)
 
@@ -89,7 +98,7 @@ class OwnWorkflows:
     async def replace(self, tenant_id: str, slug: str, new: NewWorkflow) -> tuple[Workflow, ReadWorkflow]:
         """Run another graph under the same slug. Jobs that were submitted before keep theirs."""
         _refuse_script(await self._own(tenant_id, slug))
-        read = await self._read(new)
+        read = await self._read(tenant_id, new)
         changes = _values(read)
         if new.name is not None:
             changes["name"] = new.name
@@ -107,13 +116,13 @@ class OwnWorkflows:
             raise NotFound(f"There is no workflow {slug!r} of yours.")
         return found
 
-    async def _read(self, new: NewWorkflow) -> ReadWorkflow:
+    async def _read(self, tenant_id: str, new: NewWorkflow) -> ReadWorkflow:
         """As it was brought, held to the policy."""
-        read = await self._incoming.read(new)
+        read = await self._incoming.read(new, tenant_id=tenant_id)
         _check_properties(read.properties)
         if new.properties is None:
-            read = await asyncio.to_thread(_without_forbidden, read, self._policy)
-        await asyncio.to_thread(self._policy.check, _with_defaults(read), own=_files(read))
+            read = await self._readers.run(tenant_id, partial(_without_forbidden, read, self._policy))
+        await self._readers.run(tenant_id, lambda: self._policy.check(_with_defaults(read), own=_files(read)))
         return read
 
 

@@ -1,5 +1,6 @@
 """From a graph to a workflow: its values become typed properties, with placeholders where they stood."""
 
+import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -21,7 +22,10 @@ from comfyrelay.services.forms.wording import Wording, numbered
 # As many as a workflow takes. What comes after them keeps the value that it has.
 MOST_PROPERTIES = 200
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
+_PLACEHOLDER = re.compile(r"\{\{([A-Z0-9_]+)\}\}")
 _LONGEST_WORD = 40
+# So much of a title is looked at, which may be as long as one likes.
+_LONGEST_TEXT = 1000
 _LONGEST_LABEL = 180
 _LABELS = {
     Role.PROMPT: "Prompt",
@@ -65,7 +69,7 @@ def describe(graph: object, object_info: Mapping[str, Any] | None = None) -> Des
     savers = savers_in(checked, info)
     needed = Wiring(checked).needed_by(savers)
     kept = {node_id: node for node_id, node in checked.items() if node_id in needed}
-    tracing = Tracing(kept, typed_inputs(kept, info, savers=savers), info)
+    tracing = Tracing(kept, typed_inputs(kept, info, savers=frozenset(savers)), info)
     offered = _offered(tracing)
     keys = _keys(kept, offered)
     placeholders = _placeholders(kept, keys)
@@ -237,14 +241,12 @@ def _numbered(name: str) -> Iterable[str]:
 
 def _placeholders(graph: Graph, keys: Sequence[str]) -> list[str]:
     """Texts that stand nowhere in the graph, so that each is found only where it was put."""
-    texts = "\0".join(input_texts(graph))
-    found = []
-    for key in keys:
-        placeholder = f"{{{{{key.upper()}}}}}"
-        while placeholder in texts:
-            placeholder = f"{{{placeholder}}}"
-        found.append(placeholder)
-    return found
+    names = [key.upper() for key in keys]
+    taken = {name for text in input_texts(graph) for name in _PLACEHOLDER.findall(text)}
+    # one number for all that need it, since there may be as many as one likes to write into a prompt
+    numbers = {name.rpartition("_")[2] for name in (*taken, *names)}
+    free = next(number for number in itertools.count(2) if str(number) not in numbers)
+    return [f"{{{{{name}_{free}}}}}" if name in taken else f"{{{{{name}}}}}" for name in names]
 
 
 def _with_placeholders(graph: Graph, offered: Sequence[_Offered], placeholders: Sequence[str]) -> Graph:
@@ -294,5 +296,5 @@ def _property(
 
 def _slug(text: str) -> str:
     """Words of plain letters and digits: `CLIPTextEncode` and `CLIP Text Encode` are both `clip_text_encode`."""
-    plain = unicodedata.normalize("NFKD", _WORD_END.sub(" ", text)).encode("ascii", "ignore").decode()
+    plain = unicodedata.normalize("NFKD", _WORD_END.sub(" ", text[:_LONGEST_TEXT])).encode("ascii", "ignore").decode()
     return "_".join(re.findall(r"[a-z0-9]+", plain.lower()))[:_LONGEST_WORD].strip("_")

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -68,7 +68,12 @@ def specs_of(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> Specs:
     return dict(input_specs(object_info.get(node["class_type"])))
 
 
-def typed_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Collection[str]) -> list[Input]:
+def has_type(spec: list[Any], types: Collection[str]) -> bool:
+    """Whether an input is of one of these types; that of a choice may be the list of its choices."""
+    return isinstance(spec[0], str) and spec[0] in types
+
+
+def typed_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str]) -> list[Input]:
     """What may be changed from run to run, in the order of the graph. `savers` are the nodes that keep the outputs."""
     found = []
     for node_id, node in graph.items():
@@ -107,7 +112,7 @@ def _typed(class_type: str, name: str, value: Any, spec: list[Any] | None, *, is
     if choices is not None and len(choices) < _MOST_CHOICES and all(map(_is_plain, choices)):
         # the value may be a model that is not installed: it stays what the graph says
         return guess | {"type": PropertyType.CHOICE, "choices": (*choices, *([] if value in choices else [value]))}
-    if guess["type"] is PropertyType.NUMBER and spec[0] in _NUMBERS:
+    if guess["type"] is PropertyType.NUMBER and has_type(spec, _NUMBERS):
         return guess | _range(value, options) | _stepping(value, options, is_whole=spec[0] == "INT")
     return guess | {"is_multiline": options.get("multiline") is True}
 
@@ -155,7 +160,7 @@ def _asset(class_type: str, name: str, value: str, spec: list[Any] | None) -> Pr
         return next((each for each in (named, *_UPLOADS.values()) if each is not None and each in kinds), None)
     if spec is not None and (is_upload(spec) or choices_of(spec) is not None):
         return named
-    is_text = spec is None or (spec[0] in _TEXTS and not options.get("multiline"))
+    is_text = spec is None or (has_type(spec, _TEXTS) and not options.get("multiline"))
     # a sentence may end like a file name
     is_path = _PATH.match(value) or "load" in class_type.lower() or not any(map(str.isspace, value))
     return named if is_text and is_path else None

@@ -58,7 +58,7 @@ def savers_in(graph: Graph, object_info: Mapping[str, Any]) -> list[str]:
 
 def output_of(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any]) -> Output:
     """The result: kept rather than a preview, moving rather than still, and late rather than early in the graph."""
-    wiring = Wiring(graph)
+    needs = Wiring(graph).counts_of_needed()
     outputs = [Output(node_id=each, extension=_extension(graph[each], object_info)) for each in savers]
 
     def rank(output: Output) -> tuple[bool, bool, bool, int]:
@@ -66,7 +66,7 @@ def output_of(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any
         is_preview = _PREVIEW.search(node["class_type"]) or node["inputs"].get("save_output") is False
         kind = kind_of(f"output.{output.extension}")
         is_moving = kind is PropertyType.VIDEO or _is_animated(node, output)
-        return kind is None, bool(is_preview), not is_moving, -len(wiring.needed_by([output.node_id]))
+        return kind is None, bool(is_preview), not is_moving, -needs[output.node_id]
 
     return min(outputs, key=rank)
 

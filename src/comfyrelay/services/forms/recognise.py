@@ -10,7 +10,7 @@ from typing import Literal
 
 from comfyrelay.comfy.graphs.nodes import title_of
 from comfyrelay.domain.properties import PropertyType
-from comfyrelay.services.forms.inputs import Input, Position
+from comfyrelay.services.forms.inputs import Input, Position, has_type
 from comfyrelay.services.forms.tracing import Tracing, words_in
 from comfyrelay.services.forms.wiring import Link
 
@@ -80,7 +80,19 @@ class Recogniser:
         """The files, the one that the graph begins with first. The same file in two nodes is one."""
         places = {node_id: place for place, node_id in enumerate(self._order)}
         assets = [each for each in self._inputs.values() if each.is_asset]
-        assets.sort(key=lambda each: (self._distance(each), places[each.node_id]))
+        first, helper = self._before(_FIRST), self._before(_HELPER)
+
+        def distance(each: Input) -> int:
+            """How far a file is from being the one that the graph is about."""
+            if each.type is PropertyType.AUDIO:
+                return 4
+            if each.node_id in first:
+                return 0
+            if each.node_id in helper:
+                return 3
+            return 1 if each.type is PropertyType.VIDEO else 2
+
+        assets.sort(key=lambda each: (distance(each), places[each.node_id]))
         groups: dict[tuple[PropertyType, str], list[Input]] = {}
         for each in assets:
             groups.setdefault((each.type, each.value or "/".join(each.position)), []).append(each)
@@ -100,16 +112,16 @@ class Recogniser:
     def _texts(self, starts: Iterable[Link], side: Side) -> list[list[Input]]:
         """The texts behind each of these links, as far as they are not behind an earlier one."""
         groups: list[list[Input]] = []
-        seen: set[Link] = set()
+        seen: set[str] = set()
         for start in starts:
             found: list[Input] = []
-            pending = deque([start])
+            pending = deque([start[0]])
             while pending:
-                link = pending.popleft()
-                if link not in seen and not self._empties(link[0]):
-                    seen.add(link)
-                    found.extend(self._own_texts(link[0], side))
-                    pending.extend(self._sources(link, side))
+                node_id = pending.popleft()
+                if node_id not in seen and not self._empties(node_id):
+                    seen.add(node_id)
+                    found.extend(self._own_texts(node_id, side))
+                    pending.extend(source for source, _ in self._sources(node_id, side))
             groups.append(found)
         return list(filter(None, groups))
 
@@ -125,15 +137,14 @@ class Recogniser:
         ]
         return [each for each in found if side in each.name.lower()] or found
 
-    def _sources(self, link: Link, side: Side) -> list[Link]:
+    def _sources(self, node_id: str, side: Side) -> list[Link]:
         """Where a prompt may come from to this node; what is called by the other side's name is not asked."""
-        node_id, _ = link
         links = {name: link for name, link in self._wiring.links[node_id].items() if _OTHER[side] not in name.lower()}
         specs = self._tracing.specs(node_id)
         telling = [
             name
             for name in links
-            if _PROMPT_WORDS.search(name.lower()) or (name in specs and specs[name][0] in _PROMPT_TYPES)
+            if _PROMPT_WORDS.search(name.lower()) or (name in specs and has_type(specs[name], _PROMPT_TYPES))
         ]
         # a switch, for one, calls its inputs anything
         return [links[name] for name in telling or links if telling or not _NO_PROMPT.search(name.lower())]
@@ -149,17 +160,13 @@ class Recogniser:
 
     # files
 
-    def _distance(self, each: Input) -> int:
-        """How far a file is from being the one that the graph is about."""
-        if each.type is PropertyType.AUDIO:
-            return 4
-        ways = self._wiring.follows(each.node_id)
-        words = " ".join(f"{name} {self._graph[node_id]['class_type']}" for node_id, name in ways).lower()
-        if _FIRST.search(words):
-            return 0
-        if _HELPER.search(words):
-            return 3
-        return 1 if each.type is PropertyType.VIDEO else 2
+    def _before(self, words: re.Pattern[str]) -> set[str]:
+        """The nodes from which a file goes where the name of an input or of a node has one of these words."""
+
+        def is_wanted(node_id: str, name: str) -> bool:
+            return words.search(f"{name} {self._tracing.class_of(node_id)}".lower()) is not None
+
+        return self._wiring.before(is_wanted)
 
 
 def _is_prompt(each: Input) -> bool:

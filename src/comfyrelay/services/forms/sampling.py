@@ -87,7 +87,7 @@ class Sampling:
         """Width and height of what is made, with all that must be equal to them; else of what is made of an image."""
         pairs: list[tuple[str, Input, Input]] = []
         for node_id in self._tracing.order:
-            sides = [next(self._numbers(node_id, name), None) for name in ("width", "height")]
+            sides = [next(iter(self._numbers(node_id, name)), None) for name in ("width", "height")]
             if sides[0] is not None and sides[1] is not None:
                 pairs.append((node_id, sides[0], sides[1]))
         made = [pair for pair in pairs if self._makes_latent(pair[0])]
@@ -109,7 +109,7 @@ class Sampling:
         makes_it = isinstance(outputs, list) and "LATENT" in outputs
         name = self._tracing.class_of(node_id).lower()
         takes_it = {"samples", "latent", "latent_image"} & self._tracing.wiring.links[node_id].keys()
-        is_called_so = re.search(r"empty.*latent|tovideo|imgtovid", name) is not None
+        is_called_so = "latent" in name.partition("empty")[2] or "tovideo" in name or "imgtovid" in name
         return (makes_it or is_called_so) and not takes_it
 
     def _named(self, names: Iterable[str], maybe: Iterable[str]) -> list[Input]:

@@ -1,7 +1,7 @@
 """The values of a graph, and how they come to the inputs that need them."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from comfyrelay.comfy.graphs.graph import Graph
@@ -9,6 +9,8 @@ from comfyrelay.domain.properties import PropertyType
 from comfyrelay.services.forms.inputs import Input, Specs, specs_of
 from comfyrelay.services.forms.wiring import Wiring
 
+# So far a number is looked for: a workflow brings it from one node, or from a few.
+_MOST_STEPS = 100
 _NUMBER_WORDS = frozenset({"seed", "value", "int", "number"})
 
 
@@ -22,6 +24,8 @@ class Tracing:
         self.of_node: dict[str, list[Input]] = {node_id: [] for node_id in graph}
         for each in self.inputs.values():
             self.of_node[each.node_id].append(each)
+        self._numbers_from: dict[str, Sequence[Input]] = {}
+        self._number_inputs: dict[str, list[str]] = {}
 
     def specs(self, node_id: str) -> Specs:
         return specs_of(self.graph[node_id], self.object_info)
@@ -29,22 +33,44 @@ class Tracing:
     def class_of(self, node_id: str) -> str:
         return str(self.graph[node_id]["class_type"])
 
-    def numbers(self, node_id: str, name: str) -> Iterator[Input]:
-        """The whole number that an input is, or that comes to it from a node which holds one."""
-        seen = set()
-        pending = [(node_id, name)]
-        while pending:
+    def numbers(self, node_id: str, name: str) -> Sequence[Input]:
+        """The whole number that an input is, or those that come to it from nodes which hold one."""
+        if (source := self.wiring.links[node_id].get(name)) is None:
+            found = self.inputs.get((node_id, name))
+            return [found] if found is not None and _is_whole(found) else []
+        if source[0] not in self._numbers_from:
+            # once, though hundreds of inputs may take theirs from there
+            self._numbers_from[source[0]] = self._behind(source[0])
+        return self._numbers_from[source[0]]
+
+    def _behind(self, node_id: str) -> list[Input]:
+        found: list[Input] = []
+        entered = {node_id}
+        pending = [(node_id, each) for each in self._numbers_in(node_id)]
+        for _ in range(_MOST_STEPS):
+            if not pending:
+                break
             position = pending.pop()
-            if position in seen:
-                continue
-            seen.add(position)
-            found = self.inputs.get(position)
-            if found is not None and found.type is PropertyType.NUMBER and isinstance(found.value, int):
-                yield found
-            source = self.wiring.links[position[0]].get(position[1])
-            if source is not None:
-                inputs = self.graph[source[0]]["inputs"]
-                pending.extend((source[0], each) for each in inputs if _NUMBER_WORDS & set(words_in(each)))
+            own = self.inputs.get(position)
+            if own is not None and _is_whole(own):
+                found.append(own)
+            source, _ = self.wiring.links[position[0]].get(position[1], (node_id, 0))
+            if source not in entered:
+                entered.add(source)
+                pending.extend((source, each) for each in self._numbers_in(source))
+        return found
+
+    def _numbers_in(self, node_id: str) -> list[str]:
+        """The inputs of a node that are called as a number may be."""
+        if node_id not in self._number_inputs:
+            names = self.graph[node_id]["inputs"]
+            found = [each for each in names if _NUMBER_WORDS & set(words_in(each))]
+            self._number_inputs[node_id] = found[-_MOST_STEPS:]
+        return self._number_inputs[node_id]
+
+
+def _is_whole(each: Input) -> bool:
+    return each.type is PropertyType.NUMBER and isinstance(each.value, int)
 
 
 def words_in(name: str) -> list[str]:

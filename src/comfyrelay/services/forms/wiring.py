@@ -1,6 +1,6 @@
 """How the nodes of a graph hang together."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from comfyrelay.comfy.graphs.graph import Graph, is_link
 from comfyrelay.text import natural
@@ -37,6 +37,19 @@ class Wiring:
                 pending.extend(source for source, _ in self.links[node_id].values())
         return found
 
+    def counts_of_needed(self) -> dict[str, int]:
+        """How many nodes each needs, with itself. In a circle, which never runs, it may be less.
+
+        As sets of bits, since for each of thousands of nodes all the others may have to be put together.
+        """
+        needed: dict[str, int] = {}
+        for place, node_id in enumerate(self.in_order()):
+            found = 1 << place
+            for source in {source for source, _ in self.links[node_id].values()}:
+                found |= needed.get(source, 0)
+            needed[node_id] = found
+        return {node_id: found.bit_count() for node_id, found in needed.items()}
+
     def in_order(self) -> list[str]:
         """The nodes, each after those that it needs; the same order however the file was written."""
         found: dict[str, None] = {}
@@ -52,15 +65,25 @@ class Wiring:
             pending.extend(sorted(sources, key=natural, reverse=True))
         return list(found)
 
-    def follows(self, node_id: str) -> list[tuple[str, str]]:
+    def before(self, is_wanted: Callable[[str, str], bool]) -> set[str]:
+        """The nodes whose first output goes, at last, into such an input: `is_wanted` of a node and its input."""
+        wanted = [
+            (source, slot)
+            for user, links in self.links.items()
+            for name, (source, slot) in links.items()
+            if is_wanted(user, name)
+        ]
+        ways = self.needed_by({source for source, _ in wanted})
+        later = ((source, slot) for user in ways for source, slot in self.links[user].values())
+        return {source for source, slot in (*wanted, *later) if slot == 0}
+
+    def follows(self, node_id: str) -> Iterator[tuple[str, str]]:
         """Where a node's first output goes, and on from there: nodes, each with the input that it comes in by."""
-        found: list[tuple[str, str]] = []
         seen = {node_id}
         pending = [link for link in self._users[node_id] if link[2] == 0]
         while pending:
             user, name, _ = pending.pop()
-            found.append((user, name))
+            yield user, name
             if user not in seen:
                 seen.add(user)
                 pending.extend(self._users[user])
-        return found

@@ -1,6 +1,8 @@
 """What the inputs and nodes of a graph are called: in the author's words, else in the server's, else in our own."""
 
+import itertools
 import re
+import string
 from collections import Counter
 from collections.abc import Collection, Sequence
 
@@ -10,6 +12,8 @@ from comfyrelay.services.forms.tracing import Tracing, words_in
 from comfyrelay.text import printable, storable
 
 _LONGEST = 80
+# So much of a title is looked at, and so far is looked for what an image is taken as.
+_LONGEST_TEXT, _MOST_WAYS = 1000, 1000
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[_\W]+")
 _NOISE = re.compile(r"(high|low)[-_ ]?noise", re.IGNORECASE)
 _SAMPLER = re.compile(r"sampler(?!select)", re.IGNORECASE)
@@ -85,6 +89,7 @@ class Wording:
         """Of the nodes that are `shown` no two have the same words."""
         self._tracing = tracing
         samplers = [each for each in tracing.order if _SAMPLER.search(tracing.class_of(each))]
+        self._noises: dict[str, tuple[set[str], list[str]]] = {}
         self._samplers = {node_id: number for number, node_id in enumerate(samplers)}
         self._headings = self._distinct({each: self._authors(each) or self._ours(each) for each in shown})
         self._inside = self._distinct({each: self._within(each) for each in shown})
@@ -117,7 +122,8 @@ class Wording:
             return "CLIP vision model"
         if each.words is not None and (shown := _plain(each.words)) and "_" not in shown:
             return shown[:1].upper() + shown[1:]
-        name, number = re.fullmatch(r"(.*?)(\d*)", each.name, re.DOTALL).groups()  # type: ignore[union-attr]
+        name = each.name.rstrip(string.digits)
+        number = each.name[len(name) :]
         known = _NAMES.get(each.name) or _NAMES.get(name)
         words = known or _words(name)
         return " ".join(filter(None, (words, number))) or "Value"
@@ -129,7 +135,7 @@ class Wording:
             return own
         if is_alone:
             return kind
-        ways = (name for _, name in self._tracing.wiring.follows(each.node_id))
+        ways = (name for _, name in itertools.islice(self._tracing.wiring.follows(each.node_id), _MOST_WAYS))
         return next((_TAKEN_AS[name] for name in ways if name in _TAKEN_AS), kind)
 
     def _distinct(self, found: dict[str, str]) -> dict[str, str]:
@@ -162,7 +168,7 @@ class Wording:
 
     def _authors(self, node_id: str) -> str | None:
         """The title, where the author has given one: the editor has one for each class."""
-        title = _plain(title_of(self._tracing.graph, node_id).replace("_", " "))
+        title = _plain(title_of(self._tracing.graph, node_id)[:_LONGEST_TEXT].replace("_", " "))
         usual = (self._tracing.class_of(node_id), self._servers(node_id))
         is_usual = _letters(title) in {_letters(each) for each in usual}
         return None if is_usual or not _letters(title) else title
@@ -182,11 +188,19 @@ class Wording:
             if each in seen:
                 continue
             seen.add(each)
-            texts = [str(one.value) for one in self._tracing.of_node[each] if len(str(one.value)) < 300]
-            found.update(match.lower() for text in texts for match in _NOISE.findall(text))
-            links = self._tracing.wiring.links[each].items()
-            pending.extend(source for name, (source, _) in links if "model" in words_in(name))
+            if each not in self._noises:
+                self._noises[each] = self._noise_at(each)
+            words, sources = self._noises[each]
+            found |= words
+            pending.extend(sources)
         return found.pop() if len(found) == 1 else None
+
+    def _noise_at(self, node_id: str) -> tuple[set[str], list[str]]:
+        """What the values of one node say of noise, and where its models come from."""
+        texts = [str(one.value) for one in self._tracing.of_node[node_id] if len(str(one.value)) < 300]
+        links = self._tracing.wiring.links[node_id].items()
+        words = {match.lower() for text in texts for match in _NOISE.findall(text)}
+        return words, list(dict.fromkeys(source for name, (source, _) in links if "model" in words_in(name)))
 
 
 def numbered(texts: Sequence[str]) -> list[str]:
