@@ -19,7 +19,7 @@ from tests import commands
 from tests.api.processes import free_port
 from tests.api.studio import png
 from tests.comfy import graphs
-from tests.comfy.editor.files import empty, invert, save, workflow
+from tests.comfy.editor.files import empty, invert, node, save, workflow
 from tests.desk.conftest import OpenDesk, make_desk
 from tests.desk.test_desk_script import SAVES, open_desk
 from tests.forms.graphs import WAN_22
@@ -188,12 +188,15 @@ async def test_run_prints_the_command_of_a_script_before_it_is_run(tmp_path: Pat
 
 async def test_what_is_missing_is_said_in_the_words_of_the_command(desk: OpenDesk, tmp_path: Path) -> None:
     """No field of the API, no desk that is started in vain, and the names that there are."""
+    (tmp_path / "rare.json").write_text(json.dumps(workflow([node(2, "Rare"), node(3, "Rarer")])))
     for words, said in (
         (("run", "invert-image"), "It works on a file: name one with --input."),
         (("batch", "add", "invert-image"), "It works on a file: name one with --input."),
         (("run", "image-to-clip", "--set", "frames=-5"), "frames: This must be at least 1."),
         (("run", "no-such"), "There are: invert-image, image-to-clip, invert-video, text-to-image."),
         (("run", str(tmp_path / "none.json")), "cannot be read"),
+        (("run", str(tmp_path / "rare.json")), "These nodes are not installed: Rare (node 2), Rarer (node 3)."),
+        (("run", str(tmp_path / "rare.json"), "--anyway"), 'save it with "Export (API)" in a ComfyUI that has it'),
         (("batch", "add", "invert-image", "--input-subdir", "../up"), "without '..'."),
         (("batch", "add", "invert-image", "--seed-mode", "random", "--seed", "1"), "--seed is for"),
     ):

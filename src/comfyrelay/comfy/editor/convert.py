@@ -16,6 +16,8 @@ from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
 
 # Beyond this it is no workflow, but something that was made to take up memory.
 MOST_NODES = 20_000
+# Of the places of one class that is missing.
+MOST_NAMED = 3
 
 
 def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Graph:
@@ -27,13 +29,19 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
     sources = Sources(workflow, definitions)
     graph: Graph = {}
     problems: list[Problem] = []
+    missing: dict[str, list[str]] = {}
     for scope, node in _running(Scope(workflow.root), sources):
         found = list(_problems(sources, scope, node))
         problems += found
+        if any(each.kind is NotInstalled for each in found):
+            missing.setdefault(node.type, []).append(scope.id_of(node))
         if not found:
             graph[scope.id_of(node)] = _entry(sources, scope, node)
     if problems:
-        raise failure_of(problems)
+        failure = failure_of(problems)
+        if isinstance(failure, NotInstalled):
+            raise NotInstalled(_lacking(missing), node_id=failure.node_id, problems=failure.problems)
+        raise failure
     if not graph:
         raise GraphError("The workflow has no node that runs: all of them are muted, bypassed or notes.")
     for entry in graph.values():
@@ -42,6 +50,15 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
             name: value for name, value in entry["inputs"].items() if not isinstance(value, list) or value[0] in graph
         }
     return graph
+
+
+def _lacking(missing: Mapping[str, list[str]]) -> str:
+    """One list that can be read, whoever has the nodes: each class once, with where it is."""
+    named = [
+        f"{name} (node{'s' if len(ids) > 1 else ''} {', '.join(ids[:MOST_NAMED])}{', …' * (len(ids) > MOST_NAMED)})"
+        for name, ids in missing.items()
+    ]
+    return f"{'These nodes are' if len(named) > 1 else 'This node is'} not installed: {', '.join(named)}."
 
 
 def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
