@@ -286,6 +286,71 @@ async def test_what_is_wrong_with_a_file_is_said_with_the_name_that_was_typed(de
     assert [each async for each in desk.client.jobs()] == []
 
 
+async def test_a_picture_made_of_a_picture_says_that_this_has_to_be_named(desk: OpenDesk, tmp_path: Path) -> None:
+    red, _ = pictures(tmp_path)
+    (tmp_path / "loads.json").write_text(json.dumps(graphs.invert_file("gone.png")))
+    made = ("--out", str(tmp_path / "made"))
+    words = ("run", str(tmp_path / "loads.json"), "--input", red, *made, "--json")
+    (picture,) = json.loads((await command(desk.ready.url, *words))[1])["saved"]
+    code, out, err = await command(desk.ready.url, "run", picture, *made)
+    assert (code, out) == (2, "")
+    assert "but not the file that it worked on: name that with --input." in err
+    assert "every value as it was" not in err
+    code, out, err = await command(desk.ready.url, "run", picture, "--input", red, *made)
+    assert (code, "every value as it was" in err) == (0, True)
+
+
+async def test_what_is_refused_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: Path) -> None:
+    red, _ = pictures(tmp_path)
+    (tmp_path / "loads.json").write_text(json.dumps(graphs.invert_file("gone.png")))
+    editor = workflow(
+        [node(1, "LoadImage", values=["gone.png", "image"]), invert(2, 1), save(3, 2)],
+        [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)],
+    )
+    (tmp_path / "editor.json").write_text(json.dumps(editor))
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    for words in (
+        ("run", "loads.json"),
+        ("run", "editor.json"),
+        ("batch", "add", "editor.json"),
+        ("run", "three.json", "--set", "no.such=1"),
+        ("run", "three.json", "--input", red),
+    ):
+        given = [str(tmp_path / each) if each.endswith(".json") else each for each in words]
+        code, _, err = await command(desk.ready.url, *given)
+        assert code == 2, err
+        assert await desk.client.workflows() == []
+    # what was there before stays
+    kept = (await desk.client.add_graph(THREE, name="three")).workflow.slug
+    assert (await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--input", red))[0] == 2
+    assert [each.slug for each in await desk.client.workflows()] == [kept]
+
+
+async def test_files_are_looked_for_before_a_desk_is_started(tmp_path: Path) -> None:
+    env = {"COMFYRELAY_DATA_DIR": str(tmp_path / "desk"), "COMFYRELAY_PORT": str(free_port())}
+    gone = str(tmp_path / "gone.png")
+    for words in (("invert-image", "--input", gone), (gone,), (gone, "--as-input", "invert-image")):
+        ran = await (await start("", "run", *words, "--out", str(tmp_path / "made"), **env)).ended()
+        assert (ran.code, ran.out) == (2, "")
+        assert f"There is no file {gone!r} here." in ran.err
+    assert not (tmp_path / "desk").exists()
+
+
+async def test_a_desk_that_is_started_for_a_job_prints_nothing_but_what_was_made(tmp_path: Path) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    silent = f"http://127.0.0.1:{free_port()}"
+    async with Sim() as sim:
+        env = {
+            "COMFYRELAY_DATA_DIR": str(tmp_path / "desk"),
+            "COMFYRELAY_PORT": str(free_port()),
+            "COMFYRELAY_DESK_COMFYUI_URL": f"{sim.url},{silent}",
+        }
+        running = await start("", "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"), **env)
+        ran = await running.ended()
+    assert ran.code == 0, ran.err
+    assert [Path(each).suffix for each in ran.out.splitlines()] == [".png"] * 3
+
+
 async def test_a_name_that_two_workflows_have_is_refused_with_their_slugs(desk: OpenDesk, tmp_path: Path) -> None:
     other = {**THREE, "2": {**THREE["2"], "inputs": {"images": ["1", 0], "filename_prefix": "hello"}}}
     older, newer = [(await desk.client.add_graph(each, name="three")).workflow.slug for each in (THREE, other)]

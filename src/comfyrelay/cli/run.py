@@ -17,7 +17,15 @@ from rich.console import Console
 
 from comfyrelay.cli import completion
 from comfyrelay.cli.jobs import APPRISE, Json, Url, connected, print_json
-from comfyrelay.cli.values import Target, errors_as_typed, find_target, send_files
+from comfyrelay.cli.values import (
+    Target,
+    check_files,
+    errors_as_typed,
+    find_target,
+    lacks_its_file,
+    refused_leaves_nothing,
+    send_files,
+)
 from comfyrelay.cli.where import address
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.bulk import Mode, SeedMode
@@ -93,32 +101,43 @@ def run(
         if input_ is not None:
             raise InvalidInput("--input and --as-input both name what is worked on: give one of them.")
         what, input_ = as_input, Path(what)
-    if may_hold_workflow(Path(what)):
-        load_workflow(Path(what))
-        if Path(what).suffix.lower() != ".json" and not as_json:
-            again = f"{what} carries the workflow that made it, which is run again, with every value as it was."
-            text = f"{again} To work on the file itself: --as-input NAME."
-            err.print(text, highlight=False, markup=False, soft_wrap=True, style="dim")
     if input_ is not None and input_.is_dir():
         raise InvalidInput(f"{input_} is a folder: `comfyrelay batch add` runs it on each file of a folder.")
+    check_files(what, [] if input_ is None else [input_])
+    if may_hold_workflow(Path(what)):
+        graph, is_made = load_workflow(Path(what)), Path(what).suffix.lower() != ".json"
+        itself = "To work on the file itself: --as-input NAME."
+        if input_ is None and lacks_its_file(graph, values or []):
+            carried = f"{what} carries the workflow that made it, but not the file that it worked on: name that with"
+            raise InvalidInput(
+                f"{carried} --input. {itself}" if is_made else "It works on a file: name one with --input."
+            )
+        if is_made and not as_json:
+            again = f"{what} carries the workflow that made it, which is run again, with every value as it was."
+            text = f"{again} {itself}"
+            err.print(text, highlight=False, markup=False, soft_wrap=True, style="dim")
     _make_folder(to)
+
+    async def submitted(client: Client) -> Job:
+        target = await find_target(client, what, values or [])
+        _show_remarks(target)
+        of_preset = {} if preset is None else await _preset(client, preset, target)
+        works_on, files = await send_files(client, target, [] if input_ is None else [input_])
+        payload = {**_as_it_was(what, target), **of_preset, **target.values, **files}
+        if not as_json:
+            await _show_command(client, target, payload)
+        with errors_as_typed(target, has_input=bool(works_on)):
+            return await client.submit(
+                **target.named,
+                input_payload=payload,
+                input_file_id=next(iter(works_on), None),
+                wait_for_missing=anyway,
+            )
 
     async def work() -> tuple[Job, list[Path]]:
         async with _desk(url) as client:
-            target = await find_target(client, what, values or [])
-            _show_remarks(target)
-            of_preset = {} if preset is None else await _preset(client, preset, target)
-            works_on, files = await send_files(client, target, [] if input_ is None else [input_])
-            payload = {**_as_it_was(what, target), **of_preset, **target.values, **files}
-            if not as_json:
-                await _show_command(client, target, payload)
-            with errors_as_typed(target, has_input=bool(works_on)):
-                job = await client.submit(
-                    **target.named,
-                    input_payload=payload,
-                    input_file_id=next(iter(works_on), None),
-                    wait_for_missing=anyway,
-                )
+            async with refused_leaves_nothing(client, what):
+                job = await submitted(client)
             await _follow(client, job.id, is_quiet=as_json)
             job = await client.job(job.id)
             return job, await _saved(client, job.id, to) if job.status == JobStatus.COMPLETED else []
@@ -229,6 +248,7 @@ def batch_add(
 
     texts = [*(prompts or []), *(prompts_from(prompt_file) if prompt_file else [])]
     files = [each for path in inputs or [] for each in (_media_in(path) if path.is_dir() else [path])]
+    check_files(what, files)
     wish: dict[str, Any] = {
         "label": label,
         "input_subdir": input_subdir or None,
@@ -257,7 +277,11 @@ def batch_add(
         with errors_as_typed(target, has_input=bool(works_on or input_subdir)):
             return await client.add_batch_with_message(given)
 
-    added = connected(url, work)
+    async def added_whole(client: Client) -> Done[Batch]:
+        async with refused_leaves_nothing(client, what):
+            return await work(client)
+
+    added = connected(url, added_whole)
     batch, remark = added.data, added.message.removeprefix("Submitted.").strip()
     if remark:
         err.print(remark, highlight=False, markup=False, soft_wrap=True)
@@ -368,7 +392,8 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
         from comfyrelay.desk.settings import load_desk_settings
         from comfyrelay.logs import log_as_json
 
-        log_as_json("warning")
+        # what is printed on standard output is the answer
+        log_as_json("warning", file=sys.stderr)
         err.print("Nothing runs here yet, so it is started for this job.", highlight=False, style="dim")
         async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():
             yield client

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comfyrelay.errors import GraphError, InvalidInput, MissingOnWorkers, NotFound
+from comfyrelay.errors import ComfyRelayError, GraphError, InvalidInput, MissingOnWorkers, NotFound
 
 if TYPE_CHECKING:
     from comfyrelay.client import Client, DescribedGraph, Workflow
@@ -58,6 +58,46 @@ class Target:
             for each in self.properties
         ]
         return [Property.from_json({key: each[key] for key in each.keys() & fields.keys()}) for each in known]
+
+
+def check_files(what: str, inputs: Sequence[Path]) -> None:
+    """Before anything is started for them, or sent."""
+    from comfyrelay.comfy.graphs.nodes import MEDIA_SUFFIXES
+
+    for each in inputs:
+        if not each.is_file():
+            raise InvalidInput(f"--input: There is no file {str(each)!r} here.")
+    if Path(what).suffix.lower() in MEDIA_SUFFIXES and not Path(what).is_file():
+        raise InvalidInput(f"There is no file {what!r} here.")
+
+
+def lacks_its_file(graph: Mapping[str, Any], sets: Sequence[str]) -> bool:
+    """Whether a graph works on a file that nobody named; of a file of the editor only the server knows."""
+    from comfyrelay.comfy.editor.workflow import is_editor_file
+    from comfyrelay.comfy.graphs.nodes import MEDIA_SUFFIXES
+    from comfyrelay.services.forms.describe import describe
+
+    given = [_pair(each)[1] for each in sets]
+    if is_editor_file(graph) or any(_FILE_ID.fullmatch(each) or each.endswith(MEDIA_SUFFIXES) for each in given):
+        return False
+    return any(each["type"] in _ASSETS for each in describe(graph).properties)
+
+
+@asynccontextmanager
+async def refused_leaves_nothing(client: Client, what: str) -> AsyncIterator[None]:
+    """What a file became only to be refused is taken away again."""
+    from comfyrelay.comfy.editor.loading import may_hold_workflow
+
+    is_file = may_hold_workflow(Path(what))
+    before = {each.slug for each in await client.workflows()} if is_file else set()
+    try:
+        yield
+    except ComfyRelayError:
+        with suppress(ComfyRelayError):
+            for each in await client.workflows() if is_file else ():
+                if each.slug not in before and each.name == Path(what).stem:
+                    await client.remove_workflow(each.slug)
+        raise
 
 
 async def find_target(client: Client, what: str, given: Sequence[str]) -> Target:

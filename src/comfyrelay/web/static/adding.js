@@ -341,16 +341,19 @@ async function addGraph(graph, file) {
   return true;
 }
 
-/** Whether what made a file is to be run again; then its form is shown, with every value as it was. */
+/** Whether what made a file is to be run again; then its form is shown, with the values that it had; of files it has only names. */
 async function runsAgain(file) {
   const { graph } = await get(`/api/desk/files/${await upload(file)}/workflow`);
   if (!graph) return false;
-  const text = `“${file.name}” carries the workflow that made it. Run this again, with every value as it was, or use the file as an input?`;
+  const text = `“${file.name}” carries the workflow that made it. Run this again, with the values that it had, or use the file as an input?`;
   const wanted = await choice(text, { yes: "Run this again", other: "Use as input", no: "Cancel" });
   if (wanted === "yes") {
     if (!(await addGraph(graph, file))) return true;
     // a seed that is not given would be drawn anew
     for (const each of fields) if (each.isSeed && each.property.default_value !== null) each.set(each.property.default_value);
+    const lacking = fields.filter((each) => each.isFile && each.isRequired);
+    for (const each of lacking) each.complain(`The file that it worked on is not in “${file.name}”: choose it.`);
+    lacking[0]?.focus();
   }
   return wanted !== "other";
 }
