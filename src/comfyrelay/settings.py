@@ -247,6 +247,15 @@ class Settings(ArgumentsOnly):
         return self.storage_url or (self.data_dir / "objects").as_uri()
 
 
+# Where pydantic says a thing twice, or in many words.
+_PLAIN = {
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+}
+
 S = TypeVar("S", bound=ArgumentsOnly)
 
 # Other parts have tables of their own in the file; their settings are theirs, and looked up only for advice.
@@ -338,7 +347,9 @@ def _complaint(
     path: Path | None,
     table: str | None,
 ) -> str:
-    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    context = error.get("ctx", {})
+    message = _PLAIN[error["type"]].format(**context) if error["type"] in _PLAIN else error["msg"]
+    message = message.removeprefix("Value error, ").replace("Input should be", "must be")
     if not error["loc"]:
         return f"{message}."
     key = str(error["loc"][0])

@@ -37,6 +37,7 @@ TWO: dict[str, Any] = {
     "5": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
     "6": {"class_type": "SaveImage", "inputs": {"images": ["4", 0], "filename_prefix": "y"}},
 }
+STAND_IN = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "stand-in.safetensors"}}
 SAME = {**TWO, "4": TWO["1"]}
 
 
@@ -127,7 +128,46 @@ async def test_steps_that_samplers_share_are_set_by_their_name_and_their_border_
     code, _, err = await command(desk.ready.url, *words, "steps=1.5")
     assert (code, "steps: This must be a whole number." in err) == (2, True)
     code, _, err = await command(desk.ready.url, *words, "stepps=8")
-    assert (code, "There is no input 'stepps'" in err) == (2, True)
+    assert (code, "There is no input 'stepps'. Did you mean steps?" in err) == (2, True)
+
+
+async def test_a_value_is_set_by_the_end_of_its_key_where_only_one_ends_so(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "portrait.json").write_text(json.dumps({**PROMPT_GRAPH, "1": STAND_IN}))
+    words = ("run", str(tmp_path / "portrait.json"), "--out", str(tmp_path))
+    code, out, err = await command(desk.ready.url, *words, "--json", "--set", "sampler_name=ddim")
+    assert code == 0, err
+    about = await desk.client.about(json.loads(out)["id"])
+    assert about is not None
+    assert "ddim" in [each.value for each in about.inputs]
+    name = (await desk.client.workflows())[0].slug
+    for what in (str(tmp_path / "portrait.json"), name, "text-to-image"):
+        code, _, err = await command(desk.ready.url, "run", what, "--out", str(tmp_path), "--set", "promt=a hill")
+        assert (code, "There is no input 'promt'. Did you mean prompt?" in err) == (2, True)
+
+
+async def test_a_batch_is_called_as_what_it_runs_unless_it_has_a_label(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    for more, name in (((), "three"), (("--label", "mine"), "mine")):
+        given = ("batch", "add", str(tmp_path / "three.json"), *more, "--json")
+        assert json.loads((await command(desk.ready.url, *given))[1])["label"] == name
+
+
+async def test_a_model_that_no_worker_has_is_told_with_the_option_that_waits_for_it(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    rare = {**STAND_IN, "inputs": {"ckpt_name": "rare.safetensors"}}
+    (tmp_path / "rare.json").write_text(json.dumps({**PROMPT_GRAPH, "1": rare}))
+    words = ("run", str(tmp_path / "rare.json"), "--out", str(tmp_path))
+    code, _, err = await command(desk.ready.url, *words)
+    assert code == 2
+    assert err.endswith("Install what is missing, or add it with --anyway: then it waits until a worker has it.\n")
+
+
+async def test_a_port_that_is_none_is_said_in_plain_words(tmp_path: Path) -> None:
+    for port, said in (("70000", "must be at most 65535"), ("0", "must be at least 1")):
+        code, out, err = await command("", "up", "--port", port, "--data-dir", str(tmp_path / "desk"))
+        assert (code, out) == (2, "")
+        assert said in err
 
 
 async def test_run_prints_and_saves_a_text_and_all_that_a_graph_makes_beside(desk: OpenDesk, tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ async def test_what_cannot_be_added_opens_no_form_of_something_else(looking: Loo
     chosen = looking.page.get_by_label("Workflow or effect").locator("option:checked")
     before = await chosen.inner_text()
     await looking.page.locator("#adding-graph").set_input_files(
-        files=[{"name": "flux.json", "mimeType": "application/json", "buffer": json.dumps(lacking).encode()}]
+        files={"name": "flux.json", "mimeType": "application/json", "buffer": json.dumps(lacking).encode()}
     )
     await expect(said).to_contain_text("was not added")
     await said.get_by_role("button", name="Close").click()

@@ -66,7 +66,7 @@ async def test_a_picture_made_of_a_picture_asks_for_that_when_it_is_run_again(lo
     file = adding.locator(".field.image")
     await expect(file).to_contain_text("The file that it worked on is not in “made.png”: choose it.")
     await file.locator("input").set_input_files(
-        files=[{"name": "dog.png", "mimeType": "image/png", "buffer": sample_picture()}]
+        files={"name": "dog.png", "mimeType": "image/png", "buffer": sample_picture()}
     )
     await expect(file.locator(".field-error")).to_be_hidden()
     await adding.get_by_role("button", name="Add job").click()

@@ -49,6 +49,8 @@ FAILED = 1
 WAITING_SECONDS = 3.0
 # What is printed of a text, in characters; the file that is saved has all of it.
 LONGEST_TEXT = 100_000
+# As long as the name of a batch may be.
+LONGEST_LABEL = 200
 What = Annotated[
     str,
     typer.Argument(
@@ -233,7 +235,7 @@ def batch_add(
         str | None,
         typer.Option(help="A preset whose values all items have.", autocompletion=completion.presets),
     ] = None,
-    label: Annotated[str | None, typer.Option(help="What the batch is called.")] = None,
+    label: Annotated[str | None, typer.Option(help="What the batch is called; else as what it runs.")] = None,
     output_folder: Annotated[str | None, typer.Option(help="Its folder inside the desk's output folder.")] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
     notify: Annotated[
@@ -273,7 +275,13 @@ def batch_add(
         # an effect is named by its slug
         named = {"effect_slug": what} if "effect_id" in target.named else target.named
         works_on, others = await send_files(client, target, files)
-        given = {**wish, **named, "values": {**target.values, **others}, "input_file_ids": works_on}
+        given = {
+            **wish,
+            **named,
+            "label": label or target.title[:LONGEST_LABEL],
+            "values": {**target.values, **others},
+            "input_file_ids": works_on,
+        }
         with errors_as_typed(target, has_input=bool(works_on or input_subdir)):
             return await client.add_batch_with_message(given)
 
@@ -341,7 +349,7 @@ async def _add_to_server(
         batch = await client.submit_batch(
             bodies,
             **target.named,
-            label=wish["label"],
+            label=wish["label"] or target.title[:LONGEST_LABEL],
             priority=wish["priority"],
             wait_for_missing=bool(wish["wait_for_missing"]),
         )
