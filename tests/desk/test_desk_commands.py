@@ -161,6 +161,11 @@ async def test_a_model_that_no_worker_has_is_told_with_the_option_that_waits_for
     code, _, err = await command(desk.ready.url, *words)
     assert code == 2
     assert err.endswith("Install what is missing, or add it with --anyway: then it waits until a worker has it.\n")
+    running = await start(desk.ready.url, *words, "--anyway")
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        said = (await running.err.readline()).decode()
+    await running.kill()
+    assert said.startswith("It waits until a worker has the model rare.safetensors. Ctrl-C cancels it;")
 
 
 async def test_a_port_that_is_none_is_said_in_plain_words(tmp_path: Path) -> None:

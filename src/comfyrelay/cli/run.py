@@ -140,7 +140,8 @@ def run(
         async with _desk(url) as client:
             async with refused_leaves_nothing(client, what):
                 job = await submitted(client)
-            await _follow(client, job.id, is_quiet=as_json)
+            shown = await _show_what_is_missing(client, job.id) if anyway and not as_json else None
+            await _follow(client, job.id, is_quiet=as_json, shown=shown)
             job = await client.job(job.id)
             return job, await _saved(client, job.id, to) if job.status == JobStatus.COMPLETED else []
 
@@ -427,7 +428,7 @@ async def _preset(client: Client, name: str, target: Target) -> dict[str, Any]:
     return dict(applied.values)
 
 
-async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
+async def _follow(client: Client, job_id: str, *, is_quiet: bool, shown: str | None = None) -> None:
     """Until the job has ended, with a bar that shows how far it is; Ctrl-C cancels it."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -442,7 +443,7 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
     began: datetime | None = None
     with Progress(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("waiting", total=1.0)
-        explaining = asyncio.create_task(_show_why_it_waits(client, job_id, is_quiet=is_quiet))
+        explaining = asyncio.create_task(_show_why_it_waits(client, job_id, shown, is_quiet=is_quiet))
         try:
             async for event in client.events(job_id):
                 if event.type == "progress":
@@ -462,9 +463,18 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
             explaining.cancel()
 
 
-async def _show_why_it_waits(client: Client, job_id: str, *, is_quiet: bool) -> None:
+async def _show_what_is_missing(client: Client, job_id: str) -> str | None:
+    """At once: whoever added it anyway may leave it to wait, and would not see what for."""
+    waiting = (await client.job(job_id)).waiting
+    if waiting is not None and waiting.reason == "missing":
+        kept = f"Ctrl-C cancels it; `comfyrelay show {job_id}` says how far it is."
+        err.print(f"{waiting.text} {kept}", highlight=False, markup=False, soft_wrap=True)
+        return waiting.reason
+    return None
+
+
+async def _show_why_it_waits(client: Client, job_id: str, shown: str | None, *, is_quiet: bool) -> None:
     """Once for each reason, so that nobody looks at a bar that does not move and wonders."""
-    shown = None
     while not is_quiet:
         await asyncio.sleep(WAITING_SECONDS)
         # whoever follows the events says what is wrong
