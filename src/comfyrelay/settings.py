@@ -7,6 +7,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Mapping
+from importlib import import_module
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -247,10 +248,19 @@ class Settings(ArgumentsOnly):
         return self.storage_url or (self.data_dir / "objects").as_uri()
 
 
+# Where pydantic says a thing twice, or in many words.
+_PLAIN = {
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+}
+
 S = TypeVar("S", bound=ArgumentsOnly)
 
-# Other parts have tables of their own in the file.
-TABLES = ("worker", "desk")
+# Other parts have tables of their own in the file; their settings are theirs, and looked up only for advice.
+TABLES = {"worker": "comfyrelay.worker.settings:WorkerSettings", "desk": "comfyrelay.desk.settings:DeskSettings"}
 # Tables within those that only the file can say; `load_table` reads them.
 FILE_ONLY = {"desk": ("script",)}
 _JSON_EXAMPLES = {
@@ -281,7 +291,7 @@ def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, 
     try:
         return model(**{**in_file, **in_environment})
     except ValidationError as error:
-        complaints = [_complaint(model, each, in_environment, path) for each in error.errors()]
+        complaints = [_complaint(model, each, in_environment, path, table) for each in error.errors()]
         raise ConfigurationError("\n".join(complaints)) from None
 
 
@@ -332,22 +342,44 @@ def _read_environment(model: type[ArgumentsOnly], plain_names: Mapping[str, str]
 
 
 def _complaint(
-    model: type[ArgumentsOnly], error: ErrorDetails, in_environment: Mapping[str, Any], path: Path | None
+    model: type[ArgumentsOnly],
+    error: ErrorDetails,
+    in_environment: Mapping[str, Any],
+    path: Path | None,
+    table: str | None,
 ) -> str:
-    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    context = error.get("ctx", {})
+    message = _PLAIN[error["type"]].format(**context) if error["type"] in _PLAIN else error["msg"]
+    message = message.removeprefix("Value error, ").replace("Input should be", "must be")
     if not error["loc"]:
         return f"{message}."
     key = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
-        return f"{path}: unknown setting {key!r}. {_advice(model, key)}"
+        where = f" in [{table}]" if table else ""
+        return f"{path}: unknown setting {key!r}{where}. {_advice(model, key, table)}"
     place = "in the environment" if key in in_environment else f"as {key} in {path}"
     description = model.model_fields[key].description
     return f"{_variable(model, key)} ({description}): {message}. Correct it {place}."
 
 
-def _advice(model: type[ArgumentsOnly], key: str) -> str:
-    close = difflib.get_close_matches(key.lower(), model.model_fields, n=1)
-    return f"Did you mean {close[0]!r}?" if close else "Remove it, or correct its name."
+def _advice(model: type[ArgumentsOnly], key: str, table: str | None) -> str:
+    """What is meant may have its place in another table."""
+    places: dict[str, list[str]] = {}
+    for name, where in TABLES.items():
+        module, _, other = where.partition(":")
+        for field in getattr(import_module(module), other).model_fields:
+            places.setdefault(field, []).append(f"[{name}]")
+    if table is None:
+        places |= {name: [] for name in TABLES}
+    else:
+        places |= {field: ["the part before all tables"] for field in Settings.model_fields if field not in places}
+    close = difflib.get_close_matches(key.lower(), [*model.model_fields, *places], n=1)
+    if not close:
+        return "Remove it, or correct its name."
+    if close[0] in model.model_fields:
+        return f"Did you mean {close[0]!r}?"
+    found = places[close[0]]
+    return f"Did you mean {close[0]} in {' or '.join(found)}?" if found else f"Did you mean [{close[0]}]?"
 
 
 def _variable(model: type[ArgumentsOnly], key: str) -> str:

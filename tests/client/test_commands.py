@@ -374,8 +374,9 @@ async def test_top_shows_queue_progress_and_outcomes_once(site: Site) -> None:
 
 
 async def test_top_says_why_nothing_runs(site: Site) -> None:
-    await site.submit()
-    assert "Next in the queue; a worker is free." in (await site.command("top", "--once")).out
+    job = await site.submit()
+    said = f"job {job['id'][-8:]}: Next in the queue; a worker is free."
+    assert said in (await site.command("top", "--once")).out
 
 
 @asynccontextmanager

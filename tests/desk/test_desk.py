@@ -95,7 +95,7 @@ async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[O
 @pytest.mark.asyncio(loop_scope="module")
 async def test_one_process_uses_a_data_folder(untouched: OpenDesk) -> None:
     other = make_desk(untouched.ready.data_dir)
-    with pytest.raises(ConfigurationError, match=r"Another process \(process \d+\) uses the folder .* --data-dir"):
+    with pytest.raises(ConfigurationError, match=r"Your desk already runs at http://.* \(--data-dir\)"):
         async with other.open():
             pass
 

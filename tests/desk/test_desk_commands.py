@@ -19,7 +19,7 @@ from tests import commands
 from tests.api.processes import free_port
 from tests.api.studio import png
 from tests.comfy import graphs
-from tests.comfy.editor.files import empty, invert, save, workflow
+from tests.comfy.editor.files import empty, invert, node, save, workflow
 from tests.desk.conftest import OpenDesk, make_desk
 from tests.desk.test_desk_script import SAVES, open_desk
 from tests.forms.graphs import WAN_22
@@ -37,6 +37,7 @@ TWO: dict[str, Any] = {
     "5": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
     "6": {"class_type": "SaveImage", "inputs": {"images": ["4", 0], "filename_prefix": "y"}},
 }
+STAND_IN = {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "stand-in.safetensors"}}
 SAME = {**TWO, "4": TWO["1"]}
 
 
@@ -127,7 +128,51 @@ async def test_steps_that_samplers_share_are_set_by_their_name_and_their_border_
     code, _, err = await command(desk.ready.url, *words, "steps=1.5")
     assert (code, "steps: This must be a whole number." in err) == (2, True)
     code, _, err = await command(desk.ready.url, *words, "stepps=8")
-    assert (code, "There is no input 'stepps'" in err) == (2, True)
+    assert (code, "There is no input 'stepps'. Did you mean steps?" in err) == (2, True)
+
+
+async def test_a_value_is_set_by_the_end_of_its_key_where_only_one_ends_so(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "portrait.json").write_text(json.dumps({**PROMPT_GRAPH, "1": STAND_IN}))
+    words = ("run", str(tmp_path / "portrait.json"), "--out", str(tmp_path))
+    code, out, err = await command(desk.ready.url, *words, "--json", "--set", "sampler_name=ddim")
+    assert code == 0, err
+    about = await desk.client.about(json.loads(out)["id"])
+    assert about is not None
+    assert "ddim" in [each.value for each in about.inputs]
+    name = (await desk.client.workflows())[0].slug
+    for what in (str(tmp_path / "portrait.json"), name, "text-to-image"):
+        code, _, err = await command(desk.ready.url, "run", what, "--out", str(tmp_path), "--set", "promt=a hill")
+        assert (code, "There is no input 'promt'. Did you mean prompt?" in err) == (2, True)
+
+
+async def test_a_batch_is_called_as_what_it_runs_unless_it_has_a_label(desk: OpenDesk, tmp_path: Path) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    for more, name in (((), "three"), (("--label", "mine"), "mine")):
+        given = ("batch", "add", str(tmp_path / "three.json"), *more, "--json")
+        assert json.loads((await command(desk.ready.url, *given))[1])["label"] == name
+
+
+async def test_a_model_that_no_worker_has_is_told_with_the_option_that_waits_for_it(
+    desk: OpenDesk, tmp_path: Path
+) -> None:
+    rare = {**STAND_IN, "inputs": {"ckpt_name": "rare.safetensors"}}
+    (tmp_path / "rare.json").write_text(json.dumps({**PROMPT_GRAPH, "1": rare}))
+    words = ("run", str(tmp_path / "rare.json"), "--out", str(tmp_path))
+    code, _, err = await command(desk.ready.url, *words)
+    assert code == 2
+    assert err.endswith("Install what is missing, or add it with --anyway: then it waits until a worker has it.\n")
+    running = await start(desk.ready.url, *words, "--anyway")
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        said = (await running.err.readline()).decode()
+    await running.kill()
+    assert said.startswith("It waits until a worker has the model rare.safetensors. Ctrl-C cancels it;")
+
+
+async def test_a_port_that_is_none_is_said_in_plain_words(tmp_path: Path) -> None:
+    for port, said in (("70000", "must be at most 65535"), ("0", "must be at least 1")):
+        code, out, err = await command("", "up", "--port", port, "--data-dir", str(tmp_path / "desk"))
+        assert (code, out) == (2, "")
+        assert said in err
 
 
 async def test_run_prints_and_saves_a_text_and_all_that_a_graph_makes_beside(desk: OpenDesk, tmp_path: Path) -> None:
@@ -188,12 +233,15 @@ async def test_run_prints_the_command_of_a_script_before_it_is_run(tmp_path: Pat
 
 async def test_what_is_missing_is_said_in_the_words_of_the_command(desk: OpenDesk, tmp_path: Path) -> None:
     """No field of the API, no desk that is started in vain, and the names that there are."""
+    (tmp_path / "rare.json").write_text(json.dumps(workflow([node(2, "Rare"), node(3, "Rarer")])))
     for words, said in (
         (("run", "invert-image"), "It works on a file: name one with --input."),
         (("batch", "add", "invert-image"), "It works on a file: name one with --input."),
         (("run", "image-to-clip", "--set", "frames=-5"), "frames: This must be at least 1."),
         (("run", "no-such"), "There are: invert-image, image-to-clip, invert-video, text-to-image."),
         (("run", str(tmp_path / "none.json")), "cannot be read"),
+        (("run", str(tmp_path / "rare.json")), "These nodes are not installed: Rare (node 2), Rarer (node 3)."),
+        (("run", str(tmp_path / "rare.json"), "--anyway"), 'save it with "Export (API)" in a ComfyUI that has it'),
         (("batch", "add", "invert-image", "--input-subdir", "../up"), "without '..'."),
         (("batch", "add", "invert-image", "--seed-mode", "random", "--seed", "1"), "--seed is for"),
     ):
@@ -281,6 +329,71 @@ async def test_what_is_wrong_with_a_file_is_said_with_the_name_that_was_typed(de
         assert said in err
         assert "name one with --input" not in err
     assert [each async for each in desk.client.jobs()] == []
+
+
+async def test_a_picture_made_of_a_picture_says_that_this_has_to_be_named(desk: OpenDesk, tmp_path: Path) -> None:
+    red, _ = pictures(tmp_path)
+    (tmp_path / "loads.json").write_text(json.dumps(graphs.invert_file("gone.png")))
+    made = ("--out", str(tmp_path / "made"))
+    words = ("run", str(tmp_path / "loads.json"), "--input", red, *made, "--json")
+    (picture,) = json.loads((await command(desk.ready.url, *words))[1])["saved"]
+    code, out, err = await command(desk.ready.url, "run", picture, *made)
+    assert (code, out) == (2, "")
+    assert "but not the file that it worked on: name that with --input." in err
+    assert "every value as it was" not in err
+    code, out, err = await command(desk.ready.url, "run", picture, "--input", red, *made)
+    assert (code, "every value as it was" in err) == (0, True)
+
+
+async def test_what_is_refused_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: Path) -> None:
+    red, _ = pictures(tmp_path)
+    (tmp_path / "loads.json").write_text(json.dumps(graphs.invert_file("gone.png")))
+    editor = workflow(
+        [node(1, "LoadImage", values=["gone.png", "image"]), invert(2, 1), save(3, 2)],
+        [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)],
+    )
+    (tmp_path / "editor.json").write_text(json.dumps(editor))
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    for words in (
+        ("run", "loads.json"),
+        ("run", "editor.json"),
+        ("batch", "add", "editor.json"),
+        ("run", "three.json", "--set", "no.such=1"),
+        ("run", "three.json", "--input", red),
+    ):
+        given = [str(tmp_path / each) if each.endswith(".json") else each for each in words]
+        code, _, err = await command(desk.ready.url, *given)
+        assert code == 2, err
+        assert await desk.client.workflows() == []
+    # what was there before stays
+    kept = (await desk.client.add_graph(THREE, name="three")).workflow.slug
+    assert (await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--input", red))[0] == 2
+    assert [each.slug for each in await desk.client.workflows()] == [kept]
+
+
+async def test_files_are_looked_for_before_a_desk_is_started(tmp_path: Path) -> None:
+    env = {"COMFYRELAY_DATA_DIR": str(tmp_path / "desk"), "COMFYRELAY_PORT": str(free_port())}
+    gone = str(tmp_path / "gone.png")
+    for words in (("invert-image", "--input", gone), (gone,), (gone, "--as-input", "invert-image")):
+        ran = await (await start("", "run", *words, "--out", str(tmp_path / "made"), **env)).ended()
+        assert (ran.code, ran.out) == (2, "")
+        assert f"There is no file {gone!r} here." in ran.err
+    assert not (tmp_path / "desk").exists()
+
+
+async def test_a_desk_that_is_started_for_a_job_prints_nothing_but_what_was_made(tmp_path: Path) -> None:
+    (tmp_path / "three.json").write_text(json.dumps(THREE))
+    silent = f"http://127.0.0.1:{free_port()}"
+    async with Sim() as sim:
+        env = {
+            "COMFYRELAY_DATA_DIR": str(tmp_path / "desk"),
+            "COMFYRELAY_PORT": str(free_port()),
+            "COMFYRELAY_DESK_COMFYUI_URL": f"{sim.url},{silent}",
+        }
+        running = await start("", "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"), **env)
+        ran = await running.ended()
+    assert ran.code == 0, ran.err
+    assert [Path(each).suffix for each in ran.out.splitlines()] == [".png"] * 3
 
 
 async def test_a_name_that_two_workflows_have_is_refused_with_their_slugs(desk: OpenDesk, tmp_path: Path) -> None:

@@ -52,6 +52,13 @@ async def test_the_only_desk_that_runs_is_found_with_its_folder(home: Path) -> N
     assert not (home / ".local" / "share").exists()
 
 
+async def test_a_second_up_says_where_the_desk_is_and_how_to_open_it(home: Path) -> None:
+    async with opened(make_desk(home / "mine")) as desk:
+        ran = await command("up", "--data-dir", "mine")
+        assert (ran.code, ran.out) == (2, "")
+        assert f"Your desk already runs at {desk.ready.url}: `comfyrelay open` opens it." in ran.err
+
+
 async def test_of_several_one_has_to_be_named(home: Path) -> None:
     async with opened(make_desk(home / "one")) as one, opened(make_desk(home / "two")) as two:
         ran = await command("jobs")

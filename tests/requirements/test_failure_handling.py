@@ -77,8 +77,7 @@ async def test_what_does_not_pass_is_given_up_after_a_few_attempts(desk: House) 
 
 
 async def test_what_ran_when_everything_died_is_put_back_with_one_click(tmp_path: Path, chromium: Browser) -> None:
-    """After kill -9 no job is left as running. Where that is set, a script's too is failed, says so, and its Retry
-    finishes it."""
+    """After kill -9 no job is left as running: where it is set, a script's is failed, and its Retry finishes it."""
     config = config_in(tmp_path)
     async with Sim(folder=tmp_path / "comfyui") as sim:
         sim.misbehave(SLOW)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from comfyrelay.desk.settings import load_desk_settings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings, load_settings
 
@@ -110,12 +111,31 @@ def test_a_named_file_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert complaint().startswith("COMFYRELAY_CONFIG names nowhere.toml, which is not a file.")
 
 
-@pytest.mark.parametrize(("key", "advice"), [("lease_ttl", "lease_ttl_seconds"), ("zzz", "Remove it")])
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("lease_ttl", "Did you mean 'lease_ttl_seconds'?"),
+        ("interupted_jobs", "Did you mean interrupted_jobs in [desk]?"),
+        # as it should be, where it should not be
+        ("interrupted_jobs", "Did you mean interrupted_jobs in [desk]?"),
+        ("shutdown_second", "Did you mean shutdown_seconds in [worker]?"),
+        ("dessk", "Did you mean [desk]?"),
+        ("zzz", "Remove it"),
+    ],
+)
 def test_an_unknown_key_in_the_file_is_refused(empty_place: Path, key: str, advice: str) -> None:
     (empty_place / "comfyrelay.toml").write_text(f"{key} = 1\n")
     message = complaint()
     assert f"comfyrelay.toml: unknown setting {key!r}" in message
     assert advice in message
+
+
+def test_what_belongs_before_all_tables_is_said_so(empty_place: Path) -> None:
+    (empty_place / "comfyrelay.toml").write_text("[desk]\nport = 8420\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load_desk_settings()
+    told = "comfyrelay.toml: unknown setting 'port' in [desk]. Did you mean port in the part before all tables?"
+    assert caught.value.detail == told
 
 
 @pytest.mark.parametrize("content", [b"max_attempts = \n", b"\xff\xfe"])
@@ -130,8 +150,10 @@ def test_a_file_that_is_not_toml_is_refused(empty_place: Path, content: bytes) -
         ("LEASE_TTL_SECONDS", "0", "must be greater than 0"),
         ("LEASE_TTL_SECONDS", "inf", "must be a finite number"),
         ("MAX_ATTEMPTS", "-3", "must be greater than 0"),
-        ("MAX_ATTEMPTS", "three", "must be a valid integer"),
-        ("WARM_WAIT_SECONDS", "-1", "must be greater than or equal to 0"),
+        ("MAX_ATTEMPTS", "three", "must be a whole number. Correct it"),
+        ("PORT", "abc", "must be a whole number. Correct it"),
+        ("PORT", "70000", "must be at most 65535."),
+        ("WARM_WAIT_SECONDS", "-1", "must be at least 0."),
         ("STAGE", "prod", "must be 'staging' or 'production'"),
         ("TENANT_POOLS", "[]", "must be a valid dictionary"),
         ("TENANT_POOLS", '{"main": ', "is not valid JSON"),

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import expect
 
 from comfyrelay.desk.examples import sample_picture
-from tests.comfy.editor.files import empty, save, workflow
+from tests.comfy.editor.files import empty, node, save, workflow
 from tests.forms.graphs import WAN_22
 from tests.web.looking import PROMPT_GRAPH, Looking
 
@@ -172,12 +172,35 @@ async def test_a_workflow_as_the_editor_saves_it_becomes_a_form(looking: Looking
 
 async def test_a_workflow_without_nodes_is_explained(looking: Looking) -> None:
     await looking.drop(("w.json", "application/json", b'{"nodes": [], "links": []}'))
-    await expect(looking.page.get_by_role("alert")).to_contain_text("The workflow has no nodes.")
+    await expect(looking.page.locator("#asking")).to_contain_text("The workflow has no nodes.")
 
 
 async def test_a_file_that_is_no_json_is_explained(looking: Looking) -> None:
     await looking.drop(("w.json", "application/json", b"{"))
-    await expect(looking.page.get_by_role("alert")).to_contain_text("w.json is not a JSON file")
+    await expect(looking.page.locator("#asking")).to_contain_text("w.json is not a JSON file")
+
+
+async def test_what_cannot_be_added_opens_no_form_of_something_else(looking: Looking) -> None:
+    lacking = workflow([empty(), node(2, "RareLoader"), node(3, "RareSampler"), save(4, 1)], [(1, 1, 0, 4, 0)])
+    await looking.drop(("flux.json", "application/json", json.dumps(lacking).encode()))
+    said = looking.page.locator("#asking")
+    await expect(said).to_contain_text(
+        "“flux.json” was not added. These nodes are not installed: RareLoader (node 2), RareSampler (node 3)."
+    )
+    await expect(looking.page.locator("#adding")).to_be_hidden()
+    assert await said.get_by_role("button").all_inner_texts() == ["Close"]
+    await said.get_by_role("button", name="Close").click()
+    # from within a form: that stays as it was
+    await looking.page.get_by_role("button", name="Add a job").click()
+    chosen = looking.page.get_by_label("Workflow or effect").locator("option:checked")
+    before = await chosen.inner_text()
+    await looking.page.locator("#adding-graph").set_input_files(
+        files={"name": "flux.json", "mimeType": "application/json", "buffer": json.dumps(lacking).encode()}
+    )
+    await expect(said).to_contain_text("was not added")
+    await said.get_by_role("button", name="Close").click()
+    await expect(chosen).to_have_text(before)
+    await expect(looking.page.locator("#adding-error")).to_be_hidden()
 
 
 async def test_a_dropped_picture_is_put_into_the_form(looking: Looking) -> None:

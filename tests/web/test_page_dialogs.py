@@ -14,6 +14,14 @@ IS_ABOVE = """each => {
   const { x, y, width, height } = each.getBoundingClientRect();
   return each.contains(document.elementFromPoint(x + width / 2, y + height / 2));
 }"""
+# What a message lies on, of what there is.
+COVERED = """(each, wanted) => {
+  const own = each.getBoundingClientRect();
+  const isCovered = ({ left, right, top, bottom }) =>
+    left < own.right && right > own.left && top < own.bottom && bottom > own.top;
+  const found = [...document.querySelectorAll(wanted)].filter((one) => isCovered(one.getBoundingClientRect()));
+  return found.map((one) => one.id);
+}"""
 GRAPH = ("portrait.json", "application/json", json.dumps(PROMPT_GRAPH).encode())
 
 
@@ -41,12 +49,19 @@ async def test_messages_are_above_a_dialog_and_outlive_it(looking: Looking) -> N
     await expect(page.locator(".toast")).to_have_count(0)
 
 
-async def test_a_message_does_not_lie_on_the_button_that_comes_next(looking: Looking) -> None:
-    await looking.page.set_viewport_size({"width": 1400, "height": 500})
-    await looking.drop(GRAPH)
-    await expect(looking.page.locator(".toast")).to_have_text(re.compile("was added to your workflows"))
-    assert await looking.page.locator(".toast").evaluate(IS_ABOVE)
-    assert await looking.page.locator("#adding-submit").evaluate(IS_ABOVE)
+@pytest.mark.parametrize(("width", "height"), [(1400, 500), (1280, 800), (1000, 700), (390, 800)])
+async def test_a_message_does_not_lie_on_an_error_or_a_button(looking: Looking, width: int, height: int) -> None:
+    page = looking.page
+    await page.set_viewport_size({"width": width, "height": height})
+    rare = {**PROMPT_GRAPH["1"], "inputs": {"ckpt_name": "rare.safetensors"}}
+    await looking.drop(("rare.json", "application/json", json.dumps({**PROMPT_GRAPH, "1": rare}).encode()))
+    told = page.locator(".toast")
+    await expect(told).to_have_text(re.compile("was added to your workflows"))
+    await expect(page.locator("#adding-error")).to_contain_text("You can add jobs anyway")
+    assert await told.get_by_role("button", name="Close").evaluate(IS_ABOVE)
+    assert await told.evaluate(COVERED, "#adding-error, #adding-submit, #adding-close, #adding-what") == []
+    if width > 1200:
+        assert await told.evaluate(COVERED, "#adding") == []
 
 
 async def test_a_preset_is_deleted_only_after_a_question(looking: Looking) -> None:

@@ -60,6 +60,7 @@ err = Console(stderr=True)
 
 FOUND = 1
 CANNOT = 2
+LAST_PORT = 65535
 # also where it is called as `python -m comfyrelay`: completion is known by it
 NAME = "comfyrelay"
 FIRST = ("up", "open", "run", "batch", "jobs", "batches", "show")
@@ -69,6 +70,19 @@ def _print_version(is_wanted: bool) -> None:
     if is_wanted:
         out.print(__version__, highlight=False)
         raise typer.Exit
+
+
+def _port_or_0(port: int | None) -> int | None:
+    # in the words of the settings; those of the library are not a sentence
+    if port is not None and not 0 <= port <= LAST_PORT:
+        raise typer.BadParameter(f"must be at most {LAST_PORT}." if port > 0 else "must be at least 0.")
+    return port
+
+
+def _port(port: int | None) -> int | None:
+    if port is not None and port < 1:
+        raise typer.BadParameter("must be at least 1.")
+    return _port_or_0(port)
 
 
 def main() -> None:
@@ -103,7 +117,7 @@ def up(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="The port of the page; if not given, that of COMFYRELAY_PORT, or 8420.", min=1, max=65535),
+        typer.Option(help="The port of the page; if not given, that of COMFYRELAY_PORT, or 8420.", callback=_port),
     ] = None,
     host: Annotated[
         str | None,
@@ -335,7 +349,7 @@ def reconcile(
 
 @app.command(rich_help_panel=SERVERS)
 def sim(
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8188,
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", callback=_port_or_0)] = 8188,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     folder: Annotated[
         Path | None, typer.Option(help="Where input, output and temp files go; else a temporary folder.")

@@ -17,7 +17,15 @@ from rich.console import Console
 
 from comfyrelay.cli import completion
 from comfyrelay.cli.jobs import APPRISE, Json, Url, connected, print_json
-from comfyrelay.cli.values import Target, errors_as_typed, find_target, send_files
+from comfyrelay.cli.values import (
+    Target,
+    check_files,
+    errors_as_typed,
+    find_target,
+    lacks_its_file,
+    refused_leaves_nothing,
+    send_files,
+)
 from comfyrelay.cli.where import address
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.bulk import Mode, SeedMode
@@ -41,6 +49,8 @@ FAILED = 1
 WAITING_SECONDS = 3.0
 # What is printed of a text, in characters; the file that is saved has all of it.
 LONGEST_TEXT = 100_000
+# As long as the name of a batch may be.
+LONGEST_LABEL = 200
 What = Annotated[
     str,
     typer.Argument(
@@ -93,33 +103,45 @@ def run(
         if input_ is not None:
             raise InvalidInput("--input and --as-input both name what is worked on: give one of them.")
         what, input_ = as_input, Path(what)
-    if may_hold_workflow(Path(what)):
-        load_workflow(Path(what))
-        if Path(what).suffix.lower() != ".json" and not as_json:
-            again = f"{what} carries the workflow that made it, which is run again, with every value as it was."
-            text = f"{again} To work on the file itself: --as-input NAME."
-            err.print(text, highlight=False, markup=False, soft_wrap=True, style="dim")
     if input_ is not None and input_.is_dir():
         raise InvalidInput(f"{input_} is a folder: `comfyrelay batch add` runs it on each file of a folder.")
+    check_files(what, [] if input_ is None else [input_])
+    if may_hold_workflow(Path(what)):
+        graph, is_made = load_workflow(Path(what)), Path(what).suffix.lower() != ".json"
+        itself = "To work on the file itself: --as-input NAME."
+        if input_ is None and lacks_its_file(graph, values or []):
+            carried = f"{what} carries the workflow that made it, but not the file that it worked on: name that with"
+            raise InvalidInput(
+                f"{carried} --input. {itself}" if is_made else "It works on a file: name one with --input."
+            )
+        if is_made and not as_json:
+            again = f"{what} carries the workflow that made it, which is run again, with every value as it was."
+            text = f"{again} {itself}"
+            err.print(text, highlight=False, markup=False, soft_wrap=True, style="dim")
     _make_folder(to)
+
+    async def submitted(client: Client) -> Job:
+        target = await find_target(client, what, values or [])
+        _show_remarks(target)
+        of_preset = {} if preset is None else await _preset(client, preset, target)
+        works_on, files = await send_files(client, target, [] if input_ is None else [input_])
+        payload = {**_as_it_was(what, target), **of_preset, **target.values, **files}
+        if not as_json:
+            await _show_command(client, target, payload)
+        with errors_as_typed(target, has_input=bool(works_on)):
+            return await client.submit(
+                **target.named,
+                input_payload=payload,
+                input_file_id=next(iter(works_on), None),
+                wait_for_missing=anyway,
+            )
 
     async def work() -> tuple[Job, list[Path]]:
         async with _desk(url) as client:
-            target = await find_target(client, what, values or [])
-            _show_remarks(target)
-            of_preset = {} if preset is None else await _preset(client, preset, target)
-            works_on, files = await send_files(client, target, [] if input_ is None else [input_])
-            payload = {**_as_it_was(what, target), **of_preset, **target.values, **files}
-            if not as_json:
-                await _show_command(client, target, payload)
-            with errors_as_typed(target, has_input=bool(works_on)):
-                job = await client.submit(
-                    **target.named,
-                    input_payload=payload,
-                    input_file_id=next(iter(works_on), None),
-                    wait_for_missing=anyway,
-                )
-            await _follow(client, job.id, is_quiet=as_json)
+            async with refused_leaves_nothing(client, what):
+                job = await submitted(client)
+            shown = await _show_what_is_missing(client, job.id) if anyway and not as_json else None
+            await _follow(client, job.id, is_quiet=as_json, shown=shown)
             job = await client.job(job.id)
             return job, await _saved(client, job.id, to) if job.status == JobStatus.COMPLETED else []
 
@@ -214,7 +236,7 @@ def batch_add(
         str | None,
         typer.Option(help="A preset whose values all items have.", autocompletion=completion.presets),
     ] = None,
-    label: Annotated[str | None, typer.Option(help="What the batch is called.")] = None,
+    label: Annotated[str | None, typer.Option(help="What the batch is called; else as what it runs.")] = None,
     output_folder: Annotated[str | None, typer.Option(help="Its folder inside the desk's output folder.")] = None,
     priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
     notify: Annotated[
@@ -229,6 +251,7 @@ def batch_add(
 
     texts = [*(prompts or []), *(prompts_from(prompt_file) if prompt_file else [])]
     files = [each for path in inputs or [] for each in (_media_in(path) if path.is_dir() else [path])]
+    check_files(what, files)
     wish: dict[str, Any] = {
         "label": label,
         "input_subdir": input_subdir or None,
@@ -253,11 +276,21 @@ def batch_add(
         # an effect is named by its slug
         named = {"effect_slug": what} if "effect_id" in target.named else target.named
         works_on, others = await send_files(client, target, files)
-        given = {**wish, **named, "values": {**target.values, **others}, "input_file_ids": works_on}
+        given = {
+            **wish,
+            **named,
+            "label": label or target.title[:LONGEST_LABEL],
+            "values": {**target.values, **others},
+            "input_file_ids": works_on,
+        }
         with errors_as_typed(target, has_input=bool(works_on or input_subdir)):
             return await client.add_batch_with_message(given)
 
-    added = connected(url, work)
+    async def added_whole(client: Client) -> Done[Batch]:
+        async with refused_leaves_nothing(client, what):
+            return await work(client)
+
+    added = connected(url, added_whole)
     batch, remark = added.data, added.message.removeprefix("Submitted.").strip()
     if remark:
         err.print(remark, highlight=False, markup=False, soft_wrap=True)
@@ -317,7 +350,7 @@ async def _add_to_server(
         batch = await client.submit_batch(
             bodies,
             **target.named,
-            label=wish["label"],
+            label=wish["label"] or target.title[:LONGEST_LABEL],
             priority=wish["priority"],
             wait_for_missing=bool(wish["wait_for_missing"]),
         )
@@ -368,7 +401,8 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
         from comfyrelay.desk.settings import load_desk_settings
         from comfyrelay.logs import log_as_json
 
-        log_as_json("warning")
+        # what is printed on standard output is the answer
+        log_as_json("warning", file=sys.stderr)
         err.print("Nothing runs here yet, so it is started for this job.", highlight=False, style="dim")
         async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():
             yield client
@@ -394,7 +428,7 @@ async def _preset(client: Client, name: str, target: Target) -> dict[str, Any]:
     return dict(applied.values)
 
 
-async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
+async def _follow(client: Client, job_id: str, *, is_quiet: bool, shown: str | None = None) -> None:
     """Until the job has ended, with a bar that shows how far it is; Ctrl-C cancels it."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -409,7 +443,7 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
     began: datetime | None = None
     with Progress(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("waiting", total=1.0)
-        explaining = asyncio.create_task(_show_why_it_waits(client, job_id, is_quiet=is_quiet))
+        explaining = asyncio.create_task(_show_why_it_waits(client, job_id, shown, is_quiet=is_quiet))
         try:
             async for event in client.events(job_id):
                 if event.type == "progress":
@@ -429,9 +463,18 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool) -> None:
             explaining.cancel()
 
 
-async def _show_why_it_waits(client: Client, job_id: str, *, is_quiet: bool) -> None:
+async def _show_what_is_missing(client: Client, job_id: str) -> str | None:
+    """At once: whoever added it anyway may leave it to wait, and would not see what for."""
+    waiting = (await client.job(job_id)).waiting
+    if waiting is not None and waiting.reason == "missing":
+        kept = f"Ctrl-C cancels it; `comfyrelay show {job_id}` says how far it is."
+        err.print(f"{waiting.text} {kept}", highlight=False, markup=False, soft_wrap=True)
+        return waiting.reason
+    return None
+
+
+async def _show_why_it_waits(client: Client, job_id: str, shown: str | None, *, is_quiet: bool) -> None:
     """Once for each reason, so that nobody looks at a bar that does not move and wonders."""
-    shown = None
     while not is_quiet:
         await asyncio.sleep(WAITING_SECONDS)
         # whoever follows the events says what is wrong

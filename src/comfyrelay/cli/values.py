@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comfyrelay.errors import GraphError, InvalidInput, MissingOnWorkers, NotFound
+from comfyrelay.errors import ComfyRelayError, GraphError, InvalidInput, MissingOnWorkers, NotFound
 
 if TYPE_CHECKING:
-    from comfyrelay.client import Client, DescribedGraph, Workflow
+    from comfyrelay.client import Client, DescribedGraph, Effect, Workflow
     from comfyrelay.comfy.graphs.graph import Graph
     from comfyrelay.domain.properties import Property
     from comfyrelay.protocol.user import Input
@@ -29,6 +30,8 @@ class Target:
     """What to submit. `named` has its `effect_id` or its `workflow_slug`; values and files are by property."""
 
     named: dict[str, Any]
+    # what people call it
+    title: str
     properties: Sequence[Input]
     values: dict[str, Any]
     files: dict[str, Path | str] = field(default_factory=dict)
@@ -60,6 +63,46 @@ class Target:
         return [Property.from_json({key: each[key] for key in each.keys() & fields.keys()}) for each in known]
 
 
+def check_files(what: str, inputs: Sequence[Path]) -> None:
+    """Before anything is started for them, or sent."""
+    from comfyrelay.comfy.graphs.nodes import MEDIA_SUFFIXES
+
+    for each in inputs:
+        if not each.is_file():
+            raise InvalidInput(f"--input: There is no file {str(each)!r} here.")
+    if Path(what).suffix.lower() in MEDIA_SUFFIXES and not Path(what).is_file():
+        raise InvalidInput(f"There is no file {what!r} here.")
+
+
+def lacks_its_file(graph: Mapping[str, Any], sets: Sequence[str]) -> bool:
+    """Whether a graph works on a file that nobody named; of a file of the editor only the server knows."""
+    from comfyrelay.comfy.editor.workflow import is_editor_file
+    from comfyrelay.comfy.graphs.nodes import MEDIA_SUFFIXES
+    from comfyrelay.services.forms.describe import describe
+
+    given = [_pair(each)[1] for each in sets]
+    if is_editor_file(graph) or any(_FILE_ID.fullmatch(each) or each.endswith(MEDIA_SUFFIXES) for each in given):
+        return False
+    return any(each["type"] in _ASSETS for each in describe(graph).properties)
+
+
+@asynccontextmanager
+async def refused_leaves_nothing(client: Client, what: str) -> AsyncIterator[None]:
+    """What a file became only to be refused is taken away again."""
+    from comfyrelay.comfy.editor.loading import may_hold_workflow
+
+    is_file = may_hold_workflow(Path(what))
+    before = {each.slug for each in await client.workflows()} if is_file else set()
+    try:
+        yield
+    except ComfyRelayError:
+        with suppress(ComfyRelayError):
+            for each in await client.workflows() if is_file else ():
+                if each.slug not in before and each.name == Path(what).stem:
+                    await client.remove_workflow(each.slug)
+        raise
+
+
 async def find_target(client: Client, what: str, given: Sequence[str]) -> Target:
     """A graph in a file becomes a workflow; else it is the name of an effect or workflow."""
     from comfyrelay.comfy.editor.loading import may_hold_workflow
@@ -68,14 +111,14 @@ async def find_target(client: Client, what: str, given: Sequence[str]) -> Target
         return await _of_graph(client, Path(what), given)
     for effect in await client.effects():
         if effect.slug == what:
-            return _of_properties({"effect_id": effect.id}, effect.properties, given)
+            return _of_properties({"effect_id": effect.id}, effect, given)
     workflow = _named(await client.workflows(), what)
     if workflow is None:
         raise NotFound(
             f"{what!r} is neither a file with a workflow, nor an effect or a workflow. There are: "
             f"{await _names(client)}."
         )
-    return _of_properties({"workflow_slug": workflow.slug}, workflow.properties, given)
+    return _of_properties({"workflow_slug": workflow.slug}, workflow, given)
 
 
 async def send_files(client: Client, target: Target, inputs: Sequence[Path]) -> tuple[list[str], dict[str, str]]:
@@ -104,7 +147,8 @@ def errors_as_typed(target: Target, *, has_input: bool) -> Iterator[None]:
     try:
         yield
     except MissingOnWorkers as error:
-        raise MissingOnWorkers(f"{error.detail} Here that is --anyway.", missing=error.missing) from None
+        detail = error.detail.replace("add it anyway:", "add it with --anyway:")
+        raise MissingOnWorkers(detail, missing=error.missing) from None
     except InvalidInput as error:
         keys = {each.key for each in target.properties}
         texts = [_as_typed(target, key, text, keys, has_input=has_input) for key, text in error.errors.items()]
@@ -161,12 +205,13 @@ async def _names(client: Client) -> str:
     return ", ".join([*effects, *shown])
 
 
-def _of_properties(named: dict[str, Any], properties: Sequence[Input], given: Sequence[str]) -> Target:
-    types = {each.key: each.type for each in properties}
-    pairs = dict(map(_pair, given))
+def _of_properties(named: dict[str, Any], what: Effect | Workflow, given: Sequence[str]) -> Target:
+    types = {each.key: each.type for each in what.properties}
+    pairs = {_key(name, types): value for name, value in map(_pair, given)}
     return Target(
         named=named,
-        properties=properties,
+        title=what.name,
+        properties=what.properties,
         values={
             key: _value(text, is_text=types.get(key) == "text")
             for key, text in pairs.items()
@@ -222,6 +267,7 @@ async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> Target:
     typed = {keys.get(each.place, each.place): each.typed for each in given}
     return Target(
         named={"workflow_slug": described.workflow.slug},
+        title=described.workflow.name,
         properties=described.workflow.properties,
         values={key: value for key, value in values.items() if key not in file_keys},
         files=file_keys,
@@ -238,12 +284,11 @@ def _given(described: DescribedGraph, text: str) -> _Given:
     from comfyrelay.comfy.graphs.nodes import find_node
 
     typed, value = _pair(text)
-    if typed in described.positions:
-        return _Given(typed, value, typed, "")
     node, _, name = typed.rpartition(".")
     if not node:
-        known = ", ".join(described.positions) or "none"
-        raise InvalidInput(f"There is no input {typed!r}: write NODE.INPUT=VALUE, or one of these: {known}.")
+        return _Given(typed, value, _key(typed, described.positions, or_else="NODE.INPUT=VALUE"), "")
+    if typed in described.positions:
+        return _Given(typed, value, typed, "")
     node_id = find_node(described.graph, node)
     inputs = described.graph[node_id]["inputs"]
     if name not in inputs:
@@ -277,6 +322,20 @@ def _file(typed: str, text: str) -> Path | str:
         f"{typed}: There is no file {text!r} here. It is sent along from this machine, so give its path; "
         "what lies in ComfyUI's own input folder cannot be named."
     )
+
+
+def _key(typed: str, known: Iterable[str], *, or_else: str = "") -> str:
+    """The key that is meant, whole or by its end where only one ends so; `InvalidInput` says which there are."""
+    keys = list(known)
+    if typed in keys:
+        return typed
+    ending = [each for each in keys if each.endswith(f"_{typed}")]
+    if len(ending) == 1:
+        return ending[0]
+    close = ending or difflib.get_close_matches(typed, keys, n=1)
+    advice = f"Did you mean {' or '.join(close)}? " if close else ""
+    wanted = f"Write {or_else}, or one of these" if or_else else "There are"
+    raise InvalidInput(f"There is no input {typed!r}. {advice}{wanted}: {', '.join(keys) or 'none'}.")
 
 
 def _pair(text: str) -> tuple[str, str]:

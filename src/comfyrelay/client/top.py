@@ -150,9 +150,10 @@ async def _coming(client: Client, unit: Unit, labels: Labels) -> Coming:
 
 
 async def _why(client: Client, queued: Sequence[Job]) -> str | None:
-    """Why nothing runs although something waits; the oldest of them is as good as any."""
-    waiting = (await client.job(queued[-1].id)).waiting
-    return waiting.text if waiting else None
+    """Why nothing runs although something waits; the oldest of them is as good as any, and is named."""
+    oldest = queued[-1].id
+    waiting = (await client.job(oldest)).waiting
+    return f"job {render.short(oldest)}: {waiting.text}" if waiting else None
 
 
 def shown(seen: Snapshot, now: datetime, chosen: Choice | None = None) -> RenderableType:

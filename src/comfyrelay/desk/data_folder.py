@@ -5,6 +5,7 @@ from pathlib import Path
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
+from comfyrelay.owner import running
 from comfyrelay.portable.disks import REMOTE, filesystem_of
 from comfyrelay.portable.files import remove
 from comfyrelay.private import close_folder
@@ -28,7 +29,16 @@ def open_data_folder(folder: Path) -> FolderLock:
         raise ConfigurationError(f"The folder {folder} cannot be used: {error.strerror}. {ADVICE}") from None
     check_filesystem(folder)
     lock = FolderLock(folder)
-    lock.take(advice="Stop it, or choose another folder with --data-dir.")
+    try:
+        lock.take(advice="Stop it, or choose another folder with --data-dir.")
+    except ConfigurationError:
+        found = next((each for each in running() if each.data_dir.resolve() == folder.resolve()), None)
+        if found is None:
+            raise
+        raise ConfigurationError(
+            f"Your desk already runs at {found.url}: `comfyrelay open` opens it. A second one needs another folder "
+            "(--data-dir) and another port (--port)."
+        ) from None
     try:
         try_sqlite(folder)
     except ConfigurationError:

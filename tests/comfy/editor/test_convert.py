@@ -287,6 +287,12 @@ class TestProblems:
             '"My foo", Foo (2): this node is not installed on the server',
             "Bar (3): this node is not installed on the server",
         )
+        assert caught.value.detail == "These nodes are not installed: Foo (node 2), Bar (node 3)."
+
+    def test_a_class_that_is_not_installed_is_named_once_with_its_places(self) -> None:
+        with pytest.raises(NotInstalled) as caught:
+            convert_workflow(workflow([empty(), *(node(each, "Foo") for each in range(2, 7))]), DEFINITIONS)
+        assert caught.value.detail == "This node is not installed: Foo (nodes 2, 3, 4, …)."
 
     def test_what_only_the_browser_knows_is_named(self) -> None:
         value = workflow([node(2, "Load3D", values=["a.glb", ""]), node(3, "Anything Everywhere")])

@@ -4,6 +4,7 @@ Subgraphs are laid flat, reroutes and bypassed nodes passed through, muted ones 
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from comfyrelay.comfy.editor import packs
@@ -19,6 +20,10 @@ MOST_NODES = 20_000
 _MOST_INPUTS = 50 * MOST_NODES
 # Of names in a message: one subgraph may stand for thousands, and each would be told of.
 _LONGEST_NAME = 80
+# So many classes that are missing are named; no workflow that somebody made has more.
+_MOST_CLASSES = 200
+# Of the places of one class that is missing.
+MOST_NAMED = 3
 
 
 def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Graph:
@@ -30,13 +35,19 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
     sources = Sources(workflow, definitions)
     graph: Graph = {}
     problems: list[Problem] = []
+    missing: dict[str, list[str]] = {}
     for scope, node in _running(Scope(workflow.root), sources):
         found = list(_problems(sources, scope, node))
         problems += found
+        if any(each.kind is NotInstalled for each in found):
+            missing.setdefault(node.type, []).append(scope.id_of(node))
         if not found:
             graph[scope.id_of(node)] = _entry(sources, scope, node)
     if problems:
-        raise failure_of(problems)
+        failure = failure_of(problems)
+        if isinstance(failure, NotInstalled):
+            raise NotInstalled(_lacking(missing), node_id=failure.node_id, problems=failure.problems)
+        raise failure
     if not graph:
         raise GraphError("The workflow has no node that runs: all of them are muted, bypassed or notes.")
     for entry in graph.values():
@@ -47,6 +58,18 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
     if circle := in_circle(graph):
         raise GraphError(f"Nodes feed each other in a circle, so that none can run first: {', '.join(circle[:10])}.")
     return graph
+
+
+def _lacking(missing: Mapping[str, list[str]]) -> str:
+    """One list that can be read, whoever has the nodes: each class once, with where it is."""
+    named = [
+        f"{name[:_LONGEST_NAME]} (node{'s' if len(ids) > 1 else ''} "
+        f"{', '.join(each[:_LONGEST_NAME] for each in ids[:MOST_NAMED])}{', …' * (len(ids) > MOST_NAMED)})"
+        for name, ids in islice(missing.items(), _MOST_CLASSES)
+    ]
+    if len(missing) > len(named):
+        named.append(f"and {len(missing) - len(named)} more")
+    return f"{'These nodes are' if len(named) > 1 else 'This node is'} not installed: {', '.join(named)}."
 
 
 def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:

@@ -8,7 +8,7 @@ from typing import Any
 from comfyrelay.comfy.editor.loading import as_graph
 from comfyrelay.comfy.editor.workflow import is_editor_file
 from comfyrelay.comfy.graphs.graph import Graph
-from comfyrelay.errors import ComfyError, GraphError
+from comfyrelay.errors import ComfyError, GraphError, NotInstalled
 from comfyrelay.services.catalogue.definitions import Definitions
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.readers import Readers
@@ -20,6 +20,10 @@ _UNREADABLE = (
 )
 # Administrators are one among the tenants.
 _ADMINISTRATORS = ""
+_ANYWAY = (
+    "Only they know the fields of this file of ComfyUI's editor: install what is missing, and add it again; or save it "
+    'with "Export (API)" in a ComfyUI that has it: such a file can be added anyway.'
+)
 _GUESSED = "The types of its inputs were guessed from their values."
 
 
@@ -109,6 +113,8 @@ class Incoming:
             raise GraphError(f"{_UNREADABLE} {why}")
         try:
             graph = await self._readers.run(tenant_id, partial(as_graph, value, known or {}))
+        except NotInstalled as error:
+            raise GraphError(f"{error.detail} {_ANYWAY}") from error
         except ComfyError as error:
             raise GraphError(error.detail) from error
         self._graphs.check_size(graph)

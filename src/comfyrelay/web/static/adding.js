@@ -1,7 +1,7 @@
 // Adding: choose what to run, fill in its form, and one job or a batch of them is made.
 
 import { all, get, newKey, parse, post, remove, typeOf, upload } from "./api.js";
-import { $, ask, choice, h, openDialog, setText, toast } from "./dom.js";
+import { $, ask, choice, h, openDialog, setText, tell, toast } from "./dom.js";
 import { Field } from "./fields.js";
 import { knowEffects } from "./queue.js";
 import { Command, hintsOf } from "./script.js";
@@ -312,42 +312,48 @@ function labelOf(file, prompt, number) {
 
 /** A graph becomes a workflow of one's own, and its form is shown. */
 export async function openGraph(file) {
-  await open();
-  await tried(async () => {
-    let graph;
-    try {
-      graph = parse(await file.text());
-    } catch {
-      throw new Error(`${file.name} is not a JSON file. Save the workflow in ComfyUI, and drop that file.`);
-    }
-    if (graph === null || typeof graph !== "object" || Array.isArray(graph)) throw new Error(`${file.name} is not a ComfyUI workflow.`);
-    await addGraph(graph, file);
-  });
+  let graph;
+  try {
+    graph = parse(await file.text());
+  } catch {
+    return void tell(`${file.name} is not a JSON file. Save the workflow in ComfyUI, and drop that file.`);
+  }
+  if (graph === null || typeof graph !== "object" || Array.isArray(graph)) return void tell(`${file.name} is not a ComfyUI workflow.`);
+  await addGraph(graph, file);
 }
 
+/** Whether it was added. If not, no form is opened: it would be that of something else. */
 async function addGraph(graph, file) {
   const name = file.name.replace(/\.\w+$/, "").slice(0, 200) || "workflow";
-  const { data, message } = await post("/api/workflows", { graph, name });
-  await load();
-  choose(`workflow:${data.slug}`);
+  let added;
+  try {
+    added = await post("/api/workflows", { graph, name });
+  } catch (error) {
+    tell(`“${file.name}” was not added. ${error.message}`);
+    return false;
+  }
+  const { data, message } = added;
+  if ($("adding").open) await load();
+  await open({ value: `workflow:${data.slug}` });
+  problem(data.missing ? `${data.missing.text} You can add jobs anyway: they wait until a worker has it.` : null);
   fields[0]?.focus();
-  if (data.missing) problem(`${data.missing.text} You can add jobs anyway: they wait until a worker has it.`);
   toast(message === "Added." ? `“${name}” was added to your workflows.` : message);
+  return true;
 }
 
-/** Whether what made a file is to be run again; then its form is shown, with every value as it was. */
+/** Whether what made a file is to be run again; then its form is shown, with the values that it had; of files it has only names. */
 async function runsAgain(file) {
   const { graph } = await get(`/api/desk/files/${await upload(file)}/workflow`);
   if (!graph) return false;
-  const text = `“${file.name}” carries the workflow that made it. Run this again, with every value as it was, or use the file as an input?`;
+  const text = `“${file.name}” carries the workflow that made it. Run this again, with the values that it had, or use the file as an input?`;
   const wanted = await choice(text, { yes: "Run this again", other: "Use as input", no: "Cancel" });
   if (wanted === "yes") {
-    await open();
-    await tried(async () => {
-      await addGraph(graph, file);
-      // a seed that is not given would be drawn anew
-      for (const each of fields) if (each.isSeed && each.property.default_value !== null) each.set(each.property.default_value);
-    });
+    if (!(await addGraph(graph, file))) return true;
+    // a seed that is not given would be drawn anew
+    for (const each of fields) if (each.isSeed && each.property.default_value !== null) each.set(each.property.default_value);
+    const lacking = fields.filter((each) => each.isFile && each.isRequired);
+    for (const each of lacking) each.complain(`The file that it worked on is not in “${file.name}”: choose it.`);
+    lacking[0]?.focus();
   }
   return wanted !== "other";
 }

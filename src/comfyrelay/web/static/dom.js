@@ -51,6 +51,9 @@ export function openDialog(dialog) {
   placeToasts();
 }
 
+/** Say something that is to be read before one goes on. */
+export const tell = (text) => choice(text, { yes: "", no: "Close" });
+
 /** Ask before something that cannot be undone. */
 export const ask = async (text, yes) => (await choice(text, { yes })) === "yes";
 
@@ -62,6 +65,7 @@ export function choice(text, { yes, other = "", no = "Keep" }) {
   setText($("asking-other"), other);
   setText($("asking-no"), no);
   $("asking-other").hidden = !other;
+  $("asking-yes").hidden = !yes;
   $("asking-yes").classList.toggle("danger", !other);
   dialog.returnValue = "no";
   openDialog(dialog);
