@@ -65,3 +65,15 @@ async def test_a_connection_that_the_server_has_ended_and_not_closed_yet_is_a_da
             await execute(database, "SELECT 1")
         # by another connection
         assert [tuple(row) for row in await execute(database, "SELECT 1")] == [(1,)]
+
+
+async def test_a_server_that_dies_while_a_connection_is_made_is_a_database_that_is_away() -> None:
+    async def die(reader: StreamReader, writer: StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.close()
+
+    server = await asyncio.start_server(die, "127.0.0.1", 0)
+    url = f"postgresql://postgres@127.0.0.1:{server.sockets[0].getsockname()[1]}/postgres?ssl=disable"
+    async with server, Database("main", url) as database:
+        with pytest.raises(PoolUnavailable):
+            await execute(database, "SELECT 1")

@@ -353,14 +353,15 @@ def _is_retryable(error: exc.DBAPIError | asyncpg.PostgresError) -> bool:
 
 
 def _is_unreachable(error: BaseException) -> bool:
+    state = _sqlstate(error) or ""
+    # 08: all that is told of connections, also of one that was lost while it was made
+    if state in _UNREACHABLE or state.startswith("08"):
+        return True
     if isinstance(error, exc.DBAPIError):
         return (
             error.connection_invalidated
-            or _sqlstate(error) in _UNREACHABLE
             or isinstance(error.orig, OSError)
             or "unable to open database file" in str(error.orig)
         )
-    if isinstance(error, asyncpg.PostgresError):
-        return _sqlstate(error) in _UNREACHABLE or isinstance(error, asyncpg.PostgresConnectionError)
     lost = OSError | exc.TimeoutError | asyncpg.InterfaceError | asyncpg.InternalClientError | TimeoutError
     return isinstance(error, lost)
