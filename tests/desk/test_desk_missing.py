@@ -34,6 +34,13 @@ async def add(desk: OpenDesk, graph: Graph) -> Workflow:
     )
 
 
+async def until_registered(desk: OpenDesk) -> None:
+    """Nothing is known to be missing before the worker has said what it has."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (now := await desk.client.now()) is None or now.worker is None:
+            await asyncio.sleep(0.02)
+
+
 async def until_waiting(desk: OpenDesk, job_id: str, reason: str) -> str:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
@@ -48,6 +55,7 @@ async def test_what_comfyui_lacks_is_named_waited_for_and_run_once_it_is_there(t
     await sim.start()
     port = int(sim.url.rpartition(":")[2])
     async with opened(make_desk(tmp_path / "desk", comfyui_url=[sim.url])) as desk:
+        await until_registered(desk)
         fancy = {"class_type": "FancySampler", "inputs": {"model": ["9", 0]}}
         graph = {**with_model(RARE), "8": fancy}
         both = (await desk.client.add_graph(graph, name="both")).workflow
