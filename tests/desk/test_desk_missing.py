@@ -37,7 +37,7 @@ async def add(desk: OpenDesk, graph: Graph) -> Workflow:
 async def until_registered(desk: OpenDesk) -> None:
     """Nothing is known to be missing before the worker has said what it has."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while (now := await desk.client.now()) is None or now.worker is None:
+        while (now := await desk.client.now()) is None or now.worker is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 

@@ -51,7 +51,7 @@ async def test_an_output_takes_its_room_once_and_nothing_of_it_stays_in_comfyui(
         job_id = await one_done(desk)
         async with asyncio.timeout(PATIENCE_SECONDS):
             # what the run leaves is removed once the job is told to be done
-            while len(pictures(tmp_path)) > 1 or await history_of(comfyui):
+            while len(pictures(tmp_path)) > 1 or await history_of(comfyui):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         [names] = pictures(tmp_path).values()
         kept = {each.relative_to(tmp_path / "desk").parts[0] for each in names}
