@@ -108,6 +108,11 @@ async def test_every_run_has_a_new_seed_unless_one_is_named_or_what_was_made_is_
     assert (await run(tmp_path / "noisy.json", "--set", "seed=41"))["seed"] == 41
     (picture,) = one["saved"]
     assert (await run(picture))["seed"] == one["seed"]
+    for more, is_same in (((), True), (("--tries", "2"), False)):
+        code, out, err = await command(desk.ready.url, "batch", "add", picture, *more, "--json")
+        assert code == 0, err
+        seeds = {each.seed async for each in desk.client.jobs(batch_id=json.loads(out)["id"])}
+        assert (one["seed"] in seeds) is is_same
     _, out, _ = await command(desk.ready.url, "jobs")
     assert f"noisy · seed {other['seed']}" in out
 

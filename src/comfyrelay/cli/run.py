@@ -168,6 +168,11 @@ def _as_it_was(what: str, target: Target) -> dict[str, Any]:
     return {each.key: each.default_value for each in target.properties if is_made and each.role == "seed"}
 
 
+def _as_in_picture(what: str, target: Target, wish: Mapping[str, Any]) -> dict[str, Any]:
+    """The same in a batch, unless it is about other seeds."""
+    return _as_it_was(what, target) if wish["tries"] == 1 and wish["seeds"] is None else {}
+
+
 def _show_remarks(target: Target) -> None:
     for each in target.remarks:
         err.print(each, highlight=False, markup=False, soft_wrap=True)
@@ -280,7 +285,7 @@ def batch_add(
             **wish,
             **named,
             "label": label or target.title[:LONGEST_LABEL],
-            "values": {**target.values, **others},
+            "values": {**_as_in_picture(what, target, wish), **target.values, **others},
             "input_file_ids": works_on,
         }
         with errors_as_typed(target, has_input=bool(works_on or input_subdir)):
@@ -325,7 +330,7 @@ async def _add_to_server(
     named: list[Path | str] = [*files] or [each for key, each in target.files.items() if key == target.primary]
     ids = dict(zip(named, works_on, strict=True))
     of_preset = {} if wish["preset"] is None else await _preset(client, wish["preset"], target)
-    base = {**of_preset, **target.values, **others}
+    base = {**_as_in_picture(what, target, wish), **of_preset, **target.values, **others}
     properties = target.as_properties()
     seeds = None if wish["seeds"] is None else SeedPlan(**wish["seeds"])
     items = expand(
