@@ -1,7 +1,8 @@
 """Log lines for machines: one object of JSON each."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TextIO
 
 import structlog
@@ -24,6 +25,23 @@ def log_as_json(level: str, *, file: TextIO | None = None, more: Sequence[Proces
         logger_factory=structlog.PrintLoggerFactory(file),
         cache_logger_on_first_use=True,
     )
+
+
+@contextmanager
+def logging_to(file: TextIO, level: str) -> Iterator[None]:
+    """For a while, events go to `file`; what is written afterwards goes where it went before."""
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[*PROCESSORS, structlog.processors.JSONRenderer()],
+        wrapper_class=minimum(level),
+        logger_factory=structlog.PrintLoggerFactory(file),
+        # one that is kept would go on writing there
+        cache_logger_on_first_use=False,
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def minimum(level: str) -> type[structlog.typing.FilteringBoundLogger]:

@@ -76,7 +76,7 @@ async def test_a_new_price_is_for_new_jobs(desk: Operating) -> None:
 
 async def test_an_effect_can_move_to_another_workflow_that_takes_its_overrides(desk: Operating) -> None:
     await desk.send("PATCH", "/effects/clip", {"property_overrides": {"prompt": "a dog"}})
-    await desk.send("POST", "/workflows", {"slug": "bare", "graph": GRAPH})
+    await desk.send("POST", "/workflows", {"slug": "bare", "graph": GRAPH, "properties": []})
     problem = problem_of(await desk.call("PATCH", "/effects/clip", {"workflow_slug": "bare"}), 422)
     assert list(problem["errors"]) == ["property_overrides.prompt"]
     moved = await desk.send("PATCH", "/effects/clip", {"workflow_slug": "bare", "property_overrides": {}})

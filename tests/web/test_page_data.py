@@ -93,8 +93,7 @@ async def test_a_workflow_of_the_editor_with_nodes_that_are_missing_is_refused_w
     saved = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])
     answer = await untouched.post("/api/workflows", json={"graph": saved})
     assert answer.status_code == 422
-    assert "Foo (2): this node is not installed" in answer.json()["detail"]
-    assert '"The bar", Bar (3): this node is not installed' in answer.json()["detail"]
+    assert "These nodes are not installed: Foo (node 2), Bar (node 3)." in answer.json()["detail"]
 
 
 async def test_all_that_is_known_of_a_job_is_told(http: httpx.AsyncClient) -> None:

@@ -404,13 +404,13 @@ async def _desk(url: str | None) -> AsyncIterator[Client]:
         from comfyrelay.desk.desk import Desk
         from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.desk.settings import load_desk_settings
-        from comfyrelay.logs import log_as_json
+        from comfyrelay.logs import logging_to
 
         # what is printed on standard output is the answer
-        log_as_json("warning", file=sys.stderr)
-        err.print("Nothing runs here yet, so it is started for this job.", highlight=False, style="dim")
-        async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():
-            yield client
+        with logging_to(sys.stderr, "warning"):
+            err.print("Nothing runs here yet, so it is started for this job.", highlight=False, style="dim")
+            async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():
+                yield client
 
 
 async def _show_command(client: Client, target: Target, payload: Mapping[str, Any]) -> None:
