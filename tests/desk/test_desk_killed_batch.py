@@ -46,7 +46,9 @@ async def test_what_was_interrupted_runs_again_and_no_item_is_lost(tmp_path: Pat
             # one ran at each kill
             attempts = [attempt for each in jobs for attempt in await attempts_of(desk, each.id)]
             killed_runs = [each.error for each in attempts if each.outcome == "failed"]
-            assert killed_runs == ["The worker was killed while it ran this job."] * kills
+            # and the one before it may not have been stored
+            assert kills <= len(killed_runs) <= 2 * kills
+            assert set(killed_runs) == {"The worker was killed while it ran this job."}
             [folder] = [each for each in (tmp_path / "data" / "outputs").iterdir() if each.is_dir()]
             names = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
             assert [name[:4] for name in names] == [f"{number:04d}" for number in range(1, items + 1)]
