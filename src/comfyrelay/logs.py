@@ -17,13 +17,16 @@ PROCESSORS: Sequence[Processor] = (
 )
 
 
-def log_as_json(level: str, *, file: TextIO | None = None, more: Sequence[Processor] = ()) -> None:
-    """Write each event as a line to `file`, or standard output, once `more` has gone over it."""
+def log_as_json(
+    level: str, *, file: TextIO | None = None, more: Sequence[Processor] = (), is_lasting: bool = True
+) -> None:
+    """Write each event as a line to `file`, or standard output, once `more` has gone over it. Where that is not
+    `is_lasting`, no logger keeps `file`: it may be closed one day."""
     structlog.configure(
         processors=[*PROCESSORS, *more, structlog.processors.JSONRenderer()],
         wrapper_class=minimum(level),
         logger_factory=structlog.PrintLoggerFactory(file),
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=is_lasting,
     )
 
 
@@ -31,13 +34,7 @@ def log_as_json(level: str, *, file: TextIO | None = None, more: Sequence[Proces
 def logging_to(file: TextIO, level: str) -> Iterator[None]:
     """For a while, events go to `file`; what is written afterwards goes where it went before."""
     before = structlog.get_config()
-    structlog.configure(
-        processors=[*PROCESSORS, structlog.processors.JSONRenderer()],
-        wrapper_class=minimum(level),
-        logger_factory=structlog.PrintLoggerFactory(file),
-        # one that is kept would go on writing there
-        cache_logger_on_first_use=False,
-    )
+    log_as_json(level, file=file, is_lasting=False)
     try:
         yield
     finally:

@@ -102,7 +102,7 @@ def _within(count: int, scope: Scope) -> int:
 
 def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
     inputs = {name: as_input(value) for name, value in sources.fields(scope, node).items()}
-    for slot in (slot for slot in sources.inputs(node) if slot.link is not None):
+    for slot in sources.inputs(node):
         match sources.source(scope, node, slot):
             case Output(node_id, at):
                 inputs[slot.name] = [node_id, at]
