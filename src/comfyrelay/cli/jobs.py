@@ -50,6 +50,7 @@ Url = Annotated[
 ]
 APPRISE = "an address as apprise writes them, such as ntfy://TOPIC or tgram://TOKEN/CHAT."
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+NewSeed = Annotated[bool, typer.Option("--new-seed", help="With other seeds than the last time.")]
 Id = Annotated[
     str,
     typer.Argument(
@@ -263,7 +264,7 @@ def resume(job: Ids, url: Url = None, as_json: Json = False) -> None:
 @jobs_app.command(rich_help_panel=JOBS)
 def retry(
     job: Ids,
-    new_seed: Annotated[bool, typer.Option("--new-seed", help="With other seeds than the last time.")] = False,
+    new_seed: NewSeed = False,
     whole: Annotated[bool, typer.Option("--all", help="All items of a batch, as a new batch.")] = False,
     url: Url = None,
     as_json: Json = False,
@@ -283,7 +284,7 @@ def retry(
 @jobs_app.command(rich_help_panel=JOBS)
 def rerun(
     job: Ids,
-    new_seed: Annotated[bool, typer.Option("--new-seed", help="With other seeds than the last time.")] = False,
+    new_seed: NewSeed = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:

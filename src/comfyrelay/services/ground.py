@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from comfyrelay.comfy.graphs.policy import GraphPolicy
 from comfyrelay.domain.failover import FailoverPolicy
+from comfyrelay.domain.states import Stage
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import ObjectStore
@@ -27,6 +28,11 @@ class Ground:
             max_failures_before_block=self.settings.max_failures_before_block,
             cooldown=timedelta(seconds=self.settings.block_cooldown_seconds),
         )
+
+    @property
+    def default_fleet(self) -> tuple[Stage, str] | None:
+        """The one that runs every new workflow, where there is one."""
+        return (Stage(self.settings.stage), self.settings.default_fleet) if self.settings.default_fleet else None
 
     @property
     def graph_policy(self) -> GraphPolicy:

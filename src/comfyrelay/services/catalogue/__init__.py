@@ -35,7 +35,7 @@ class Catalogue:
         settings, databases, objects = ground.settings, ground.databases, ground.objects
         self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
-        default = [(Stage(settings.stage), settings.default_fleet)] if settings.default_fleet else []
+        default = [ground.default_fleet] if ground.default_fleet is not None else []
         self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=[*default, *more_fleets])
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases)

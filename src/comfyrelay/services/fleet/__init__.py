@@ -24,7 +24,7 @@ class Fleet:
             max_fleet_workers=settings.max_fleet_workers,
             stale_seconds=settings.worker_stale_seconds,
             desk_workers=desk_workers,
-            default_fleet=(Stage(settings.stage), settings.default_fleet) if settings.default_fleet else None,
+            default_fleet=ground.default_fleet,
         )
         self.views = FleetViews(databases, worker_stale_seconds=settings.worker_stale_seconds)
         self.nodes = Nodes(databases, stage=Stage(settings.stage), policy=ground.graph_policy)
