@@ -77,3 +77,27 @@ async def test_a_server_that_dies_while_a_connection_is_made_is_a_database_that_
     async with server, Database("main", url) as database:
         with pytest.raises(PoolUnavailable):
             await execute(database, "SELECT 1")
+
+
+async def test_a_task_that_is_ended_in_the_middle_of_a_statement_has_not_found_the_database_away(
+    postgres_url: str,
+) -> None:
+    async with Database("main", postgres_url.format("postgres")) as database:
+        [(pid,)] = await execute(database, "SELECT pg_backend_pid()")
+        asking = asyncio.create_task(execute(database, "SELECT pg_sleep(600)"))
+        async with asyncio.timeout(PATIENCE_SECONDS), _connected(postgres_url) as other:
+            while not await other.fetchval("SELECT query LIKE '%pg_sleep%' FROM pg_stat_activity WHERE pid = $1", pid):
+                pass
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert [tuple(row) for row in await execute(database, "SELECT 1")] == [(1,)]
+
+
+@asynccontextmanager
+async def _connected(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(postgres_url.format("postgres"))
+    try:
+        yield connection
+    finally:
+        await connection.close()

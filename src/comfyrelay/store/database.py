@@ -222,6 +222,8 @@ class _Translated:
         if error is None:
             return
         _hide_values(error)
+        if _ends_a_cancelled_task(error):
+            raise asyncio.CancelledError from error
         if (why := _why_not_writable(error)) is not None:
             refusal = NotWritable(pool=self._database.name, why=why)
             self._database.note_refusal(refusal)
@@ -311,6 +313,18 @@ def _sqlite_engine(url: URL, clock: Callable[[], datetime], *, begin: str) -> As
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+def _ends_a_cancelled_task(error: BaseException | None) -> bool:
+    """Whether the driver failed only because a task that was to end could not roll back. To let that failure out would
+    call a sound database unreachable, and let the task go on as if nobody had ended it."""
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        # a limit of time ends by a cancellation too, which is over by now
+        return False
+    while error is not None and not isinstance(error, asyncio.CancelledError):
+        error = error.__context__
+    return error is not None
 
 
 def _sqlstate(error: BaseException) -> str | None:
