@@ -237,6 +237,12 @@ class ControlPlaneUnreachable(ComfyRelayError):
     code = "control_plane_unreachable"
 
 
+class ProviderError(ComfyRelayError):
+    """Whoever makes machines for a fleet could not be asked, or said no to everything."""
+
+    code = "provider_error"
+
+
 class NotReady(ComfyRelayError):
     """The server is not ready."""
 

@@ -139,6 +139,9 @@ fleets = Table(
     Column("max_workers", Integer),
     # As of the worker that named some last; it may be gone.
     Column("definitions_hash", Text),
+    # What its machines are, and how many there should be: `domain/scaling/spec.py`.
+    Column("machines", JsonText, nullable=False, server_default=text("'{}'")),
+    Column("scaling", JsonText, nullable=False, server_default=text("'{}'")),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("stage", "slug"),
     one_of("stage", Stage),
@@ -181,6 +184,93 @@ workers = Table(
     one_of("stage", Stage),
     one_of("registration_source", RegistrationSource),
     CheckConstraint("max_concurrency >= 1", name="max_concurrency"),
+)
+
+machines = Table(
+    "machines",
+    metadata,
+    # Each is written down before it is ordered, and ordered by its key: whoever goes on after a crash orders the same.
+    Column("key", Text, primary_key=True),
+    Column("fleet_id", BigInteger, ForeignKey("fleets.id", ondelete="CASCADE"), nullable=False),
+    # As the provider calls it, and as its worker registers; not known at first.
+    Column("provider_id", Text),
+    Column("worker_id", Text),
+    Column("instance_type", Text),
+    Column("price_per_hour", Float),
+    Column("ordered_at", UtcTime, nullable=False),
+    Column("launched_at", UtcTime),
+    Column("registered_at", UtcTime),
+    Column("ending_at", UtcTime),
+    Column("ended_at", UtcTime),
+    # Why it was ended, or why it never came to be.
+    Column("reason", Text),
+    Index(None, "fleet_id", "ordered_at"),
+)
+partial_index("ix_machines_present", machines.c.fleet_id, where="ended_at IS NULL")
+partial_index("ix_machines_worker", machines.c.worker_id, where="worker_id IS NOT NULL")
+
+scaling_decisions = Table(
+    "scaling_decisions",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    Column("fleet_id", BigInteger, ForeignKey("fleets.id", ondelete="CASCADE"), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("desired", Integer, nullable=False),
+    # What was to be launched and ended, and what became of it.
+    Column("launch", JsonText, nullable=False),
+    Column("end", JsonText, nullable=False),
+    Column("outcome", JsonText, nullable=False),
+    Column("reason", Text, nullable=False),
+    # What was seen: queued work, machines, limits.
+    Column("seen", JsonText, nullable=False),
+    Index(None, "fleet_id", "id"),
+)
+
+leaders = Table(
+    "leaders",
+    metadata,
+    # Who of several processes does what only one may do; whoever does not renew it in time has lost it.
+    Column("name", Text, primary_key=True),
+    Column("holder", Text, nullable=False),
+    # Grows with each holder: what an earlier one still writes is refused.
+    Column("term", BigInteger, nullable=False),
+    Column("expires_at", UtcTime, nullable=False),
+)
+
+workflow_durations = Table(
+    "workflow_durations",
+    metadata,
+    # Learnt from jobs that were completed: newer ones count more. Effect 0 stands for all of a workflow.
+    Column("workflow_id", BigInteger, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
+    Column("effect_id", BigInteger, primary_key=True),
+    Column("jobs", BigInteger, nullable=False),
+    Column("mean_seconds", Float, nullable=False),
+    Column("mean_square", Float, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    # What machines did for whom on a day: seconds of leases that counted, seconds of leases that came to nothing, and
+    # what both cost.
+    Column("day", Text, primary_key=True),
+    Column("fleet_id", BigInteger, ForeignKey("fleets.id", ondelete="CASCADE"), primary_key=True),
+    Column("workflow_id", BigInteger, primary_key=True),
+    Column("tenant_id", Text, primary_key=True),
+    Column("jobs", BigInteger, nullable=False),
+    Column("busy_seconds", Float, nullable=False),
+    Column("lost_seconds", Float, nullable=False),
+    Column("cost", Float, nullable=False),
+)
+
+cursors = Table(
+    "cursors",
+    metadata,
+    # How far something that is read in order was read.
+    Column("name", Text, primary_key=True),
+    Column("position", BigInteger, nullable=False),
 )
 
 worker_workflows = Table(

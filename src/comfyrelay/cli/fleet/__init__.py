@@ -1,0 +1,1 @@
+"""`comfyrelay fleet …`: machines for workers."""

@@ -1,0 +1,5 @@
+"""`comfyrelay fleet`: a fleet in a cluster."""
+
+import typer
+
+kubernetes_app = typer.Typer()

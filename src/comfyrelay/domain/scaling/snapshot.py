@@ -1,0 +1,81 @@
+"""What a decision sees: one snapshot of all fleets of a stage, so that what several serve is not staffed twice."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from comfyrelay.domain.scaling.spec import InstanceType, ScalingSpec
+
+
+class MachineState(StrEnum):
+    # ordered, or launched and not registered yet
+    BOOTING = "booting"
+    READY = "ready"
+    BUSY = "busy"
+    # takes nothing new: it is no capacity
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenMachine:
+    id: str
+    state: MachineState
+    instance_type: str | None = None
+    price_per_hour: float = 0.0
+    speed: float = 1.0
+    slots: int = 1
+    leases: int = 0
+    # while it boots: how long that should still take
+    boot_seconds_left: float = 0.0
+    # while it is ready: how long it has had nothing to do
+    idle_seconds: float = 0.0
+    # while it is busy: how long what it runs should still take
+    busy_seconds_left: float = 0.0
+    # since when it is paid for
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueuedWork:
+    """What waits for one workflow, in jobs and in seconds on a machine with a speed of 1."""
+
+    workflow: int
+    jobs: int = 0
+    seconds: float = 0.0
+    seconds_per_job: float = 0.0
+    # what a machine that never ran it needs first: loading models
+    load_seconds: float = 0.0
+    oldest_seconds: float = 0.0
+    # arrivals lately
+    jobs_per_second: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenFleet:
+    slug: str
+    workflows: frozenset[int]
+    scaling: ScalingSpec
+    machines: Sequence[SeenMachine] = ()
+    # those that could be launched; one whose launch was refused lately is not among them
+    instance_types: Sequence[InstanceType] = ()
+    # learnt, or what the operator expects
+    boot_seconds: float = 180.0
+    # whether anything can be launched and ended here, or only counted
+    can_launch: bool = True
+    # how long ago each launch of the last minutes was ordered
+    launches_ago: Sequence[float] = ()
+    # launches in a row that never became a worker, and how long ago the last of them was given up
+    failed_boots: int = 0
+    failed_boot_seconds_ago: float | None = None
+    # since when nothing was queued or leased for it; `None` while something is
+    idle_seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """`now` is for schedules alone: all else is said in seconds before or after it."""
+
+    now: datetime
+    work: Sequence[QueuedWork]
+    fleets: Sequence[SeenFleet]

@@ -1,0 +1,1 @@
+"""How many machines there should be: what is seen, what is done about it, and what comes of it."""
