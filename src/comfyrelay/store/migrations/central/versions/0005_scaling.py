@@ -13,7 +13,7 @@ depends_on = None
 
 def upgrade() -> None:
     for name in ("machines", "scaling"):
-        op.add_column("fleets", sa.Column(name, JsonText(), nullable=False, server_default=sa.text("'{}'")))
+        op.add_column("fleets", sa.Column(name, JsonText()))
     op.create_table(
         "machines",
         sa.Column("key", sa.Text(), nullable=False),
