@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Float,
     Select,
     Text,
     bindparam,
@@ -59,7 +60,7 @@ async def verdicts(
     given = {"workflow_id": workflow_id, "stage": stage, "lately": -lately_seconds}
     return {
         row.workflow_hash: Verdict(bool(row.is_unserved), bool(row.was_used_lately))
-        for row in await tx.fetch(_verdicts, {**with_ids(hashes), **given})
+        for row in await tx.fetch(verdicts_query, {**with_ids(hashes), **given})
     }
 
 
@@ -74,7 +75,7 @@ def _may_run() -> ColumnElement[bool]:
 
 
 @cache
-def _verdicts(dialect: str) -> Executable:
+def verdicts_query(dialect: str) -> Select[Any]:
     r = ids_table(dialect, Text)
     n, g = workflow_needs, worker_gaps
     its_gap = (g.c.worker_id == workers.c.worker_id) & (g.c.workflow_hash == n.c.workflow_hash)
@@ -87,7 +88,7 @@ def _verdicts(dialect: str) -> Executable:
     # in this order: mostly nobody lacks anything, and then the workers, of which there may be thousands, are not read
     is_lacked = select(g.c.worker_id).where(g.c.workflow_hash == n.c.workflow_hash).correlate(n).exists()
     is_unserved = case((~is_lacked, False), else_=some_lack.correlate(n).exists() & ~able.correlate(n).exists())
-    lately = n.c.used_at > relay_now(bindparam("lately"))
+    lately = n.c.used_at > relay_now(bindparam("lately", type_=Float()))
     return select(n.c.workflow_hash, is_unserved.label("is_unserved"), lately.label("was_used_lately")).join(
         r, n.c.workflow_hash == r.c.id
     )
