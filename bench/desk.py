@@ -23,6 +23,7 @@ import aiohttp
 from bench.figure import Figure
 from bench.worker import picture
 from comfyrelay.client import Client
+from comfyrelay.owner import load_secret
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Output, Report, Verb
@@ -260,9 +261,10 @@ async def end_some(data_dir: Path, count: int) -> None:
 # ------------------------------------------------------------------------------------------------ the page
 
 
-async def page_figures(desk: DeskProcess, batch_id: str, rounds: int) -> list[Figure]:
+async def page_figures(desk: DeskProcess, data_dir: Path, batch_id: str, rounds: int) -> list[Figure]:
     """The requests that the page makes, one after the other as one page makes them, over a connection that is open."""
-    async with aiohttp.ClientSession(desk.url) as http:
+    headers = {"Authorization": f"Bearer {load_secret(data_dir)}"}
+    async with aiohttp.ClientSession(desk.url, headers=headers) as http:
 
         async def get(path: str, **query: Any) -> Any:
             given = {name: str(value) for name, value in query.items() if value}
@@ -353,7 +355,7 @@ async def measure(scale: float) -> list[Figure]:
             total = int(SINGLES * scale) + int(SMALL_BATCHES * scale) * SMALL_BATCH + 3 * items
             await end_some(data_dir, int(total * ENDED_SHARE))
             async with running(folder, sim.url) as (desk, client):
-                figures += await page_figures(desk, crossed[1][0], rounds=40)
+                figures += await page_figures(desk, data_dir, crossed[1][0], rounds=40)
                 figures += await command_figures(desk, rounds)
             figures += await start_figures(sim.url, folder, total, rounds)
     return figures

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from comfyrelay import atomic
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
+from comfyrelay.portable import files
 
 SECRET_FILE = "owner-secret"
 SHORTEST_SECRET = 32
@@ -111,7 +112,7 @@ def noted(data_dir: Path, *, address: tuple[str, int], secret: str) -> Iterator[
     def forget() -> None:
         with suppress(OSError):
             if path.read_bytes() == content:
-                path.unlink()
+                files.remove(path)
 
     # a home that cannot be written is no reason not to start: the secret can be named by hand
     with suppress(OSError):

@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.domain.states import DispatchStatus
-from comfyrelay.store.central import claims, demand, dispatch_list, dispatches
+from comfyrelay.store.central import claims, demand, dispatch_list, dispatches, gaps
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 from tests.harness import PostgresBackend
@@ -192,6 +192,30 @@ async def test_what_is_prefetched_has_an_index_of_its_own(central: asyncpg.Conne
     nodes = await explain(central, demand.prefetched_query().params(for_seconds=-5.0, most=8))
     assert indexes(nodes) == {"ix_ai_job_dispatches_prefetched"}
     assert not scans_everything(nodes)
+
+
+async def test_where_nobody_lacks_anything_a_submission_reads_no_worker(central: asyncpg.Connection) -> None:
+    query = gaps.verdicts_query("postgresql").params(
+        rows='[{"id": "h1"}]', workflow_id=1, stage="production", lately=-600.0
+    )
+    transaction = central.transaction()
+    await transaction.start()
+    try:
+        await central.execute(
+            """
+            INSERT INTO fleets (id, slug, stage, name, created_at) VALUES (1, 'f', 'production', 'f', now());
+            INSERT INTO workers (worker_id, fleet_id, stage, capabilities, max_concurrency, last_seen_at, created_at)
+            SELECT 'w' || n, 1, 'production', '{}', 1, now(), now() FROM generate_series(1, 1000) AS n;
+            INSERT INTO worker_workflows (worker_id, workflow_id) SELECT worker_id, 1 FROM workers;
+            INSERT INTO workflow_needs (workflow_hash, node_types, models, used_at) VALUES ('h1', '[]', '[]', now());
+            """
+        )
+        nodes = await explain(central, query, run=True)
+    finally:
+        await transaction.rollback()
+    names = {each.get("Relation Name") for each in nodes if each["Actual Loops"]}
+    assert "workflow_needs" in names
+    assert names.isdisjoint({"workers", "worker_workflows"})
 
 
 async def test_the_reaper_looks_through_leased_rows_only(central: asyncpg.Connection) -> None:

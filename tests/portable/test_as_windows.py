@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from comfyrelay import atomic
+from comfyrelay.desk.batches.copies import remove_copies
+from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.desk.scripts.config import script_settings
+from comfyrelay.domain.settlement import Attempt
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
 from comfyrelay.lock import FolderLock
 from comfyrelay.portable import files, processes, signals, system, terminal
+from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.storage.folder import Folder
 
 pytestmark = pytest.mark.skipif(not system.IS_WINDOWS, reason="this is not Windows, nor plays it")
@@ -54,6 +58,19 @@ def test_a_file_that_stays_open_is_named_and_nothing_is_lost(tmp_path: Path) -> 
             assert refused.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_output_that_is_open_elsewhere_is_left_when_its_job_is_deleted_and_that_is_told(tmp_path: Path) -> None:
+    about = {COPIES: ["watched.mp4", "other.mp4"]}
+    attempt = Attempt(job_id="j", epoch=1, tenant_id="t", number=1, worker_id="w", started_at=None, about=about)
+    watched, other = (tmp_path / name for name in about[COPIES])
+    watched.write_bytes(b"film")
+    other.write_bytes(b"film")
+    with watched.open("rb"):
+        done = remove_copies(tmp_path, [attempt])
+    assert done == RemovedFiles(removed=[str(other)], left=[f"{watched} ({files.IN_USE})"])
+    assert watched.exists()
+    assert not other.exists()
 
 
 def test_an_object_that_is_being_read_is_not_removed_and_the_sentence_says_why(tmp_path: Path) -> None:

@@ -221,8 +221,8 @@ TWINS = (
     Twin(
         name="an output is not copied before it counts",
         file="services/queue/outputs.py",
-        old="await self._objects.copy(handed.upload_path, copy)",
-        new="copy, file_id = handed.upload_path, None  # type: ignore[assignment]",
+        old="copied = await self._objects.copy(upload, copy)",
+        new="copy, file_id, copied = upload, None, found  # type: ignore[assignment]",
         tests=f"{API}/test_outputs.py",
         only="sqlite and after_completion",
     ),

@@ -331,7 +331,8 @@ def delete(
         if done.data.refused:
             raise InvalidInput(f"{done.data.changed} jobs were deleted. {done.data.refused[0].detail}")
         files = f", with {done.data.files} files" if done.data.files else ""
-        return replace(done, message=f"{done.data.changed} jobs deleted{files}.")
+        left = f" Not removed: {'; '.join(done.data.left)}." if done.data.left else ""
+        return replace(done, message=f"{done.data.changed} jobs deleted{files}.{left}")
 
     _each(job, url, gone, as_json=as_json)
 

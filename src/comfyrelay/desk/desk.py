@@ -45,6 +45,7 @@ from comfyrelay.server.base.context import SESSION_COOKIE, Owner
 from comfyrelay.server.base.secrets import load_secrets
 from comfyrelay.server.main import listen, serving
 from comfyrelay.services.engine import Engine, Hooks
+from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.settings import Settings
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.comfyui.servers import WrapServer
@@ -267,7 +268,7 @@ class Desk:
         for each in self._agents.values():
             each.look_for_models()
 
-    async def _remove_copies(self, attempts: Sequence[Attempt]) -> list[str]:
+    async def _remove_copies(self, attempts: Sequence[Attempt]) -> RemovedFiles:
         return await asyncio.to_thread(remove_copies, self.output_folder, attempts)
 
     def _found_comfyui(self, trying: Trying) -> None:

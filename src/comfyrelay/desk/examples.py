@@ -11,6 +11,7 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from comfyrelay.comfy.graphs.graph import Graph
+from comfyrelay.portable import files
 
 SAMPLE_NAME = "sample.png"
 
@@ -49,5 +50,5 @@ def write_sample(folder: Path) -> Path:
         sample = part / "examples" / SAMPLE_NAME
         sample.parent.mkdir(parents=True, exist_ok=True)
         sample.write_bytes(sample_picture())
-        part.rename(folder)
+        files.move(part, folder)
     return folder / "examples" / SAMPLE_NAME

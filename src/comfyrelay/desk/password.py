@@ -10,6 +10,7 @@ from pwdlib.exceptions import PwdlibError
 from comfyrelay import atomic
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.portable import files
 from comfyrelay.server.base.limits import RateLimit
 from comfyrelay.services.accounts.sign_in import LONGEST_PASSWORD, SHORTEST_PASSWORD, SignIn
 
@@ -36,7 +37,7 @@ def set_password(data_dir: Path, password: str) -> Path:
 def remove_password(data_dir: Path) -> bool:
     """Whether there was one."""
     try:
-        (data_dir / PASSWORD_FILE).unlink()
+        files.remove(data_dir / PASSWORD_FILE)
     except FileNotFoundError:
         return False
     except OSError as error:

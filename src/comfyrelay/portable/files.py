@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,11 @@ def name_new(source: Path, target: Path) -> None:
         source.rename(target)
     else:
         os.link(source, target)
+
+
+def leads_elsewhere(found: os.stat_result) -> bool:
+    """Whether what `os.lstat` found is a link of any kind; Windows has several."""
+    return stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
 
 
 def _once_closed(path: Path, change: Callable[[], object]) -> None:

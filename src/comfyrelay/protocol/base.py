@@ -10,6 +10,7 @@ from comfyrelay.text import is_storable
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
+_ABSENT = object()
 
 
 class Sent(BaseModel):
@@ -19,8 +20,14 @@ class Sent(BaseModel):
     @field_validator("*")
     @classmethod
     def _storable(cls, value: Any) -> Any:
-        texts = value if isinstance(value, list | tuple) else (value,)
-        if not all(is_storable(each) for each in texts if isinstance(each, str)):
+        # for each field of each request: most are one text, or a number
+        if isinstance(value, str):
+            is_fit = is_storable(value)
+        elif isinstance(value, list | tuple):
+            is_fit = all(is_storable(each) for each in value if isinstance(each, str))
+        else:
+            return value
+        if not is_fit:
             raise ValueError("This contains a character that cannot be stored.")
         return value
 
@@ -54,9 +61,10 @@ class AnswerBody(BaseModel):
         if len(sources) == 1 and not fields:
             return cls.model_validate(sources[0], from_attributes=True)
         for name in cls.model_fields.keys() - fields.keys():
-            source = next((each for each in sources if hasattr(each, name)), None)
-            if source is not None:
-                fields[name] = getattr(source, name)
+            for source in sources:
+                if (value := getattr(source, name, _ABSENT)) is not _ABSENT:
+                    fields[name] = value
+                    break
         return cls.model_validate(fields, from_attributes=True)
 
 

@@ -238,11 +238,12 @@ class RefusedJob(AnswerBody):
 
 
 class BulkDone(AnswerBody):
-    """`files` is how many were deleted from a desk's output folder."""
+    """`files` is how many were deleted from a desk's output folder; `left` says which could not be, and why."""
 
     matched: int
     changed: int
     files: int
+    left: list[str] = Field(default_factory=list)
     refused: list[RefusedJob]
 
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from comfyrelay.atomic import PART_PREFIX
 from comfyrelay.errors import ConfigurationError, StorageUnavailable
-from comfyrelay.portable.files import IN_USE, remove
+from comfyrelay.portable.files import IN_USE, leads_elsewhere, remove
 from comfyrelay.portable.names import any_length, can_hold
 from comfyrelay.storage.headers import guess_content_type
 from comfyrelay.storage.paths import check_path, is_path, no_object, refused_path
@@ -38,6 +38,17 @@ class Folder:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise no_object(path) from None
 
+    def begin(self, path: str, start: int, size: int) -> tuple[BinaryIO, bytes]:
+        """Open an object for reading, and read a first piece of it."""
+        file = self.open(path)
+        try:
+            with disk(path):
+                file.seek(start)
+                return file, file.read(size)
+        except BaseException:
+            file.close()
+            raise
+
     def read(self, path: str) -> bytes:
         """Return a whole object, or raise `NotFound`."""
         with self.open(path) as file, disk(path):
@@ -52,7 +63,7 @@ class Folder:
                 return None
         if not S_ISREG(found.st_mode):
             return None
-        return ObjectStat(size=found.st_size, content_type=guess_content_type(path), modified_at=_time(found))
+        return _stat(path, found)
 
     def file_of(self, path: str) -> Path | None:
         """The file that an object is, if it is there."""
@@ -81,7 +92,7 @@ class Folder:
         writer.discard()
         self._prune(writer.target.parent)
 
-    def copy(self, source: str, target: str) -> None:
+    def copy(self, source: str, target: str) -> ObjectStat:
         """Put an object under another name as well; a new one takes the place of a file and never changes it."""
         origin, writer = self._locate(source), self.writer(target)
         with disk(target):
@@ -95,6 +106,7 @@ class Folder:
             except OSError:
                 # not every file system has more than one name for a file
                 self._copy_bytes(source, writer)
+            return _stat(target, writer.target.stat())
 
     def _copy_bytes(self, source: str, writer: ObjectWriter) -> None:
         try:
@@ -159,9 +171,25 @@ class Folder:
             raise refused_path(path)
         file = self._root / path
         # a symbolic link below the root may still point outside
-        if not file.resolve().is_relative_to(self._root.resolve()):
+        if self._may_lead_elsewhere(path) and not file.resolve().is_relative_to(self._root.resolve()):
             raise refused_path(path)
         return file
+
+    def _may_lead_elsewhere(self, path: str) -> bool:
+        """Whether a name on the way is a link. Resolving a path asks the disk for each name above the root as well,
+        twice, and nearly never is there one."""
+        place = str(self._root)
+        for name in path.split("/"):
+            place = f"{place}{os.sep}{name}"
+            try:
+                found = os.lstat(place)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            except OSError:
+                return True
+            if leads_elsewhere(found):
+                return True
+        return False
 
     def _scan(self, path: str) -> AbstractContextManager[Iterator["os.DirEntry[str]"]]:
         return os.scandir(self._locate(path) if path else self._root)
@@ -193,6 +221,10 @@ def _entry(path: str, found: "os.DirEntry[str]") -> Iterator[ObjectEntry]:
     with contextlib.suppress(FileNotFoundError):
         stat = found.stat(follow_symlinks=False)
         yield ObjectEntry(path=path, size=stat.st_size, modified_at=_time(stat))
+
+
+def _stat(path: str, found: os.stat_result) -> ObjectStat:
+    return ObjectStat(size=found.st_size, content_type=guess_content_type(path), modified_at=_time(found))
 
 
 def _time(stat: os.stat_result) -> datetime:

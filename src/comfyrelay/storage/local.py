@@ -64,18 +64,19 @@ class LocalObjects:
     async def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         """Yield the data, or a part of it, in pieces."""
         check_range(start, length)
-        file = await asyncio.to_thread(self._folder.open, path)
+        size = PIECE_BYTES if length is None else min(PIECE_BYTES, length)
+        # most files are one piece: going to a thread and back costs more than reading it
+        file, piece = await in_thread(partial(self._folder.begin, path, start, size))
         try:
-            file.seek(start)
             remaining = length
-            while remaining is None or remaining > 0:
+            while piece:
+                yield piece
+                remaining = None if remaining is None else remaining - len(piece)
+                if len(piece) < size or remaining == 0:
+                    return
                 size = PIECE_BYTES if remaining is None else min(PIECE_BYTES, remaining)
                 with disk(path):
                     piece = await in_thread(partial(file.read, size))
-                if not piece:
-                    return
-                yield piece
-                remaining = None if remaining is None else remaining - len(piece)
         finally:
             file.close()
 
@@ -83,9 +84,9 @@ class LocalObjects:
         """Where the object is on this machine's disk, if it is there: to be linked to, and never to be changed."""
         return await asyncio.to_thread(self._folder.file_of, path)
 
-    async def copy(self, source: str, target: str) -> None:
+    async def copy(self, source: str, target: str) -> ObjectStat:
         """Copy the object as it is at this moment, without copying its bytes where the disk can do so."""
-        await in_thread(partial(self._folder.copy, source, target))
+        return await in_thread(partial(self._folder.copy, source, target))
 
     async def remove(self, path: str) -> None:
         """Remove the object; nothing happens when there is none."""

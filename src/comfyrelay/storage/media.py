@@ -29,19 +29,30 @@ class Probes:
         # Threads of its own: a probe waits for reads, which need the common threads that many probes would hold.
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="comfyrelay-probe")
 
-    async def look(self, store: ObjectStore, path: str, *, mime_type: str, subject: str = "output") -> MediaInfo:
-        """Return what the object is, or raise `InvalidInput` when it is not readable media of this type."""
-        stat = await store.stat(path)
-        if stat is None:
-            raise no_object(path)
-        if stat.size == 0:
+    async def look(
+        self,
+        store: ObjectStore,
+        path: str,
+        *,
+        mime_type: str,
+        subject: str = "output",
+        size: int | None = None,
+        head: bytes = b"",
+    ) -> MediaInfo:
+        """Return what the object is, or raise `InvalidInput` when it is not readable media of this type. Its size, and
+        its first `HEAD_BYTES`, are read where they are not known."""
+        if size is None:
+            if (stat := await store.stat(path)) is None:
+                raise no_object(path)
+            size = stat.size
+        if size == 0:
             raise InvalidInput(f"The {subject} is empty.")
         kind = media_kind(mime_type)
         if kind == "file":
             return MediaInfo(kind=kind)
         require("media")
         try:
-            return await self._look(kind, _Reading(store, path, size=stat.size, limits=self._limits))
+            return await self._look(kind, _Reading(store, path, size=size, head=head, limits=self._limits))
         except Refused as error:
             raise InvalidInput(f"The {subject} {self._words(error, kind)}.") from None
 
@@ -70,18 +81,20 @@ class Probes:
 class _Reading:
     """An object, read range by range for a process that has no way to it; no more than allowed, and not for ever."""
 
-    def __init__(self, store: ObjectStore, path: str, *, size: int, limits: ProbeLimits) -> None:
+    def __init__(self, store: ObjectStore, path: str, *, size: int, head: bytes, limits: ProbeLimits) -> None:
         self._store = store
         self._path = path
         self.size = size
         self._bytes_left = limits.max_bytes
         self._seconds_left = limits.timeout_seconds
         self._loop = asyncio.get_running_loop()
-        self._head = b""
+        self._head = head
 
     async def begin(self) -> bytes:
         """Read the first bytes, which are kept."""
         length = self._take(min(self.size, HEAD_BYTES))
+        if len(self._head) >= length:
+            return self._head
         try:
             self._head = await asyncio.wait_for(self._range(0, length), self._seconds_left)
         except TimeoutError:

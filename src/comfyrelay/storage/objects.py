@@ -42,11 +42,13 @@ class ObjectStore(Protocol):
         """Yield the data, or a part of it, in pieces; the first step raises `NotFound` when there is none."""
         ...
 
-    async def copy(self, source: str, target: str) -> None:
-        """Copy inside the store, as it is at this moment; `NotFound` when there is nothing to copy.
+    async def copy(self, source: str, target: str) -> ObjectStat:
+        """Copy inside the store, as it is at this moment, and return what is known of the copy; `NotFound` when there
+        is nothing to copy.
 
         What is put at `source` later does not change the copy.
         """
+        ...
 
     async def remove(self, path: str) -> None:
         """Remove the object; nothing happens when there is none."""

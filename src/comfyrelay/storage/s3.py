@@ -95,11 +95,14 @@ class S3Objects:
         finally:
             body.close()
 
-    async def copy(self, source: str, target: str) -> None:
+    async def copy(self, source: str, target: str) -> ObjectStat:
         """Copy the object as it is at this moment; its bytes do not leave the store."""
         origin: CopySourceTypeDef = {"Bucket": self._bucket, "Key": self._key(source)}
         key = self._key(target)
         await self._call(source, lambda: self._client.copy(origin, self._bucket, key, Config=COPYING))
+        if (made := await self.stat(target)) is None:
+            raise no_object(target)
+        return made
 
     async def remove(self, path: str) -> None:
         """Remove the object; nothing happens when there is none."""

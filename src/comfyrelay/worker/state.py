@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from comfyrelay import atomic
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.lock import FolderLock
+from comfyrelay.portable import files
 from comfyrelay.protocol.worker import LeasedJob, Urls
 from comfyrelay.worker.lease import Lease
 
@@ -72,7 +73,7 @@ class State:
         self._lock.take(advice="Give each worker of this machine a WORKER_ID of its own.")
         for folder in (self.folder, self._held, self._unfinished):
             for part in folder.glob(f"{atomic.PART_PREFIX}*"):
-                part.unlink(missing_ok=True)
+                files.remove(part, missing_ok=True)
         for each in self.work.iterdir():
             if not self._entry(each.name).exists():
                 shutil.rmtree(each, ignore_errors=True)
@@ -97,7 +98,7 @@ class State:
         _write(self._token, json.dumps({"token": token}))
 
     def forget_token(self) -> None:
-        self._token.unlink(missing_ok=True)
+        files.remove(self._token, missing_ok=True)
 
     def folder_of(self, lease: Lease) -> Path:
         """Where the files of a job are while it is here."""
@@ -122,7 +123,7 @@ class State:
 
     def forget(self, lease: Lease) -> None:
         """The lease has ended: nothing of it is kept."""
-        self._entry(lease.name).unlink(missing_ok=True)
+        files.remove(self._entry(lease.name), missing_ok=True)
         shutil.rmtree(self.work / lease.name, ignore_errors=True)
 
     def held_leases(self) -> list[Held]:
@@ -132,7 +133,7 @@ class State:
             try:
                 held = _HeldFile.model_validate(json.loads(path.read_text("utf-8")))
             except (OSError, ValueError):
-                path.unlink(missing_ok=True)
+                files.remove(path, missing_ok=True)
                 continue
             lease = Lease(
                 job=held.job, urls=held.urls, began_after_seconds=held.began_after_seconds, about=dict(held.about)
@@ -145,7 +146,7 @@ class State:
         _write(self._unfinished / f"{prompt_id}.json", json.dumps({"server": server}))
 
     def forget_unfinished(self, prompt_id: str) -> None:
-        (self._unfinished / f"{prompt_id}.json").unlink(missing_ok=True)
+        files.remove(self._unfinished / f"{prompt_id}.json", missing_ok=True)
 
     def unfinished_runs(self) -> list[tuple[str, str]]:
         """Those runs, by server and prompt id."""
@@ -154,7 +155,7 @@ class State:
             try:
                 found.append((str(json.loads(path.read_text("utf-8"))["server"]), path.stem))
             except (OSError, ValueError, KeyError, TypeError):
-                path.unlink(missing_ok=True)
+                files.remove(path, missing_ok=True)
         return found
 
     def _entry(self, name: str) -> Path:

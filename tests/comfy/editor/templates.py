@@ -10,7 +10,7 @@ from typing import Any
 
 from comfyrelay.comfy.editor.workflow import is_editor_file
 
-PACKAGES = ("comfyui_workflow_templates_media_image", "comfyui_workflow_templates_media_other")
+PACKAGES = tuple(f"comfyui_workflow_templates_media_{each}" for each in ("api", "image", "other", "video"))
 HERE = Path(__file__).parent
 # What the editor made of each template: made anew by `python -m tests.comfy.editor --help`.
 EXPORTS = HERE / "exports.json"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfy.editor.convert import MOST_NODES, convert_workflow
+from comfyrelay.comfy.editor.convert import MOST_MARKS, MOST_NODES, convert_workflow
 from comfyrelay.comfy.editor.sources import Output, Scope, Sources
 from comfyrelay.comfy.editor.workflow import is_editor_file, read_workflow
 from comfyrelay.comfy.graphs.preflight import graph_problems
@@ -100,6 +100,12 @@ class TestFields:
         text = "a {red|red} cat // not a dog\nin /* no */the rain \\{sic\\}"
         found = inputs(workflow([node(1, "CLIPTextEncode", [("clip", "CLIP", None)], values=[text])]))
         assert found["1"] == {"text": "a red cat \nin the rain {sic}"}
+
+    @pytest.mark.parametrize("mark", ["{", "a|", "}", "\\", "/*", "//\n"])
+    def test_texts_of_nothing_but_marks_are_refused_in_words_before_they_are_read(self, mark: str) -> None:
+        prompts = [node(at, "CLIPTextEncode", [("clip", "CLIP", None)], values=[mark * 100_001]) for at in (1, 2, 3)]
+        with pytest.raises(GraphError, match=f"more than {MOST_MARKS:,} brackets"):
+            inputs(workflow(prompts))
 
     def test_a_list_is_not_taken_for_a_link(self) -> None:
         found = inputs(workflow([empty(values=[[1, 2]])]))

@@ -9,7 +9,7 @@ from typing import Any
 
 from comfyrelay.comfy.editor import packs
 from comfyrelay.comfy.editor.sources import DEEPEST_SUBGRAPH, Literal, Output, Scope, Sources
-from comfyrelay.comfy.editor.widgets import as_input, made_in_browser
+from comfyrelay.comfy.editor.widgets import as_input, made_in_browser, marks_in
 from comfyrelay.comfy.editor.workflow import Node, read_workflow
 from comfyrelay.comfy.graphs.explain import Problem, failure_of
 from comfyrelay.comfy.graphs.graph import Graph, in_circle
@@ -18,6 +18,8 @@ from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
 # Beyond this it is no workflow, but something that was made to take up memory.
 MOST_NODES = 20_000
 _MOST_INPUTS = 50 * MOST_NODES
+# Of what a prompt with choices and comments is taken apart by.
+MOST_MARKS = 300_000
 # Of names in a message: one subgraph may stand for thousands, and each would be told of.
 _LONGEST_NAME = 80
 # So many classes that are missing are named; no workflow that somebody made has more.
@@ -73,7 +75,7 @@ def _lacking(missing: Mapping[str, list[str]]) -> str:
 
 
 def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
-    pending, count, inputs = [root], _within(len(root.sheet.nodes), root), 0
+    pending, count, inputs, marks = [root], _within(len(root.sheet.nodes), root), 0, 0
     while pending:
         scope = pending.pop()
         for node in scope.sheet.nodes.values():
@@ -87,6 +89,9 @@ def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
             inputs += len(sources.inputs(node)) + len(node.values)
             if inputs > _MOST_INPUTS:
                 raise GraphError(f"The workflow is too large: more than {_MOST_INPUTS:,} inputs and values.")
+            marks += marks_in(node.values.values() if isinstance(node.values, dict) else node.values)
+            if marks > MOST_MARKS:
+                raise GraphError(f"The texts of the workflow have more than {MOST_MARKS:,} brackets and slashes.")
             if inside is None:
                 yield scope, node
 

@@ -25,6 +25,7 @@ _AFTER_RUN = ("fixed", "increment", "decrement", "randomize", "increment-wrap", 
 
 # Of a prompt with choices: what is escaped, what has a meaning, and what is between.
 _TOKEN = re.compile(r"\\[{}|]|[{}|\\]|[^{}|\\]+")
+_MARKS = ("{", "}", "|", "\\", "/*", "//")
 # A text, put together of texts.
 _Pieces = list["str | _Pieces"]
 
@@ -78,6 +79,11 @@ def input_slots(specs: Sequence[Spec]) -> list[Slot]:
     """The inputs that a node of this kind has, those without a field first."""
     plain = [Slot(spec.name, spec.type) for spec in specs if not spec.is_field]
     return plain + [Slot(spec.name, spec.type, None, spec.name) for spec in specs if spec.is_field]
+
+
+def marks_in(values: Iterable[Any]) -> int:
+    """How many marks texts have that are looked at one by one: a text may be made of nothing else."""
+    return sum(value.count(mark) for value in values if isinstance(value, str) for mark in _MARKS)
 
 
 def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> dict[str, Any]:

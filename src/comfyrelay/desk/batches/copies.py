@@ -19,8 +19,10 @@ from comfyrelay.desk.batches.folders import readable_name
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.domain.settlement import Attempt
 from comfyrelay.errors import ComfyRelayError, InvalidInput
+from comfyrelay.portable import files
 from comfyrelay.portable.names import room_below, usable
 from comfyrelay.services.engine import Engine
+from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.worker.files.outputs import Collected
 from comfyrelay.worker.lease import Lease
@@ -85,22 +87,22 @@ class Copies:
         return place / readable_name(job.label or "", seed, job.item_no + 1, suffix, room=_room(place))
 
 
-def remove_copies(root: Path, attempts: Iterable[Attempt]) -> list[str]:
-    """Remove what was put below the output folder for a job; returns what that was. What a script saved in folders of
-    its own is its user's."""
-    removed = []
+def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
+    """Remove what was put below the output folder for a job. What a script saved elsewhere is its user's."""
+    removed, left = [], []
     for path in copies_of(root, attempts):
         try:
-            path.unlink()
+            files.remove(path)
         except OSError as error:
             log.warning("desk.output_not_removed", path=str(path), why=error.strerror)
+            left.append(f"{path} ({error.strerror})")
             continue
         removed.append(str(path))
         with suppress(OSError):
             # its batch's folder, when it was the last in it
             if path.parent != root:
                 path.parent.rmdir()
-    return removed
+    return RemovedFiles(removed=removed, left=left)
 
 
 def copies_of(root: Path, attempts: Iterable[Attempt]) -> list[Path]:
@@ -137,7 +139,7 @@ def _put(source: Path, place: Path, of_whom: str, noted: Collection[Path], umask
         place = place.with_name(f"{place.stem} {of_whom}{place.suffix}")
     # in a person's folder a desk that is killed leaves no more than one part for each file
     part = place.with_name(f".{place.name}.part")
-    part.unlink(missing_ok=True)
+    files.remove(part, missing_ok=True)
     with part_of(place, part=part):
         try:
             os.link(source, part)
@@ -147,7 +149,7 @@ def _put(source: Path, place: Path, of_whom: str, noted: Collection[Path], umask
         if umask is not None:
             part.chmod(0o666 & ~umask)
     # of two names of one file a rename removes neither
-    part.unlink(missing_ok=True)
+    files.remove(part, missing_ok=True)
     return place
 
 

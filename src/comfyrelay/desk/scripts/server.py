@@ -22,6 +22,7 @@ from comfyrelay.desk.scripts.snapshots import Snapshots
 from comfyrelay.desk.scripts.workflow import NODE_ID, SNAPSHOT, is_script, job_of, values_in
 from comfyrelay.errors import ComfyError, NoOutput, OutputGone, ScriptFailed
 from comfyrelay.net import save
+from comfyrelay.portable import files
 from comfyrelay.text import storable
 from comfyrelay.worker.comfyui.recovering import MARK
 from comfyrelay.worker.comfyui.servers import JobServer
@@ -283,5 +284,5 @@ def _new_log(folder: Path, run_id: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     # names begin with the time, so they sort by age
     for old in sorted(folder.glob("*.log"))[: -MOST_LOG_FILES + 1]:
-        old.unlink(missing_ok=True)
+        files.remove(old, missing_ok=True)
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id[-12:]}.log"

@@ -18,6 +18,7 @@ from uuid import uuid4
 from comfyrelay import atomic
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.errors import InvalidInput, ScriptFailed
+from comfyrelay.portable import files
 from comfyrelay.protocol.desk import ScriptJob
 
 # In the input folder.
@@ -73,7 +74,7 @@ class Snapshots:
         for root in (self._folder, self._inputs):
             for each in root.iterdir() if root.is_dir() else ():
                 if each.name.partition(".")[0] not in needed and each.stat().st_mtime < newest:
-                    shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink(missing_ok=True)
+                    shutil.rmtree(each, ignore_errors=True) if each.is_dir() else files.remove(each, missing_ok=True)
 
     @property
     def _arguments(self) -> bytes:
@@ -122,7 +123,7 @@ class Snapshots:
 
 def _move(part: Path, kept: Path) -> None:
     try:
-        part.rename(kept)
+        files.move(part, kept)
     except OSError:
         # another job of the same inputs was added in this moment, and its copy is there
         if not kept.is_dir():

@@ -1,26 +1,42 @@
 """Who is calling: a user by token or session cookie, an administrator, or a worker by its token."""
 
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import structlog
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.base import SecurityBase
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.fleet import Worker
 from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.net import origin_parts
 from comfyrelay.server.base.cache import REMEMBER_SECONDS
-from comfyrelay.server.base.context import Context, ContextOf
+from comfyrelay.server.base.context import Context
 
+T = TypeVar("T")
 POLL_REMEMBER_SECONDS = 3600.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _bearer = HTTPBearer(auto_error=False, description="An API token")
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
-async def current_user(request: Request, context: ContextOf, bearer: Bearer) -> User:
+class _Caller(SecurityBase, Generic[T]):
+    """Who calls, as one dependency: FastAPI goes through each of them for every request, which costs more than finding
+    out. For the documentation it is the scheme that it asks for."""
+
+    def __init__(self, find: Callable[[Request, Context], Awaitable[T]]) -> None:
+        self.model, self.scheme_name = _bearer.model, _bearer.scheme_name
+        self._find = find
+
+    async def __call__(self, request: Request) -> T:
+        return await self._find(request, request.app.state.context)
+
+
+async def known_user(request: Request, context: Context) -> User:
+    bearer = await _bearer(request)
     secret = bearer.credentials if bearer else request.cookies.get(context.session_cookie)
     if not secret:
         raise Unauthorized
@@ -33,25 +49,27 @@ async def current_user(request: Request, context: ContextOf, bearer: Bearer) -> 
     return user
 
 
-async def current_admin(user: Annotated[User, Depends(current_user)]) -> User:
+async def known_admin(request: Request, context: Context) -> User:
+    user = await known_user(request, context)
     if not user.is_admin:
         raise Forbidden("Only an administrator may do this.")
     return user
 
 
-async def current_worker(context: ContextOf, bearer: Bearer) -> Worker:
-    return await _worker(context, bearer, oldest_seconds=REMEMBER_SECONDS)
+async def known_worker(request: Request, context: Context) -> Worker:
+    return await _worker(request, context, oldest_seconds=REMEMBER_SECONDS)
 
 
-async def polling_worker(context: ContextOf, bearer: Bearer) -> Worker:
+async def _polling_worker(request: Request, context: Context) -> Worker:
     """Who polls may be remembered for long: leasing looks at the token and the approval itself."""
     try:
-        return await _worker(context, bearer, oldest_seconds=POLL_REMEMBER_SECONDS)
+        return await _worker(request, context, oldest_seconds=POLL_REMEMBER_SECONDS)
     except (Unauthorized, Forbidden):
-        return await current_worker(context, bearer)
+        return await known_worker(request, context)
 
 
-async def _worker(context: Context, bearer: HTTPAuthorizationCredentials | None, *, oldest_seconds: float) -> Worker:
+async def _worker(request: Request, context: Context, *, oldest_seconds: float) -> Worker:
+    bearer = await _bearer(request)
     if bearer is None:
         raise Unauthorized("Send the worker's token as a bearer token.")
     worker = await context.worker_of(bearer.credentials, oldest_seconds=oldest_seconds)
@@ -61,21 +79,6 @@ async def _worker(context: Context, bearer: HTTPAuthorizationCredentials | None,
         raise Forbidden("This worker is not approved.")
     structlog.contextvars.bind_contextvars(worker_id=worker.worker_id)
     return worker
-
-
-# The same before anything of a large body is read.
-
-
-async def known_user(request: Request, context: Context) -> User:
-    return await current_user(request, context, await _bearer(request))
-
-
-async def known_admin(request: Request, context: Context) -> User:
-    return await current_admin(await known_user(request, context))
-
-
-async def known_worker(request: Request, context: Context) -> Worker:
-    return await current_worker(context, await _bearer(request))
 
 
 def _refuse_other_sites(request: Request, context: Context) -> None:
@@ -94,7 +97,8 @@ def _is_ours(origin: str, request: Request, context: Context) -> bool:
     return origin == f"{public.scheme}://{public.netloc}" or origin_parts(origin).netloc == request.headers.get("Host")
 
 
-CurrentUser = Annotated[User, Depends(current_user)]
+current_admin = _Caller(known_admin)
+CurrentUser = Annotated[User, Depends(_Caller(known_user))]
 Admin = Annotated[User, Depends(current_admin)]
-CurrentWorker = Annotated[Worker, Depends(current_worker)]
-PollingWorker = Annotated[Worker, Depends(polling_worker)]
+CurrentWorker = Annotated[Worker, Depends(_Caller(known_worker))]
+PollingWorker = Annotated[Worker, Depends(_Caller(_polling_worker))]

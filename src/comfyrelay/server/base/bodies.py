@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
 
 from comfyrelay.errors import InvalidInput, RequestTimeout, TooLarge
 from comfyrelay.json_size import has_more_values
@@ -90,23 +89,24 @@ async def read_body(request: Request, endpoint: Callable[..., Any]) -> bytes:
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
-            stream = request.stream()
+            is_whole = False
             while True:
                 if max(size, len(body)) > most and authenticate is not None and name == "max_body_bytes":
                     await authenticate(request, context)
                     most, name = settings.max_large_body_bytes, "max_large_body_bytes"
                 if max(size, len(body)) > most:
                     raise _too_large(f"{most} bytes", name)
-                piece = await anext(stream, None)
-                if piece is None:
+                if is_whole:
                     break
-                body += piece
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise InvalidInput("The request was cut off.")
+                body += message.get("body", b"")
+                is_whole = not message.get("more_body", False)
     except TimeoutError:
         raise RequestTimeout(
             f"The body did not arrive within {seconds:g} seconds ({ENV_PREFIX}{seconds_name.upper()})."
         ) from None
-    except ClientDisconnect:
-        raise InvalidInput("The request was cut off.") from None
     request._body = bytes(body)
     return request._body
 

@@ -106,7 +106,9 @@ async def delete_job(
     """Delete a job that has ended, with its log and its output, on a desk also in the output folder. What it cost
     stays in the ledger."""
     files = await context.engine.jobs.removal.job(user.tenant_id, job_id, keep_files=keep_files)
-    return Answer(data=Deleted(id=job_id), message=f"Deleted, with {', '.join(files)}." if files else "Deleted.")
+    removed = f", with {', '.join(files.removed)}" if files.removed else ""
+    left = f" Not removed: {'; '.join(files.left)}." if files.left else ""
+    return Answer(data=Deleted(id=job_id), message=f"Deleted{removed}.{left}")
 
 
 @router.post(

@@ -133,11 +133,11 @@ class Fitting:
             await self._learn(workflow, new)
         if old := [digest for digest, verdict in found.items() if not verdict.was_used_lately]:
             await self._databases.central.run(Step.FITTING, lambda tx: gaps.note_used(tx, old))
-        if not new and not any(each.workers and each.lacking == each.workers for each in found.values()):
+        if not new and not any(each.is_unserved for each in found.values()):
             return None
         async with self._databases.central.read() as tx:
             found = await gaps.verdicts(tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=LATELY_SECONDS)
-            unserved = {digest: each for digest, each in found.items() if each.workers and each.lacking == each.workers}
+            unserved = [digest for digest, each in found.items() if each.is_unserved]
             lacking = await gaps.of_workflow(tx, unserved, workflow_id=id_, stage=stage) if unserved else []
         if not lacking:
             return None

@@ -33,12 +33,13 @@ class Refused:
 
 @dataclass(kw_only=True, slots=True)
 class BulkResult:
-    """`matched` jobs were found, `changed` were changed by the verb, and `files` went with those that were removed;
-    those that were refused say why."""
+    """`matched` jobs were found, `changed` were changed by the verb, and `files` went with those that were removed, but
+    for those that are `left`; jobs that were refused say why."""
 
     matched: int = 0
     changed: int = 0
     files: int = 0
+    left: list[str] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
 
@@ -113,7 +114,9 @@ class Bulk:
                 if action is BulkAction.RETRY:
                     result.changed += (await self._submit.retry_once(tenant_id, each)).is_new
                 else:
-                    result.files += len(await self._removing.job(tenant_id, each, keep_files=keep_files))
+                    files = await self._removing.job(tenant_id, each, keep_files=keep_files)
+                    result.files += len(files.removed)
+                    result.left += files.left[: MOST_REFUSED - len(result.left)]
                     result.changed += 1
             except PoolUnavailable:
                 raise

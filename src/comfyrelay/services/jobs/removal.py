@@ -4,6 +4,7 @@ Storage may be out of reach for a while: what is noted is removed later, and not
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -24,8 +25,18 @@ AT_ONCE = 500
 # Younger ones are still in the hands of the process that made them.
 GRACE_SECONDS = 60.0
 Work = Callable[[Tx], Awaitable[list[Removal]]]
-# Removes what only whoever runs the engine knows of the attempts of a job that was removed; returns what that was.
-OnRemoved = Callable[[Sequence[Attempt]], Awaitable[Sequence[str]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemovedFiles:
+    """Which files went with a job, and which could not be removed, each with why."""
+
+    removed: Sequence[str] = ()
+    left: Sequence[str] = ()
+
+
+# Removes what only whoever runs the engine knows of the attempts of a job that was removed.
+OnRemoved = Callable[[Sequence[Attempt]], Awaitable[RemovedFiles]]
 IN_USE = "An unfinished job still needs this: cancel it, or wait until it is done."
 
 
@@ -48,10 +59,10 @@ class Removals:
 
         await self._run(tenant_id, work)
 
-    async def job(self, tenant_id: str, job_id: str, *, keep_files: bool = False) -> Sequence[str]:
+    async def job(self, tenant_id: str, job_id: str, *, keep_files: bool = False) -> RemovedFiles:
         """Remove a job that has ended, with its history and its output. What it cost stays in the ledger.
 
-        Returns which other files of its were removed; `keep_files` leaves those where they are.
+        Returns what became of its other files; `keep_files` leaves those where they are.
         """
         attempts: list[Attempt] = []
         # leases that ended without a result may have left something, too
@@ -71,7 +82,9 @@ class Removals:
             return removed
 
         await self._run(tenant_id, work)
-        return await self._on_removed(attempts) if self._on_removed is not None and not keep_files else []
+        if self._on_removed is None or keep_files:
+            return RemovedFiles()
+        return await self._on_removed(attempts)
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> int:
         """Remove the objects that are still noted; returns how many there were."""

@@ -20,12 +20,14 @@ from comfyrelay.errors import ConfigurationError, InvalidInput, LeaseLost, NotFo
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.handover import Handed, Handover
 from comfyrelay.services.queue.settle import Output, Report, Settle, Settlement
-from comfyrelay.storage.media import Probes
+from comfyrelay.storage.media import HEAD_BYTES, Probes
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import dispatches
 
 log = structlog.get_logger(__name__)
 
+# Hashed where it is read: handing it to a thread would take longer.
+SMALL_BYTES = 64 * 1024
 NO_OUTPUT = "There is no output: upload it to the lease's output URL, then complete again, or report a failure."
 
 
@@ -36,6 +38,8 @@ class _Taken:
     output: Output | None = None
     copy: str | None = None
     problem: str | None = None
+    # what is left of it once it is settled
+    upload: str | None = None
 
 
 class Outputs:
@@ -76,7 +80,7 @@ class Outputs:
             await self._remove(taken.copy)
             raise
         # any other error leaves open whether it was settled: then both stay, and one of them is found to be a stray
-        await self._remove(taken.copy if settlement.is_repeat else handed.upload_path)
+        await self._remove(taken.copy if settlement.is_repeat else taken.upload)
         return settlement
 
     async def _settled(self, report: Report) -> Settlement:
@@ -96,45 +100,50 @@ class Outputs:
         return False
 
     async def _take(self, handed: Handed, told: Output | None) -> _Taken:
-        found = None if told is None else await self._objects.stat(handed.upload_path)
-        if told is None or found is None or found.size == 0:
+        upload = handed.upload_path
+        if told is None:
+            return _Taken(problem=NO_OUTPUT, upload=upload)
+        found = await self._objects.stat(upload)
+        if found is None:
             return _Taken(problem=NO_OUTPUT)
+        if found.size == 0:
+            return _Taken(problem=NO_OUTPUT, upload=upload)
         if found.size > self._max_bytes:
-            await self._remove(handed.upload_path)
+            await self._remove(upload)
             raise self._too_large(found.size)
         file_id, extension = new_id(), handed.snapshot.output_extension
         copy = output_path(file_id, tenant_id=handed.tenant_id, job_id=handed.job_id, extension=extension)
         try:
-            await self._objects.copy(handed.upload_path, copy)
+            copied = await self._objects.copy(upload, copy)
             output, problem = await self._check(
-                copy, replace(told, file_id=file_id, extension=extension), handed.snapshot.output_mime_type
+                copy,
+                replace(told, file_id=file_id, extension=extension),
+                size=copied.size,
+                promised=handed.snapshot.output_mime_type,
             )
         except NotFound:
             return _Taken(problem=NO_OUTPUT)
         except Exception:
             await self._remove(copy)
             raise
-        return _Taken(output=output, copy=copy, problem=problem)
+        return _Taken(output=output, copy=copy, problem=problem, upload=upload)
 
-    async def _check(self, copy: str, told: Output, promised: str) -> tuple[Output, str | None]:
+    async def _check(self, copy: str, told: Output, *, size: int, promised: str) -> tuple[Output, str | None]:
         """The output as it was found, and what is wrong with it."""
-        found = await self._objects.stat(copy)
-        if found is None:
-            raise NotFound
-        if found.size > self._max_bytes:
+        if size > self._max_bytes:
             # another one was uploaded after its size was looked at
-            raise self._too_large(found.size)
-        digest = await self._digest(copy) if told.sha256 is not None else None
+            raise self._too_large(size)
+        digest, head = await self._read(copy) if told.sha256 is not None else (None, b"")
         kept = output_type(told.mime_type, promised)
-        output = replace(told, size=found.size, sha256=digest, mime_type=kept or promised)
-        if found.size != told.size:
-            return output, f"The output has {found.size} bytes, not {told.size}: upload it again."
+        output = replace(told, size=size, sha256=digest, mime_type=kept or promised)
+        if size != told.size:
+            return output, f"The output has {size} bytes, not {told.size}: upload it again."
         if digest != told.sha256:
             return output, f"The output has the SHA-256 {digest}, not {told.sha256}: upload it again."
         if kept is None:
             return output, f"The output is {told.mime_type}, but this job makes {promised}."
         try:
-            await self._probes.look(self._objects, copy, mime_type=kept)
+            await self._probes.look(self._objects, copy, mime_type=kept, size=size, head=head)
         except InvalidInput as error:
             return output, error.detail
         except ConfigurationError as error:
@@ -144,11 +153,16 @@ class Outputs:
             raise
         return output, None
 
-    async def _digest(self, path: str) -> str:
-        digest = hashlib.sha256()
+    async def _read(self, path: str) -> tuple[str, bytes]:
+        """The SHA-256 of an object, and its first bytes, so that they need not be read again."""
+        digest, head = hashlib.sha256(), bytearray()
         async for piece in self._objects.stream(path):
-            await asyncio.to_thread(digest.update, piece)
-        return digest.hexdigest()
+            head += piece[: HEAD_BYTES - len(head)]
+            if len(piece) <= SMALL_BYTES:
+                digest.update(piece)
+            else:
+                await asyncio.to_thread(digest.update, piece)
+        return digest.hexdigest(), bytes(head)
 
     def _too_large(self, size: int) -> InvalidInput:
         problem = f"The output is too large: it has {size} bytes, and at most {self._max_bytes} are allowed."

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Float,
     Select,
     Text,
     bindparam,
+    case,
     cast,
     delete,
     func,
@@ -33,10 +35,9 @@ _GAP = ("worker_id", "workflow_hash", "node_types", "models", "silent")
 
 
 class Verdict(NamedTuple):
-    """Of the workers that may be given jobs of a hash, how many there are, and how many of them lack something."""
+    """Whether there are workers that may be given jobs of a hash, and each of them lacks something."""
 
-    workers: int
-    lacking: int
+    is_unserved: bool
     was_used_lately: bool
 
 
@@ -58,8 +59,8 @@ async def verdicts(
     """Of the hashes whose needs are known."""
     given = {"workflow_id": workflow_id, "stage": stage, "lately": -lately_seconds}
     return {
-        row.workflow_hash: Verdict(row.workers, row.lacking, row.was_used_lately)
-        for row in await tx.fetch(_verdicts, {**with_ids(hashes), **given})
+        row.workflow_hash: Verdict(bool(row.is_unserved), bool(row.was_used_lately))
+        for row in await tx.fetch(verdicts_query, {**with_ids(hashes), **given})
     }
 
 
@@ -74,21 +75,23 @@ def _may_run() -> ColumnElement[bool]:
 
 
 @cache
-def _verdicts(dialect: str) -> Executable:
+def verdicts_query(dialect: str) -> Select[Any]:
     r = ids_table(dialect, Text)
     n, g = workflow_needs, worker_gaps
-    every = select(func.count()).select_from(worker_workflows, workers).where(_may_run()).scalar_subquery()
-    lacking = (
-        select(func.count())
-        .select_from(g, worker_workflows, workers)
-        .where(g.c.worker_id == workers.c.worker_id, g.c.workflow_hash == n.c.workflow_hash, _may_run())
-        .correlate(n)
-        .scalar_subquery()
+    its_gap = (g.c.worker_id == workers.c.worker_id) & (g.c.workflow_hash == n.c.workflow_hash)
+    some_lack = select(g.c.worker_id).select_from(g, worker_workflows, workers).where(its_gap, _may_run())
+    able = (
+        select(workers.c.worker_id)
+        .select_from(worker_workflows, workers)
+        .where(_may_run(), ~select(g.c.worker_id).where(its_gap).correlate(n, workers).exists())
     )
-    lately = n.c.used_at > relay_now(bindparam("lately"))
-    return select(
-        n.c.workflow_hash, every.label("workers"), lacking.label("lacking"), lately.label("was_used_lately")
-    ).join(r, n.c.workflow_hash == r.c.id)
+    # in this order: mostly nobody lacks anything, and then the workers, of which there may be thousands, are not read
+    is_lacked = select(g.c.worker_id).where(g.c.workflow_hash == n.c.workflow_hash).correlate(n).exists()
+    is_unserved = case((~is_lacked, False), else_=some_lack.correlate(n).exists() & ~able.correlate(n).exists())
+    lately = n.c.used_at > relay_now(bindparam("lately", type_=Float()))
+    return select(n.c.workflow_hash, is_unserved.label("is_unserved"), lately.label("was_used_lately")).join(
+        r, n.c.workflow_hash == r.c.id
+    )
 
 
 async def note_used(tx: Tx, hashes: Collection[str]) -> None:

@@ -12,6 +12,7 @@ import structlog
 from comfyrelay.atomic import part_of
 from comfyrelay.comfy.uploads import content_hash as hash_of
 from comfyrelay.errors import TransferFailed
+from comfyrelay.portable import files
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +78,7 @@ class AssetCache:
         for path in self._folder.iterdir():
             if path.name.startswith("."):
                 # a download that was cut off
-                path.unlink(missing_ok=True)
+                files.remove(path, missing_ok=True)
             elif path.is_file():
                 found.append((path.stat().st_mtime_ns, path))
         for _, path in sorted(found):
@@ -97,7 +98,7 @@ class AssetCache:
                 return
             if name not in self._pins:
                 try:
-                    (self._folder / name).unlink(missing_ok=True)
+                    files.remove(self._folder / name, missing_ok=True)
                 except OSError as error:
                     log.warning("assets.not_removed", why=error.strerror)
                 self._forget(name)
