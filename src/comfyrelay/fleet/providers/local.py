@@ -137,7 +137,12 @@ class LocalProvider:
         except ConfigurationError as error:
             return LaunchResult(refused=[Refused(kind=RefusalKind.SETUP, text=error.detail)])
         folder = self._folder_of(fleet)
-        launched, refused = [], []
+        launched: list[Observed] = []
+        refused: list[Refused] = []
+
+        def refuse(order: Order, kind: RefusalKind, text: str) -> None:
+            refused.append(Refused(kind=kind, text=text, instance_type=order.instance_type))
+
         with _turn(folder):
             _remove_old(folder)
             for order in orders:
@@ -145,14 +150,17 @@ class LocalProvider:
                 if not machine.is_known:
                     there = self._there(fleet)
                     if len(there) >= fleet.max_machines:
-                        text = f"The fleet {fleet.slug} may have no more than {fleet.max_machines} machines."
-                        refused.append(Refused(kind=RefusalKind.QUOTA, text=text, instance_type=order.instance_type))
+                        most = f"The fleet {fleet.slug} may have no more than {fleet.max_machines} machines."
+                        refuse(order, RefusalKind.QUOTA, most)
                         continue
                     machine.order(fleet, order, template, slot=_free_slot(there))
                 if machine.is_waiting_for_process:
                     self._start(fleet, machine)
                 if machine.is_there:
                     launched.append(machine.observed())
+                else:
+                    # whoever still wants one orders it by another key
+                    refuse(order, RefusalKind.THROTTLED, f"The machine {machine.id} has been there, and is gone.")
         return LaunchResult(launched=launched, refused=refused)
 
     def _start(self, fleet: FleetMachines, machine: "_Machine") -> None:
