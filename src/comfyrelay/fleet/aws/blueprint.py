@@ -103,6 +103,8 @@ def _launch_template(fleet: FleetMachines, names: Names, options: AwsOptions, sc
     tags = [{"Key": name, "Value": value} for name, value in names.tags.items()]
     made: dict[str, Any] = {
         "ImageId": fleet.spec.image,
+        # of who launches from it by hand; the group has its own list
+        "InstanceType": fleet.spec.instance_types[0].name,
         "IamInstanceProfile": {"Arn" if profile.startswith("arn:") else "Name": profile},
         "MetadataOptions": {
             "HttpEndpoint": "enabled",

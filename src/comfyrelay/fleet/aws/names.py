@@ -1,4 +1,4 @@
-"""What a fleet's parts are called at AWS. The names are all that is kept of them: whoever knows the fleet finds them."""
+"""What a fleet's parts are called at AWS. Nothing else is kept of them: whoever knows the fleet finds them."""
 
 import re
 from dataclasses import dataclass

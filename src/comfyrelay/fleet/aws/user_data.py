@@ -73,7 +73,7 @@ Description=Read the models of ComfyUI once
 Type=oneshot
 Nice=19
 IOSchedulingClass=idle
-ExecStart=/bin/bash -c 'find -L "$comfyui_folder/models" -type f -size +1M -print0 | xargs -0 -r -n 1 -P 4 cat > /dev/null'
+ExecStart=/bin/bash -c 'find -L "$comfyui_folder/models" -type f -size +1M -print0 | xargs -0 -rP 4 -n 1 cat >/dev/null'
 END
 chmod 644 /etc/systemd/system/comfyrelay-worker.service /etc/systemd/system/comfyrelay-models.service
 

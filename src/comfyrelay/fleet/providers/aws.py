@@ -1,4 +1,4 @@
-"""An Auto Scaling group for each fleet and stage: it is told how many machines there should be, and which one to end."""
+"""An Auto Scaling group for each fleet and stage: it is told how many machines there should be, and which to end."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -45,14 +45,7 @@ class AwsProvider:
         # desired and not there: the group is still looking for them, and they have no other name yet
         coming = range(1, group["DesiredCapacity"] - _counted(group) + 1)
         return [
-            *(
-                replace(
-                    each, launched_at=about[each.id]["LaunchTime"], is_spot=about[each.id].get("InstanceLifecycle") == "spot"
-                )
-                if each.id in about
-                else each
-                for each in found
-            ),
+            *(replace(each, **about.get(each.id, {})) for each in found),
             *(Observed(id=_coming(group, number), state=ObservedState.PENDING, is_spot=True) for number in coming),
         ]
 
@@ -72,7 +65,9 @@ class AwsProvider:
         if coming := sum(each.startswith(f"{group['AutoScalingGroupName']}/") for each in ids):
             await self._set_desired(fleet, max(group["DesiredCapacity"] - coming, _counted(group)))
         # AWS would end an instance of any other group as well
-        there = {each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING}
+        there = {
+            each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING
+        }
         for each in ids:
             if each not in there:
                 continue
@@ -152,7 +147,8 @@ class AwsProvider:
         place; return how many are missing. An instance that appears this very moment may be ended again by the group,
         but none that works: workers protect themselves."""
         group = await self._group(fleet)
-        missing = max(group["DesiredCapacity"] - _counted(group), 0)
+        desired: int = group["DesiredCapacity"]
+        missing = max(desired - _counted(group), 0)
         if missing:
             await self._set_desired(fleet, _counted(group))
         return missing
@@ -196,7 +192,12 @@ class AwsProvider:
                 "ec2", "describe_instances", "Reservations", Filters=[{"Name": "instance-id", "Values": new}]
             )
             known.update(
-                (each["InstanceId"], each) for reservation in reservations for each in reservation["Instances"]
+                (
+                    each["InstanceId"],
+                    {"launched_at": each["LaunchTime"], "is_spot": each.get("InstanceLifecycle") == "spot"},
+                )
+                for reservation in reservations
+                for each in reservation["Instances"]
             )
         return known
 
