@@ -85,7 +85,8 @@ class Account:
 
 
 def drawn(fleet: FleetMachines) -> Blueprint:
-    return draw(fleet, read_options(fleet.spec.options, {}), region=REGION, api_base_url=API)
+    options = read_options(fleet.spec.options, {})
+    return draw(fleet, options, region=REGION, api_base_url=API, namespace="ComfyRelay")
 
 
 async def planned(fleet: FleetMachines, *, secret: str = SECRET) -> Sequence[Change]:

@@ -7,7 +7,7 @@ import pytest
 from comfyrelay.domain.scaling.spec import MAX_MACHINES
 from comfyrelay.errors import ProviderError
 from comfyrelay.fleet.providers.aws import AwsProvider
-from comfyrelay.fleet.providers.base import FleetMachines, MachineProvider, ObservedState, Order, RefusalKind
+from comfyrelay.fleet.providers.base import FleetMachines, MachineProvider, Order, RefusalKind
 from tests.fleet.aws.account import Account, provisioned
 from tests.fleet.aws.proxy import NO_CAPACITY, OVER_QUOTA
 from tests.fleet.contract import FLEET, STAGE, Site, ThrottledContract, ThrottledSite
@@ -94,35 +94,19 @@ async def test_a_machine_has_the_id_of_its_instance_and_so_has_its_worker(
     assert account.proxy.calls["DescribeInstances"] == before
 
 
-async def test_what_the_group_still_looks_for_counts_as_pending(
+async def test_what_the_group_still_looks_for_is_not_ordered_again(
     account: Account, provider: AwsProvider, fleet: FleetMachines
 ) -> None:
-    account.proxy.let_boot("asg-production-video")
     account.proxy.have_capacity("asg-production-video", 1, why=None)
     assert not (await provider.launch(fleet, orders(3), total=3)).refused
+    assert len(await provider.observe(fleet)) == 1
 
-    found = await provider.observe(fleet)
+    result = await provider.launch(fleet, orders(3), total=3)
 
-    assert [each.state for each in found] == [ObservedState.RUNNING, ObservedState.PENDING, ObservedState.PENDING]
+    assert not result.refused
+    assert account.proxy.calls["SetDesiredCapacity"] == 1
     account.proxy.find_capacity("asg-production-video")
-    assert [each.state for each in await provider.observe(fleet)] == [ObservedState.RUNNING] * 3
-
-
-async def test_what_the_group_still_looks_for_can_be_ended_and_no_other_with_it(
-    account: Account, provider: AwsProvider, fleet: FleetMachines
-) -> None:
-    account.proxy.let_boot("asg-production-video")
-    account.proxy.have_capacity("asg-production-video", 1, why=None)
-    await provider.launch(fleet, orders(3), total=3)
-    there, coming, another = await provider.observe(fleet)
-
-    await provider.end(fleet, [coming.id])
-    assert account.group("asg-production-video")["DesiredCapacity"] == 2
-    await provider.end(fleet, [coming.id, another.id])
-
-    assert [each.id for each in await provider.observe(fleet)] == [there.id]
-    account.proxy.find_capacity("asg-production-video")
-    assert [each.id for each in await provider.observe(fleet)] == [there.id]
+    assert len(await provider.observe(fleet)) == 3
 
 
 async def test_a_smaller_total_lowers_nothing(account: Account, provider: AwsProvider, fleet: FleetMachines) -> None:
@@ -163,7 +147,7 @@ async def test_a_failure_of_long_ago_is_no_answer_to_a_new_order(
     result = await provider.launch(fleet, orders(1), total=1)
 
     assert not result.refused
-    assert [each.state for each in await provider.observe(fleet)] == [ObservedState.PENDING]
+    assert account.group("asg-production-video")["DesiredCapacity"] == 1
 
 
 async def test_who_comes_after_a_crash_learns_that_the_group_could_not_get_it(

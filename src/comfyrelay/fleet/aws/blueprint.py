@@ -12,8 +12,6 @@ from comfyrelay.fleet.aws.user_data import HOOK_SECONDS, user_data
 from comfyrelay.fleet.providers.base import FleetMachines
 
 WARM_UP_SECONDS = 300
-# Of the metrics that `comfyrelay fleet publish-metrics` sends.
-NAMESPACE = "ComfyRelay"
 BACKLOG_TARGET = 2.0
 # Shares of the budget, in percent, at which an email is sent: what was spent, and what will be by the end of the month.
 SPENT_PERCENT = 80.0
@@ -50,8 +48,9 @@ class Blueprint:
     fallback: Fallback | None
 
 
-def draw(fleet: FleetMachines, options: AwsOptions, *, region: str, api_base_url: str) -> Blueprint:
-    """`InvalidInput` when something is missing that only the operator knows."""
+def draw(fleet: FleetMachines, options: AwsOptions, *, region: str, api_base_url: str, namespace: str) -> Blueprint:
+    """`namespace` is that of the metrics in CloudWatch. `InvalidInput` when something is missing that only the operator
+    knows."""
     _check(fleet, options)
     names = Names(fleet.slug, fleet.stage)
     script = user_data(names, options, region=region, api_base_url=api_base_url)
@@ -70,7 +69,7 @@ def draw(fleet: FleetMachines, options: AwsOptions, *, region: str, api_base_url
             "DefaultResult": "CONTINUE",
         },
         budget=_budget(names, options),
-        fallback=_fallback(names) if options.cloudwatch_fallback else None,
+        fallback=_fallback(names, namespace) if options.cloudwatch_fallback else None,
     )
 
 
@@ -179,11 +178,11 @@ def _budget(names: Names, options: AwsOptions) -> Budget | None:
     )
 
 
-def _fallback(names: Names) -> Fallback:
+def _fallback(names: Names, namespace: str) -> Fallback:
     dimensions = [{"Name": FLEET_TAG, "Value": names.fleet}, {"Name": STAGE_TAG, "Value": names.stage}]
 
     def metric(identifier: str, name: str) -> dict[str, Any]:
-        found = {"Namespace": NAMESPACE, "MetricName": name, "Dimensions": dimensions}
+        found = {"Namespace": namespace, "MetricName": name, "Dimensions": dimensions}
         stat = {"Metric": found, "Period": 60, "Stat": "Maximum"}
         return {"Id": identifier, "MetricStat": stat, "ReturnData": False}
 
@@ -223,7 +222,7 @@ def _fallback(names: Names) -> Fallback:
             "TargetTrackingConfiguration": {
                 "CustomizedMetricSpecification": {
                     "MetricName": "BacklogPerInstance",
-                    "Namespace": NAMESPACE,
+                    "Namespace": namespace,
                     "Dimensions": dimensions,
                     "Statistic": "Average",
                 },

@@ -42,12 +42,9 @@ class AwsProvider:
         group = await self._group(fleet)
         found = [each for each in map(_observed, group["Instances"]) if each is not None]
         about = await self._about(fleet, [each.id for each in found])
-        # desired and not there: the group is still looking for them, and they have no other name yet
-        coming = range(1, group["DesiredCapacity"] - _counted(group) + 1)
-        return [
-            *(replace(each, **about.get(each.id, {})) for each in found),
-            *(Observed(id=_coming(group, number), state=ObservedState.PENDING, is_spot=True) for number in coming),
-        ]
+        # What the group still looks for has no name yet, and would be taken for another machine once it has one:
+        # whoever ordered it waits for it by its order, and `launch` counts it.
+        return [replace(each, **about.get(each.id, {})) for each in found]
 
     async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:
         try:
@@ -62,8 +59,6 @@ class AwsProvider:
             return
         group = await self._group(fleet)
         aws = self._aws(fleet)
-        if coming := sum(each.startswith(f"{group['AutoScalingGroupName']}/") for each in ids):
-            await self._set_desired(fleet, max(group["DesiredCapacity"] - coming, _counted(group)))
         # AWS would end an instance of any other group as well
         there = {
             each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING
@@ -228,10 +223,6 @@ def _observed(instance: Mapping[str, Any]) -> Observed | None:
 def _counted(group: Mapping[str, Any]) -> int:
     """How many of its instances count as desired ones."""
     return sum(each["LifecycleState"].startswith(("Pending", "InService")) for each in group["Instances"])
-
-
-def _coming(group: Mapping[str, Any], number: int) -> str:
-    return f"{group['AutoScalingGroupName']}/{number}"
 
 
 def _provision(fleet: FleetMachines) -> str:
