@@ -6,10 +6,10 @@ from typing import Any
 import boto3
 
 from comfyrelay.domain.scaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
-from comfyrelay.fleet.aws.access import Aws
 from comfyrelay.fleet.aws.blueprint import Blueprint, draw
 from comfyrelay.fleet.aws.options import read_options
 from comfyrelay.fleet.aws.provision import Action, Change, Provisioner, apply
+from comfyrelay.fleet.providers.aws.access import Aws
 from comfyrelay.fleet.providers.base import FleetMachines
 from tests.fleet.aws.proxy import Proxy
 

@@ -29,6 +29,9 @@ aws_app = typer.Typer()
 out = Console()
 err = Console(stderr=True)
 
+# Of the metrics in CloudWatch.
+NAMESPACE = "ComfyRelay"
+
 FleetSlug = Annotated[str, typer.Argument(help="The slug of the fleet.")]
 FleetStage = Annotated[Stage, typer.Option("--stage", help="The stage of the fleet.")]
 Region = Annotated[
@@ -86,8 +89,8 @@ def provision(
     Run it again after a change: what is as it should be is left alone.
     """
     if permissions:
-        from comfyrelay.fleet.aws.names import Names
         from comfyrelay.fleet.aws.permissions import permissions as policies
+        from comfyrelay.fleet.providers.aws.names import Names
 
         out.print_json(json.dumps(policies(Names(fleet, str(stage)))))
         return
@@ -127,9 +130,9 @@ def user_data(
 ) -> None:
     """Print the script that an instance of the fleet runs when it comes up."""
     require("server")
-    from comfyrelay.fleet.aws.names import Names
     from comfyrelay.fleet.aws.options import read_options
     from comfyrelay.fleet.aws.user_data import user_data as script
+    from comfyrelay.fleet.providers.aws.names import Names
 
     found = asyncio.run(_fleet(fleet, stage))
     options = read_options(found.spec.options, _flags(region=region, api_base_url=api_base_url))
@@ -211,8 +214,8 @@ async def _provision(slug: str, stage: Stage, flags: Mapping[str, Any], *, image
 
 
 async def _deprovision(slug: str, stage: Stage, flags: Mapping[str, Any], *, force: bool, is_dry: bool) -> None:
-    from comfyrelay.fleet.aws.names import Names
     from comfyrelay.fleet.aws.options import read_options
+    from comfyrelay.fleet.providers.aws.names import Names
 
     found = await _fleet(slug, stage)
     region = _region(read_options(found.spec.options, flags).region)
@@ -242,8 +245,8 @@ def _profile(blueprint: Blueprint) -> str:
 
 @asynccontextmanager
 async def _provisioner(region: str) -> AsyncIterator[tuple[Provisioner, Any]]:
-    from comfyrelay.fleet.aws.access import Aws
     from comfyrelay.fleet.aws.provision import BUDGETS_REGION, Provisioner
+    from comfyrelay.fleet.providers.aws.access import Aws
 
     aws, budgets = Aws(region), Aws(BUDGETS_REGION)
     try:
@@ -278,7 +281,6 @@ async def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> FleetM
 def _drawn(fleet: FleetMachines, flags: Mapping[str, Any]) -> Blueprint:
     from comfyrelay.fleet.aws.blueprint import draw
     from comfyrelay.fleet.aws.options import read_options
-    from comfyrelay.settings import load_settings
 
     options = read_options(fleet.spec.options, flags)
     return draw(
@@ -286,7 +288,7 @@ def _drawn(fleet: FleetMachines, flags: Mapping[str, Any]) -> Blueprint:
         options,
         region=_region(options.region),
         api_base_url=_server(options.api_base_url),
-        namespace=load_settings().cloudwatch_namespace,
+        namespace=NAMESPACE,
     )
 
 

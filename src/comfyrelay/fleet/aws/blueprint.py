@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.fleet.aws.names import FLEET_TAG, HOOK, NAME_TAG, STAGE_TAG, Names
 from comfyrelay.fleet.aws.options import AwsOptions
 from comfyrelay.fleet.aws.user_data import HOOK_SECONDS, user_data
+from comfyrelay.fleet.providers.aws.names import FLEET_TAG, HOOK, NAME_TAG, STAGE_TAG, Names
 from comfyrelay.fleet.providers.base import FleetMachines
 
 WARM_UP_SECONDS = 300

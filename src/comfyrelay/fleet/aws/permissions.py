@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from comfyrelay.fleet.aws.names import FLEET_TAG, Names
+from comfyrelay.fleet.providers.aws.names import FLEET_TAG, Names
 
 _MAKING = (
     "autoscaling:CreateAutoScalingGroup",

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from comfyrelay.domain.scaling.spec import InstanceType
-from comfyrelay.fleet.aws.access import FIRST_PAUSE_SECONDS, Aws, AwsError, kind_of
-from comfyrelay.fleet.aws.names import Names
+from comfyrelay.fleet.providers.aws.access import FIRST_PAUSE_SECONDS, Aws, AwsError, kind_of
+from comfyrelay.fleet.providers.aws.names import Names
 from comfyrelay.fleet.providers.base import (
     FleetMachines,
     LaunchResult,

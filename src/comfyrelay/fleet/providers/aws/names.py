@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from comfyrelay.fleet.aws.access import AwsError
+from comfyrelay.fleet.providers.aws.access import AwsError
 from comfyrelay.fleet.providers.base import RefusalKind
 
 # The worker's own notices, and the metrics of `comfyrelay fleet publish-metrics`, have these names.
