@@ -196,6 +196,16 @@ class Proxy:
                     state.text = "Pending"
         return status, kind, ElementTree.tostring(root)
 
+    def _put_scaling_policy(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
+        """Moto does not answer with the name that it has given."""
+        status, kind, content = self._pass_on(headers, urlencode(form).encode())
+        root = ElementTree.fromstring(content)
+        result = root.find(_tag("PutScalingPolicyResult"))
+        if status == 200 and result is not None and result.find(_tag("PolicyARN")) is None:
+            name = f"arn:aws:autoscaling:eu-west-1:123456789012:scalingPolicy:1:policyName/{form['PolicyName']}"
+            ElementTree.SubElement(result, _tag("PolicyARN")).text = name
+        return status, kind, ElementTree.tostring(root)
+
     def _describe_scaling_activities(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
         group = form["AutoScalingGroupName"]
         now = datetime.now(UTC).isoformat()
