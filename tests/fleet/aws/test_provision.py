@@ -75,9 +75,7 @@ async def test_what_somebody_changed_by_hand_is_put_right_and_machines_stay(acco
     scaling = account.client("autoscaling")
     scaling.set_desired_capacity(AutoScalingGroupName="asg-production-video", DesiredCapacity=2)
     scaling.update_auto_scaling_group(AutoScalingGroupName="asg-production-video", MaxSize=3, DefaultInstanceWarmup=5)
-    scaling.delete_lifecycle_hook(
-        AutoScalingGroupName="asg-production-video", LifecycleHookName="comfyrelay-drain"
-    )
+    scaling.delete_lifecycle_hook(AutoScalingGroupName="asg-production-video", LifecycleHookName="comfyrelay-drain")
 
     changed = done(await provisioned(fleet))
 
