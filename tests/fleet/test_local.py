@@ -240,12 +240,14 @@ async def test_an_order_that_nobody_started_is_forgotten_after_a_while(
 async def test_a_key_whose_machine_is_gone_makes_no_other(site: LocalSite) -> None:
     async with opened(site) as provider:
         fleet = await running(site, provider, "a")
+        [found] = await provider.observe(fleet)
         await site.clear()
         assert list(await provider.observe(fleet)) == []
 
         result = await provider.launch(fleet, orders("a"), total=1)
 
-        assert (result.launched, result.refused) == ([], [])
+        assert result.launched == []
+        assert [each.text for each in result.refused] == [f"The machine {found.id} has been there, and is gone."]
         assert await site.existing(fleet) == 0
 
 

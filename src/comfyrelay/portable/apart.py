@@ -84,7 +84,8 @@ async def run(
 
 
 if sys.platform == "win32":
-    _APART: dict[str, Any] = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+    # where Windows is only played there is no such flag
+    _APART: dict[str, Any] = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
     def _kill_group(process: asyncio.subprocess.Process) -> None:
         process.kill()

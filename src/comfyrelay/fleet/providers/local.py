@@ -11,7 +11,6 @@ Each order has a folder by its key, which says all there is to know, to whoever 
 """
 
 import asyncio
-import hashlib
 import json
 import re
 import subprocess
@@ -39,7 +38,7 @@ from comfyrelay.fleet.providers.base import (
     RefusalKind,
     Refused,
 )
-from comfyrelay.fleet.providers.programs import plain_environment, program
+from comfyrelay.fleet.providers.programs import folder_name, plain_environment, program
 from comfyrelay.lock import FolderLock
 from comfyrelay.portable import apart, files
 
@@ -53,7 +52,6 @@ MACHINE = (sys.executable, "-m", "comfyrelay.fleet.providers.local_machine")
 WORKER = (sys.executable, "-m", "comfyrelay", "worker")
 SIM = (sys.executable, "-m", "comfyrelay", "sim", "--port", "{port}", "--folder", "{folder}")
 
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 # Who may set up fleets may not thereby run what they like here: neither by a variable that loads or starts something,
 # nor by moving a machine's folder.
 _VARIABLE = re.compile(r"(COMFYRELAY_WORKER_[A-Z_]+|HEARTBEAT_INTERVAL_SECONDS|[A-Z]+_VISIBLE_DEVICES)")
@@ -139,22 +137,30 @@ class LocalProvider:
         except ConfigurationError as error:
             return LaunchResult(refused=[Refused(kind=RefusalKind.SETUP, text=error.detail)])
         folder = self._folder_of(fleet)
-        launched, refused = [], []
+        launched: list[Observed] = []
+        refused: list[Refused] = []
+
+        def refuse(order: Order, kind: RefusalKind, text: str) -> None:
+            refused.append(Refused(kind=kind, text=text, instance_type=order.instance_type))
+
         with _turn(folder):
             _remove_old(folder)
             for order in orders:
-                machine = _Machine(folder / _safe(order.key))
+                machine = _Machine(folder / folder_name(order.key))
                 if not machine.is_known:
                     there = self._there(fleet)
                     if len(there) >= fleet.max_machines:
-                        text = f"The fleet {fleet.slug} may have no more than {fleet.max_machines} machines."
-                        refused.append(Refused(kind=RefusalKind.QUOTA, text=text, instance_type=order.instance_type))
+                        most = f"The fleet {fleet.slug} may have no more than {fleet.max_machines} machines."
+                        refuse(order, RefusalKind.QUOTA, most)
                         continue
                     machine.order(fleet, order, template, slot=_free_slot(there))
                 if machine.is_waiting_for_process:
                     self._start(fleet, machine)
                 if machine.is_there:
                     launched.append(machine.observed())
+                else:
+                    # whoever still wants one orders it by another key
+                    refuse(order, RefusalKind.THROTTLED, f"The machine {machine.id} has been there, and is gone.")
         return LaunchResult(launched=launched, refused=refused)
 
     def _start(self, fleet: FleetMachines, machine: "_Machine") -> None:
@@ -225,7 +231,7 @@ class LocalProvider:
         # two stages have two folders, and a missing one is empty only if what is above it can be read
         if self._folder.exists():
             next(iter(self._folder.iterdir()), None)
-        return self._folder / _safe(fleet.stage) / _safe(fleet.slug)
+        return self._folder / folder_name(fleet.stage) / folder_name(fleet.slug)
 
     async def _aside(self, work: Callable[[], T]) -> T:
         """Off the loop: disks and processes may take their time."""
@@ -359,8 +365,3 @@ def _remove_old(folder: Path) -> None:
         with suppress(OSError, ValueError, KeyError):
             if path.is_dir() and machine.is_known and machine.launched_at < before and not machine.is_there:
                 files.remove_tree(path)
-
-
-def _safe(name: str) -> str:
-    """A name that is one folder, and no other's."""
-    return name if _SAFE.fullmatch(name) else f"_{hashlib.sha256(name.encode()).hexdigest()[:40]}"

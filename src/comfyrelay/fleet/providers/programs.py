@@ -1,6 +1,8 @@
-"""Programs on this host that fleets may name: those in one folder that the server's own settings say, and no others."""
+"""Programs of this host that fleets may name: those in the one folder that the server's settings say, and no others."""
 
+import hashlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import ENV_PREFIX
 
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 SETTING = f"{ENV_PREFIX}FLEET_COMMANDS_DIR"
 
 
@@ -31,3 +34,8 @@ def program(folder: Path | None, name: str) -> Path:
 def plain_environment() -> Mapping[str, str]:
     """What programs get of ours: without the settings of the server, which hold its passwords."""
     return {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+
+
+def folder_name(name: str) -> str:
+    """A name that is one folder, and no other's."""
+    return name if _SAFE.fullmatch(name) else f"_{hashlib.sha256(name.encode()).hexdigest()[:40]}"
