@@ -2,6 +2,7 @@
 
 import base64
 import json
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,12 @@ from comfyrelay.fleet.providers.aws.names import Names
 from comfyrelay.fleet.providers.base import Order
 from tests.fleet.aws.account import ACCOUNT, SECRET, TYPES, Account, drawn, planned, provisioned
 
-EVERYTHING = {"budget_usd_per_month": 250, "budget_email": "ops@example.com", "cloudwatch_fallback": True}
-CHANGES = {
+EVERYTHING: dict[str, Any] = {
+    "budget_usd_per_month": 250,
+    "budget_email": "ops@example.com",
+    "cloudwatch_fallback": True,
+}
+CHANGES: dict[str, Any] = {
     "security_groups": ["sg-0123"],
     "key_name": "ops",
     "volume_gib": 200,
