@@ -11,6 +11,7 @@ import pytest
 
 from comfyrelay.domain.scaling.spec import Policy
 from comfyrelay.domain.scaling.spec_json import machines_to_json
+from comfyrelay.domain.states import Stage
 from comfyrelay.fleet.loop import ScalingLoop
 from comfyrelay.fleet.providers.aws import AwsProvider
 from comfyrelay.fleet.providers.base import FleetMachines
@@ -184,7 +185,7 @@ async def life(
         fleet = account.fleet(slug)
         await provisioned(fleet)
         await world.engine.fleet.fleets.change(
-            stage="production",
+            stage=Stage.PRODUCTION,
             slug=slug,
             changes={"machines": machines_to_json(fleet.spec), "scaling": {"policy": str(request.param)}},
         )
@@ -269,7 +270,7 @@ class TestFromTheFirstJobToZero:
         await life.submit()
         await life.round()
         assert life.desired() == 0
-        found = await life.world.engine.scaling.views.decisions("production", life.slug, limit=10)
+        found = await life.world.engine.scaling.views.decisions(Stage.PRODUCTION, life.slug, limit=10)
         assert any("InsufficientInstanceCapacity" in str(each.outcome) for each in found.items)
         life.account.proxy.find_capacity(life.group)
         await life.pass_time(120)
