@@ -161,6 +161,8 @@ class Machines:
             await machines.change(tx, key, **values)
         await machines.adopt(tx, [_adopted(fleet, each) for each in found.adopt])
         by_key = {each.key: each for each in present}
+        for key in (key for key, values in found.changes.items() if "ended_at" in values):
+            await self._workers.drain_lost(tx, by_key[key].worker, by=BY)
         for key, why in found.end.items():
             await self._mark(tx, by_key[key], why)
 
