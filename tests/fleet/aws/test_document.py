@@ -265,6 +265,18 @@ class TestFromTheFirstJobToZero:
         assert again.dispatch.attempts == leased.dispatch.attempts
         assert life.desired() == 1
 
+    async def test_a_machine_that_drains_does_not_stand_in_for_a_new_one(self, life: Life) -> None:
+        """As after a rebalance recommendation: the instance is there as long as its worker finishes its job."""
+        await life.submit()
+        await life.round()
+        [old] = await life.boot()
+        await life.round()
+        assert await life.world.lease(old) is not None
+        await life.world.engine.fleet.workers.set_draining(old, is_draining=True)
+        await life.submit()
+        await life.round()
+        assert (life.desired(), old in life.instances()) == (2, True)
+
     async def test_no_capacity_is_told_and_tried_again_later(self, life: Life) -> None:
         life.account.proxy.have_capacity(life.group, 0)
         await life.submit()
