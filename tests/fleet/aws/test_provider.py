@@ -1,5 +1,7 @@
 """Machines by an Auto Scaling group, against moto's server behind the proxy."""
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -221,6 +223,15 @@ async def test_the_prices_are_those_of_the_dearest_zone_that_the_group_may_use(
 
     assert found["g4dn.xlarge"].price_per_hour == dearest
     assert found["g5.xlarge"].speed == 2.0
+
+
+def test_boto3_is_imported_only_by_who_asks_aws() -> None:
+    code = (
+        "import sys, comfyrelay.cli.main, comfyrelay.fleet.aws.terraform, comfyrelay.fleet.providers.aws as aws;"
+        "aws.AwsProvider(); print('boto3' in sys.modules or 'botocore' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "False"
 
 
 async def test_an_enqueue_is_two_calls_before_the_launch_and_one_after(

@@ -75,7 +75,7 @@ class AwsProvider:
                 )
             except AwsError as error:
                 # it went by itself meanwhile
-                if error.aws_code != "ValidationError":
+                if "not found" not in error.detail:
                     raise
 
     async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
