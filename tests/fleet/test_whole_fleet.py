@@ -1,9 +1,7 @@
 """A whole fleet on one machine: a server on PostgreSQL, two who would scale, machines that are processes of this host,
 each a worker with a stand-in. Jobs arrive at none; what breaks on the way costs no job and nobody anything twice."""
 
-import asyncio
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -15,14 +13,18 @@ import asyncpg
 import psutil
 import pytest
 
+from comfyrelay.domain.scaling import staffing
+from comfyrelay.fleet import loop
+from comfyrelay.services.scaling import leadership
+from tests import forks
 from tests.api.processes import free_port
 from tests.fleet.contract import until
 from tests.fleet.test_local import MODULE, kill_all
 from tests.harness import PostgresBackend, memory_folder
 from tests.worker.metadata import SPOT, Metadata
+from tests.worker.processes import Service
 from tests.worker.system import FLEET, System, open_system
 
-ROOT = Path(__file__).parents[2]
 # Long enough for somebody to be killed in the middle of it.
 STAND_IN = """#!/bin/sh
 exec {python} -m comfyrelay sim --port "$1" --folder "$2" --slow ImageInvert={seconds}
@@ -30,28 +32,13 @@ exec {python} -m comfyrelay sim --port "$1" --folder "$2" --slow ImageInvert={se
 LEASED = "SELECT DISTINCT worker_id FROM ai_job_dispatches WHERE status = 'leased'"
 LAUNCHED = "SELECT key FROM machines WHERE provider_id IS NOT NULL"
 PRESENT = "SELECT count(*) FROM machines WHERE ended_at IS NULL"
-LEADS = "SELECT holder FROM leaders WHERE expires_at > relay_now(0)"
-
-
-@dataclass
-class Leader:
-    """One of those who would scale."""
-
-    environment: dict[str, str]
-    log: Path
-    process: asyncio.subprocess.Process | None = None
-
-    async def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.fleet.leading"), cwd=ROOT, env=self.environment, stdout=log, stderr=log
-            )
-
-    async def kill(self) -> None:
-        assert self.process is not None
-        with suppress(ProcessLookupError):
-            self.process.kill()
-        await self.process.wait()
+# Pauses that a test would only wait for.
+LEADER_CONSTANTS: forks.Constants = {
+    (leadership, "TTL_SECONDS"): 3.0,
+    (loop, "TICK_SECONDS"): 0.5,
+    # jobs that come all at once would look for minutes as if more were to come
+    (staffing, "WORTH_A_MACHINE"): 1e9,
+}
 
 
 @dataclass
@@ -60,7 +47,7 @@ class WholeFleet:
     central: asyncpg.Connection
     max_machines: int
     metadata: list[Metadata]
-    leaders: list[Leader] = field(default_factory=list)
+    leaders: list[Service] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:
@@ -97,9 +84,8 @@ class WholeFleet:
         await self.until(is_nothing_left)
 
     def order(self, worker_id: str) -> dict[str, Any]:
-        orders = [json.loads(each.read_text()) for each in self.folder.glob("*/order.json")]
-        [found] = [each for each in orders if each["id"] == worker_id]
-        return found
+        orders: list[dict[str, Any]] = [json.loads(each.read_text()) for each in self.folder.glob("*/order.json")]
+        return next(each for each in orders if each["id"] == worker_id)
 
     def kill_machine(self, worker_id: str) -> None:
         """With everything in it, and without a word."""
@@ -129,8 +115,8 @@ async def whole_fleet(
 ) -> AsyncIterator[WholeFleet]:
     programs = folder / "programs"
     programs.mkdir()
-    (programs / "stand-in").write_text(STAND_IN.format(python=sys.executable, seconds=seconds))
-    (programs / "stand-in").chmod(0o700)
+    (programs / "slow-stand-in").write_text(STAND_IN.format(python=sys.executable, seconds=seconds))
+    (programs / "slow-stand-in").chmod(0o700)
     port = free_port()
     async with AsyncExitStack() as stack:
         central, pools, _clock = await stack.enter_async_context(backend.databases(["main"]))
@@ -140,6 +126,8 @@ async def whole_fleet(
             # what a machine held that was killed is given to another soon
             "LEASE_TTL_SECONDS": "5",
             "LATE_GRACE_SECONDS": "0",
+            # of processes of their own, one can be killed
+            "SCALING": "false",
         }
         # a metadata service for each machine: it is told its number
         metadata = [
@@ -154,7 +142,7 @@ async def whole_fleet(
             "provider": "local",
             "instance_types": [{"name": "cpu", "price_per_hour": 0.1}],
             "options": {
-                "comfyui": "stand-in",
+                "comfyui": "slow-stand-in",
                 "boot_seconds": 10,
                 "grace_seconds": 20,
                 "environment": {
@@ -166,17 +154,25 @@ async def whole_fleet(
         }
         scaling = {"policy": "cheap", "max_machines": max_machines, "last_idle_seconds": 1.0}
         await system.admin("PATCH", f"/fleets/production/{FLEET}", {"machines": machines, "scaling": scaling})
-        ours = {f"COMFYRELAY_{name}": value for name, value in system.settings.items()}
-        environment = {**{k: v for k, v in os.environ.items() if not k.startswith("COMFYRELAY_")}, **ours}
-        fleet.leaders = [Leader(environment, folder / f"leader-{number}.log") for number in (1, 2)]
+        environment = {f"COMFYRELAY_{name}": value for name, value in system.settings.items()}
+        fleet.leaders = [
+            Service(
+                *(name, "fleet", "run"), environment=environment, log=folder / f"{name}.log", constants=LEADER_CONSTANTS
+            )
+            for name in ("leader-1", "leader-2")
+        ]
         try:
             for each in fleet.leaders:
                 await each.start()
             yield fleet
         finally:
+            for row in await connection.fetch("SELECT * FROM machines"):
+                sys.stdout.write(f"{dict(row)}\n")
+            for row in await connection.fetch("SELECT created_at, reason, outcome FROM scaling_decisions ORDER BY id"):
+                sys.stdout.write(f"{row['created_at']} {row['reason']} {row['outcome']}\n")
             for each in fleet.leaders:
                 await each.kill()
-                sys.stdout.write(f"--- {each.log.name}\n{each.log.read_text()[-4000:]}\n")
+                sys.stdout.write(f"--- {each.name}\n{each.text()[-4000:]}\n")
             for pid in fleet.processes():
                 kill_all(pid)
             for log in fleet.folder.glob("*/*.log"):
@@ -185,8 +181,7 @@ async def whole_fleet(
 
 async def kill_the_leader(fleet: WholeFleet) -> None:
     """Whoever it is: the other goes on."""
-    assert all(each.process is not None for each in fleet.leaders)
-    [leader] = [each for each in fleet.leaders if '"leads": true' in each.log.read_text()]
+    [leader] = [each for each in fleet.leaders if each.said("leadership.changed", leads=True)]
     await leader.kill()
 
 

@@ -68,10 +68,10 @@ class _Known:
 
 
 class ScalingLoop:
-    def __init__(self, engine: Engine, providers: Providers, *, tick_seconds: float = TICK_SECONDS) -> None:
+    def __init__(self, engine: Engine, providers: Providers, *, tick_seconds: float | None = None) -> None:
         self._scaling = engine.scaling
         self._providers = providers
-        self._tick_seconds = tick_seconds
+        self._tick_seconds = TICK_SECONDS if tick_seconds is None else tick_seconds
         self._known: dict[int, _Known] = {}
         self._acts: set[asyncio.Task[None]] = set()
         self._busy_fleets: set[int] = set()
