@@ -106,7 +106,10 @@ class _Stage:
         own = self.capacity[fleet.slug]
         for_rate = self._for_arrivals(fleet, work)
         elsewhere = self._elsewhere(fleet, work)
+        weights = WEIGHTS[fleet.scaling.policy]
         more = max(self._for_queue(fleet), for_rate - elsewhere - own, floor - own)
+        if jobs > 1 and all(each.state in _NOT_UP for each in fleet.machines):
+            more = max(more, weights.burst - elsewhere - own)
         if more > 0:
             seconds = sum(queued_seconds(each) for each in work)
             wait = drained_in(seconds, [*fleet.machines, *_new(fleet, more)]) or 0.0
@@ -222,6 +225,9 @@ class _Stage:
             can -= taken
             left.jobs *= 1 - taken / left.seconds
             left.seconds -= taken
+
+
+_NOT_UP = (MachineState.BOOTING, MachineState.DRAINING)
 
 
 def _price(fleet: SeenFleet) -> tuple[float, float, str]:

@@ -36,7 +36,8 @@ def generate(workload: Workload, seed: int) -> Sequence[Request]:
     models = list(range(workload.models))
     weights = model_shares(workload)
     end = workload.days * DAY_SECONDS
-    now, found = 0.0, []
+    now = 0.0
+    found: list[Request] = []
     while True:
         mean = pause if draw.random() < ends_burst else workload.gap_seconds
         now += draw.expovariate(1 / mean)

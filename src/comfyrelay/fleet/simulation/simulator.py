@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from heapq import heappop, heappush
-from math import inf, log
+from math import exp, inf, log
 from random import Random
 
 from comfyrelay.domain.scaling.decide import decide
@@ -283,7 +283,7 @@ class Simulation:
 
     def _rate(self, workflow: str, now: float) -> float:
         rate, at = self._rates.get(workflow, (0.0, now))
-        return rate * 0.5 ** ((now - at) / RATE_HALF_LIFE_SECONDS)
+        return rate * exp(-log(2) * (now - at) / RATE_HALF_LIFE_SECONDS)
 
     def _work(self, now: float) -> list[QueuedWork]:
         found = []

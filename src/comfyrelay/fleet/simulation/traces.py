@@ -2,13 +2,27 @@
 
 import csv
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from comfyrelay.errors import InvalidInput
 
 COLUMNS = ("arrival_seconds", "duration_seconds", "workflow", "model")
+
+
+class Done(Protocol):
+    """A job that ran."""
+
+    @property
+    def created_at(self) -> datetime: ...
+    @property
+    def duration_seconds(self) -> float: ...
+    @property
+    def workflow(self) -> str: ...
+    @property
+    def workflow_hash(self) -> str: ...
 
 
 class Request(NamedTuple):
@@ -36,7 +50,7 @@ def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Reque
     missing = [each for each in COLUMNS if each not in header]
     if missing:
         raise InvalidInput(
-            f"{name}, line 1: the columns {', '.join(missing)} are missing. The first line names them: {','.join(COLUMNS)}."
+            f"{name}, line 1: {', '.join(missing)} is missing. The first line names the columns: {','.join(COLUMNS)}."
         )
     places = [header.index(each) for each in COLUMNS]
     found = []
@@ -58,6 +72,19 @@ def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Reque
     if not found:
         raise InvalidInput(f"{name} holds no request.")
     return sorted(found)
+
+
+def from_history(done: Iterable[Done]) -> Sequence[Request]:
+    """Jobs that ran, as requests. The hash of its workflow stands for the models that a job needed; the time that it
+    took to load them is in its duration already."""
+    found = sorted(done, key=lambda each: each.created_at)
+    if not found:
+        return []
+    begin = found[0].created_at
+    return [
+        Request((each.created_at - begin).total_seconds(), each.duration_seconds, each.workflow, each.workflow_hash)
+        for each in found
+    ]
 
 
 def _seconds(text: str, what: str) -> float:
