@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import Boolean, Column, Connection, Integer, MetaData, Table, Text, inspect, select
+from sqlalchemy import Boolean, Column, Connection, Float, Integer, MetaData, Table, Text, inspect, select
 
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database, Tx
@@ -71,6 +71,8 @@ def value_of(column: Column[Any], words: dict[str, Any], dialect: str) -> Any:
         return f"{AT:%Y-%m-%d %H:%M:%S.%f}" if is_text_time else value
     if isinstance(column.type, Boolean):
         return False
+    if isinstance(column.type, Float):
+        return 1.5
     if isinstance(column.type, Integer):
         return 1
     return "x" if isinstance(column.type, Text) else {"x": 1}

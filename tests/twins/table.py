@@ -5,6 +5,7 @@ from dataclasses import dataclass
 CONFORMANCE = "tests/conformance"
 CHAOS = "tests/chaos"
 API = "tests/api"
+FLEET = "tests/fleet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,5 +323,61 @@ TWINS = (
         new="failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes and not held]",
         tests=f"{CONFORMANCE}/test_holds.py",
         only="sqlite and one_resume_runs",
+    ),
+    Twin(
+        name="scaling: a booting machine counts as nothing",
+        file="domain/scaling/staffing.py",
+        old="        return (max(0.0, machine.boot_seconds_left),) * machine.slots",
+        new="        return ()",
+        tests=f"{FLEET}/test_decide.py",
+        only="booting_machine_is_capacity",
+    ),
+    Twin(
+        name="scaling: the busy machine is ended",
+        file="domain/scaling/staffing.py",
+        old="    return machine.state is MachineState.READY and machine.leases == 0",
+        new="    return machine.state in (MachineState.READY, MachineState.BUSY)",
+        tests=f"{FLEET}/test_decide.py",
+        only="busy_machine_is_never_ended",
+    ),
+    Twin(
+        name="scaling: the limit of money is forgotten",
+        file="domain/scaling/limits.py",
+        old="""        bounds.append((affordable, f"the limit""",
+        new="""        bounds.append((limits.max_machines, f"the limit""",
+        tests=f"{FLEET}/test_decide.py",
+        only="no_more_money",
+    ),
+    Twin(
+        name="aws: an order lowers what is there",
+        file="fleet/providers/aws/provider.py",
+        old='wanted = max(min(total, most), group["DesiredCapacity"])\n        if wanted > group["DesiredCapacity"]:',
+        new='wanted = min(total, most)\n        if wanted != group["DesiredCapacity"]:',
+        tests=f"{FLEET}/aws/test_provider.py",
+        only="smaller_total",
+    ),
+    Twin(
+        name="aws: an instance of another group is ended",
+        file="fleet/providers/aws/provider.py",
+        old="            if each not in there:\n                continue\n",
+        new="",
+        tests=f"{FLEET}/aws/test_provider.py",
+        only="do_not_see_each_others",
+    ),
+    Twin(
+        name="aws: what was refused is still wanted",
+        file="fleet/providers/aws/provider.py",
+        old="        if missing:\n            await self._set_desired(fleet, _counted(group))\n",
+        new="",
+        tests=f"{FLEET}/aws/test_provider.py",
+        only="no_longer_wanted and capacity",
+    ),
+    Twin(
+        name="aws: what is as it should be is made again",
+        file="fleet/aws/provision.py",
+        old='if latest.get("VersionDescription") == mark:',
+        new='if latest.get("VersionDescription") == "":',
+        tests=f"{FLEET}/aws/test_provision.py",
+        only="nothing_the_second",
     ),
 )

@@ -25,6 +25,7 @@ from comfyrelay.cli.backup import backup_app
 from comfyrelay.cli.batch_i2v import batch_i2v
 from comfyrelay.cli.browser import open_page
 from comfyrelay.cli.command_line import command_line
+from comfyrelay.cli.fleet.app import fleet_app
 from comfyrelay.cli.jobs import Url, connected, jobs_app
 from comfyrelay.cli.run import DESK, run_app
 from comfyrelay.cli.variables import warn_of_unknown
@@ -50,6 +51,7 @@ admin_app = typer.Typer(
 )
 app.add_typer(admin_app, name="admin", rich_help_panel=SERVERS)
 app.add_typer(worker_app, name="worker", rich_help_panel=SERVERS)
+app.add_typer(fleet_app, name="fleet", rich_help_panel=SERVERS)
 app.add_typer(run_app)
 app.add_typer(jobs_app)
 app.add_typer(backup_app)

@@ -22,6 +22,10 @@ class FleetPlan:
     launch: Sequence[Launch] = ()
     # ids of idle or booting machines
     end: Sequence[str] = ()
+    # this is what would be done: nobody is to do it
+    is_report: bool = False
+    # what keeps more machines from being launched, if more are wanted
+    limit: str | None = None
 
     @property
     def is_nothing(self) -> bool:

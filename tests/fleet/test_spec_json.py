@@ -1,0 +1,60 @@
+"""Specs come back from JSON as they went in, and what nobody said is as by default."""
+
+import json
+from datetime import time
+
+import pytest
+
+from comfyrelay.domain.scaling.spec import (
+    Bundle,
+    InstanceType,
+    Limits,
+    MachineProviderName,
+    MachineSpec,
+    Policy,
+    ScalingSpec,
+    Schedule,
+)
+from comfyrelay.domain.scaling.spec_json import (
+    machines_from_json,
+    machines_to_json,
+    scaling_from_json,
+    scaling_to_json,
+)
+
+MACHINES = MachineSpec(
+    provider=MachineProviderName.AWS,
+    image="ami-1",
+    instance_types=(InstanceType(name="g5", price_per_hour=0.5, speed=2.0), InstanceType(name="g4")),
+    bundle=Bundle(node_types=frozenset({"KSampler", "LoadImage"}), models=frozenset({"sd.safetensors"})),
+    slots=2,
+    options={"subnets": ["a", "b"]},
+)
+SCALING = ScalingSpec(
+    policy=Policy.CHEAP,
+    limits=Limits(min_machines=1, max_machines=4, launches_per_minute=2, cost_per_hour=3.5, failed_boots=2),
+    schedules=(
+        Schedule(days=frozenset(range(5)), begins=time(9), ends=time(18, 30), at_least=2, timezone="Europe/Berlin"),
+    ),
+    last_idle_seconds=60.0,
+    is_dry_run=True,
+    is_paused=True,
+)
+
+
+def test_machines_come_back_as_they_went() -> None:
+    assert machines_from_json(json.loads(json.dumps(machines_to_json(MACHINES)))) == MACHINES
+
+
+def test_scaling_comes_back_as_it_went() -> None:
+    assert scaling_from_json(json.loads(json.dumps(scaling_to_json(SCALING)))) == SCALING
+
+
+@pytest.mark.parametrize("nothing", [None, {}, {"provider": None, "bundle": None, "instance_types": None}])
+def test_machines_of_which_nothing_is_said_are_as_by_default(nothing: dict[str, object] | None) -> None:
+    assert machines_from_json(nothing) == MachineSpec()
+
+
+@pytest.mark.parametrize("nothing", [None, {}, {"policy": None, "max_machines": None, "schedules": None}])
+def test_scaling_of_which_nothing_is_said_is_as_by_default(nothing: dict[str, object] | None) -> None:
+    assert scaling_from_json(nothing) == ScalingSpec()
