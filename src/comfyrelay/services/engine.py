@@ -30,6 +30,7 @@ from comfyrelay.services.jobs.resolve import Check
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
+from comfyrelay.services.scaling import Scaling
 from comfyrelay.services.webhooks import Webhooks
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
@@ -102,6 +103,7 @@ class Engine:
         )
         self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
         self.fleet = Fleet(ground, self.queue, self.catalogue.graphs, desk_workers=self._hooks.desk_workers)
+        self.scaling = Scaling(ground, self.fleet)
         self.jobs = Jobs(
             ground,
             self.outbox,
@@ -164,6 +166,7 @@ class Engine:
     def _ended(self, ended: Sequence[JobState]) -> None:
         self.operations.measures.count_ended([job.status for job in ended])
         self.webhooks.deliveries.hint()
+        self.scaling.hint.give()
         self._hooks.on_ended(ended)
 
     async def _send_webhooks(self) -> None:
