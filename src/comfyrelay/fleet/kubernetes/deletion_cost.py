@@ -14,8 +14,7 @@ from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.fleet.kubernetes.desired import DesiredOf
-from comfyrelay.fleet.kubernetes.names import label_value
-from comfyrelay.fleet.kubernetes.pods import FLEET_LABEL, STAGE_LABEL, Pods
+from comfyrelay.fleet.kubernetes.pods import Pods, labels_of
 
 log = structlog.get_logger(__name__)
 
@@ -74,10 +73,10 @@ class DeletionCosts:
         costs = costs_of(machines, utc_now())
         if not costs:
             return
-        labels = {FLEET_LABEL: label_value(fleet.slug), STAGE_LABEL: str(fleet.stage)}
-        for name, said in (await self._pods.deletion_costs(labels)).items():
-            if name in costs and not _is_same(said, costs[name]):
-                await self._pods.set_deletion_cost(name, costs[name])
+        for pod in await self._pods.list(labels_of(fleet.slug, fleet.stage)):
+            cost = costs.get(pod.name)
+            if cost is not None and not pod.is_ending and not _is_same(pod.deletion_cost, cost):
+                await self._pods.set_deletion_cost(pod.name, cost)
 
 
 def _is_same(said: str | None, cost: int) -> bool:

@@ -1,18 +1,37 @@
 """The pods of a cluster, through its API, as the service account of this pod may."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from ssl import create_default_context
 
 import httpx
 
+from comfyrelay.domain.states import Stage
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.fleet.kubernetes.names import label_value
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 FLEET_LABEL = "comfyrelay/fleet"
 STAGE_LABEL = "comfyrelay/stage"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pod:
+    """`deletion_cost` is what somebody wrote, whatever that is."""
+
+    name: str
+    created_at: datetime
+    is_ending: bool = False
+    deletion_cost: str | None = None
+
+
+def labels_of(slug: str, stage: Stage) -> dict[str, str]:
+    """By which the pods of a fleet are found."""
+    return {FLEET_LABEL: label_value(slug), STAGE_LABEL: str(stage)}
 
 
 class Pods:
@@ -23,16 +42,21 @@ class Pods:
         self._account = account
         self.namespace = _read(account / "namespace")
 
-    async def deletion_costs(self, labels: Mapping[str, str]) -> dict[str, str | None]:
-        """What ending each pod with these labels is said to cost; those that end already are left out."""
+    async def list(self, labels: Mapping[str, str]) -> Sequence[Pod]:
+        """Those with these labels that have not ended."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         found = await self._call("GET", "", params={"labelSelector": selector})
-        metadata = [each["metadata"] for each in found.json()["items"]]
-        return {
-            each["name"]: (each.get("annotations") or {}).get(DELETION_COST)
-            for each in metadata
-            if "deletionTimestamp" not in each
-        }
+        return [
+            Pod(
+                name=each["metadata"]["name"],
+                created_at=datetime.fromisoformat(each["metadata"]["creationTimestamp"]),
+                is_ending="deletionTimestamp" in each["metadata"],
+                deletion_cost=(each["metadata"].get("annotations") or {}).get(DELETION_COST),
+            )
+            for each in found.json()["items"]
+            # one that was evicted, or whose node is gone, may be listed for long
+            if each.get("status", {}).get("phase") not in ("Failed", "Succeeded")
+        ]
 
     async def set_deletion_cost(self, name: str, cost: int) -> None:
         """Of the pods of a Deployment that gets smaller, the cheapest end first. One that is gone is no error."""

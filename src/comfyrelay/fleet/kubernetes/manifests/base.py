@@ -6,8 +6,8 @@ from typing import Any
 
 from comfyrelay import __version__
 from comfyrelay.domain.states import Stage
-from comfyrelay.fleet.kubernetes.names import label_value, scaled_name
-from comfyrelay.fleet.kubernetes.pods import FLEET_LABEL, STAGE_LABEL
+from comfyrelay.fleet.kubernetes.names import scaled_name
+from comfyrelay.fleet.kubernetes.pods import labels_of
 
 Manifest = dict[str, Any]
 
@@ -46,6 +46,10 @@ class ClusterFleet:
     def server_url(self) -> str:
         """Inside the cluster."""
         return f"http://{SERVER}.{self.namespace}:{SERVER_PORT}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return labels_of(self.slug, self.stage)
 
     @property
     def name(self) -> str:
@@ -103,7 +107,3 @@ def pod(component: str, containers: Sequence[Manifest], *, more_labels: Mapping[
             "volumes": [{"name": "data", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
         },
     }
-
-
-def fleet_labels(fleet: ClusterFleet) -> dict[str, str]:
-    return {FLEET_LABEL: label_value(fleet.slug), STAGE_LABEL: str(fleet.stage)}

@@ -9,7 +9,6 @@ from comfyrelay.fleet.kubernetes.manifests.base import (
     ClusterFleet,
     Manifest,
     container,
-    fleet_labels,
     from_secret,
     manifest,
     pod,
@@ -28,7 +27,7 @@ def worker_manifests(fleet: ClusterFleet) -> list[Manifest]:
     """No number of replicas: who applies this again must not end pods that work."""
     where = {"component": COMPONENT}
     deployment = {
-        "selector": {"matchLabels": fleet_labels(fleet)},
+        "selector": {"matchLabels": fleet.labels},
         # there is no second GPU for the time in between
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
         "template": _template(fleet),
@@ -59,7 +58,7 @@ def _scaled(fleet: ClusterFleet) -> Manifest:
 
 
 def _template(fleet: ClusterFleet) -> Manifest:
-    template = pod(COMPONENT, [_worker(fleet)], more_labels=fleet_labels(fleet))
+    template = pod(COMPONENT, [_worker(fleet)], more_labels=fleet.labels)
     template["spec"] |= {
         "terminationGracePeriodSeconds": fleet.finish_seconds + MARGIN_SECONDS,
         "initContainers": [_comfyui(fleet)],
