@@ -4,6 +4,7 @@ import asyncio
 import re
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,6 @@ from comfyrelay.fleet.kubernetes.deciding import Deciding
 from comfyrelay.fleet.kubernetes.pods import Pod
 from comfyrelay.fleet.kubernetes.scaler import serving
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.scaling.snapshots import Snapshots
 from comfyrelay.store.wakeup import PostgresWakeup
 from tests.commands import start
 from tests.fleet.keda import keda, wire
@@ -187,27 +187,27 @@ async def test_a_job_that_another_process_takes_in_activates_the_fleet_by_its_no
     workflow = await shared.workflow()
     await make_fleet(shared.engine, workflow.slug)
     effect, user = await shared.effect(workflow, cost=0), await shared.user()
-    dsn = shared.engine.databases.central.dsn
-    theirs, ours = PostgresWakeup(dsn), PostgresWakeup(dsn)
-    shared.engine.wakeup = theirs
-    hint = ours.subscribe()
-    deciding = Deciding(Snapshots(shared.engine.databases, stale_seconds=300), None)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        for each in (theirs, ours):
-            await each.start()
-            await each.listening.wait()
+    async with asyncio.timeout(PATIENCE_SECONDS), listening(shared) as theirs, listening(shared) as ours:
+        deciding, hint = Deciding(ours.scaling.snapshots, None), ours.wakeup.subscribe()
         async with (
             serving(deciding.desired_of, hint.wait, bind="127.0.0.1:0", tick_seconds=10 * PATIENCE_SECONDS) as port,
             keda(wire, port) as asking,
         ):
             stream = asking.stream(fleet=FLEET)
             assert not (await stream.read()).result
-            await shared.submit(user, effect)
-            await theirs.notify()
+            await World(engine=theirs, clock=shared.clock, backend=shared.backend).submit(user, effect)
             assert (await stream.read()).result
             stream.cancel()
-        for each in (theirs, ours):
-            await each.stop()
+
+
+@asynccontextmanager
+async def listening(world: World) -> AsyncIterator[Engine]:
+    """An engine as another process has it: the same databases, and notifications of its own."""
+    async with Engine(world.engine.settings) as engine:
+        assert isinstance(engine.wakeup, PostgresWakeup)
+        await engine.wakeup.start()
+        await engine.wakeup.listening.wait()
+        yield engine
 
 
 async def test_the_command_answers_keda_until_it_is_told_to_stop(
