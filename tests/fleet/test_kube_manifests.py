@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache
@@ -267,3 +268,23 @@ async def test_the_fleet_is_looked_up_where_no_limit_is_given(monkeypatch: pytes
     assert scaled["spec"]["maxReplicaCount"] == 3
     gone = await asyncio.to_thread(CliRunner().invoke, app, ["fleet", "export", "kubernetes", "others"])
     assert isinstance(gone.exception, NotFound)
+
+
+def test_the_page_makes_every_secret_that_the_manifests_ask_for() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "kubernetes.md").read_text("utf-8")
+    references = [
+        each["valueFrom"]["secretKeyRef"]
+        for _, container in containers()
+        for each in container["env"]
+        if "secretKeyRef" in each.get("valueFrom", {})
+    ]
+    assert {each["name"] for each in references} == set(re.findall(r"create secret generic (\S+)", page))
+    needed = {each["key"] for each in references if not each.get("optional")}
+    assert needed <= set(re.findall(r"--from-literal=([a-z-]+)=", page))
+    assert {each["key"] for each in references if each["key"] not in page} == set()
+
+
+def test_the_commands_of_the_page_are_commands() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "kubernetes.md").read_text("utf-8")
+    [words] = re.findall(r"^comfyrelay (fleet export .*?)(?=^```)", page.replace("\\\n", " "), re.M | re.S)
+    assert parse(words.split()) == "comfyrelay fleet export kubernetes"
