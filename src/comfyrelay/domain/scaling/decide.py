@@ -180,11 +180,13 @@ class _Stage:
         elif launched:
             why += f"; launching {launched}"
         is_report = fleet.scaling.is_dry_run or not fleet.can_launch
-        if not is_report:
+        if not is_report or (fleet.is_done_elsewhere and not fleet.scaling.is_dry_run):
             self._take(fleet, space, launched)
-        elif fleet.can_launch:
+        if is_report and fleet.scaling.is_dry_run:
             why += " (dry run: nothing is done)"
-        else:
+        elif is_report and fleet.is_done_elsewhere:
+            why += " (its cluster does it)"
+        elif is_report:
             why += " (this fleet only reports: nothing is done)"
         return FleetPlan(
             fleet=fleet.slug,

@@ -166,6 +166,7 @@ class Snapshots:
             slots=spec.slots,
             boot_seconds=boot,
             can_launch=can_launch,
+            is_done_elsewhere=spec.provider is MachineProviderName.KUBERNETES,
             launches_ago=learning.launches_ago(newest, rows.now),
             failed_boots=len(failed),
             failed_boot_seconds_ago=min(
