@@ -13,8 +13,8 @@ from comfyrelay.fleet.kubernetes.manifests.scaler import scaler_manifests
 from comfyrelay.fleet.kubernetes.manifests.server import server_manifests
 from comfyrelay.fleet.kubernetes.manifests.workers import worker_manifests
 
-# what a fleet's machines may say of themselves under `options`
-OPTIONS = ("gpus", "node_selector")
+# what a fleet's machines may say of themselves under `options`; the first is what the decision expects
+OPTIONS = ("boot_seconds", "gpus", "node_selector")
 
 
 def manifests(fleet: ClusterFleet) -> dict[str, list[Manifest]]:
