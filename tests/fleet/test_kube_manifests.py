@@ -24,7 +24,9 @@ from comfyrelay.fleet.kubernetes.manifests.workers import GPU
 from comfyrelay.fleet.kubernetes.pods import FLEET_LABEL, STAGE_LABEL
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import load_settings
+from comfyrelay.sim import Sim
 from comfyrelay.worker.settings import load_worker_settings
+from tests.api.processes import free_port
 from tests.fleet.entry_points import parse, unknown_variables
 
 COMFYUI = "registry.example.com/comfyui:1"
@@ -177,6 +179,16 @@ def test_comfyui_has_the_gpu_and_ends_after_the_worker() -> None:
     assert comfyui["restartPolicy"] == "Always"
     assert comfyui["image"] == COMFYUI
     assert comfyui["resources"]["limits"] == {GPU: 1}
+
+
+async def test_comfyui_need_not_listen_to_the_network_to_be_asked_whether_it_has_started() -> None:
+    [comfyui] = pod("comfyrelay-production-gpus")["initContainers"]
+    [python, *words] = comfyui["startupProbe"]["exec"]["command"]
+    async with Sim() as sim:
+        for url, code in ((sim.url, 0), (f"http://127.0.0.1:{free_port()}", 1)):
+            asked = [each.replace("http://127.0.0.1:8188", url) for each in words]
+            process = await asyncio.create_subprocess_exec(python, *asked, stderr=asyncio.subprocess.DEVNULL)
+            assert await process.wait() == code
 
 
 def test_a_busy_worker_is_never_the_first_to_end_for_not_being_ready() -> None:

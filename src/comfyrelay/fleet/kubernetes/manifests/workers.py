@@ -17,7 +17,7 @@ from comfyrelay.fleet.kubernetes.manifests.base import (
 
 COMPONENT = "worker"
 GPU = "nvidia.com/gpu"
-COMFYUI_PORT = 8188
+COMFYUI = "http://127.0.0.1:8188"
 METRICS_PORT = 9100
 # for giving back what was not finished, and for ComfyUI to end after the worker
 MARGIN_SECONDS = 30
@@ -77,12 +77,13 @@ def _comfyui(fleet: ClusterFleet) -> Manifest:
         "name": "comfyui",
         "image": fleet.comfyui_image,
         "restartPolicy": "Always",
-        "ports": [{"name": "comfyui", "containerPort": COMFYUI_PORT}],
         "resources": {"limits": {GPU: fleet.gpus}},
-        # models are loaded with the first job: this is only the start of the process
+        # Models are loaded with the first job: this is only the start of the process. It is asked from inside, for
+        # ComfyUI lets in whoever reaches it, and need not listen to the network for this.
         "startupProbe": {
-            "httpGet": {"path": "/system_stats", "port": "comfyui"},
+            "exec": {"command": ["python3", "-c", f"from urllib.request import *; urlopen('{COMFYUI}/system_stats')"]},
             "periodSeconds": 2,
+            "timeoutSeconds": 5,
             "failureThreshold": 300,
         },
     }
@@ -101,7 +102,7 @@ def _worker(fleet: ClusterFleet) -> Manifest:
                 "API_BASE_URL": fleet.server_url,
                 "FLEET_SLUG": fleet.slug,
                 "FLEET_STAGE": str(fleet.stage),
-                "COMFYUI_BASE_URL": f"http://127.0.0.1:{COMFYUI_PORT}",
+                "COMFYUI_BASE_URL": COMFYUI,
                 "MAX_CONCURRENCY": str(fleet.slots),
                 "COMFYRELAY_WORKER_DATA_DIR": DATA_DIR,
                 "COMFYRELAY_WORKER_SHUTDOWN_SECONDS": str(fleet.finish_seconds),
