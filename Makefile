@@ -12,6 +12,7 @@ READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 LOCK_DESK := requirements/desk.txt
 LOCK_SERVER := requirements/server.txt
+LOCK_WORKER := requirements/worker.txt
 LOCK_DEV := requirements/dev.txt
 
 .DEFAULT_GOAL := help
@@ -59,8 +60,9 @@ COMPILE := uv pip compile pyproject.toml --quiet --universal --python-version 3.
 lock: $(READY_DEV) ## choose the newest versions of what is installed, and write them down
 	$(BIN)/$(COMPILE) --all-extras --group build --group dev --group bench --output-file $(LOCK_DEV)
 	$(BIN)/$(COMPILE) --extra desk --group build --constraint $(LOCK_DEV) --output-file $(LOCK_DESK)
-	$(BIN)/$(COMPILE) --extra server --extra media --extra s3 --extra aws --group build --constraint $(LOCK_DEV) \
-		--output-file $(LOCK_SERVER)
+	$(BIN)/$(COMPILE) --extra server --extra media --extra s3 --extra aws --extra kubernetes --group build \
+		--constraint $(LOCK_DEV) --output-file $(LOCK_SERVER)
+	$(BIN)/$(COMPILE) --group build --constraint $(LOCK_DEV) --output-file $(LOCK_WORKER)
 
 audit: $(READY_DEV) ## hold what is pinned against public advisories (exit code 3 where they cannot be reached)
 	$(BIN)/python requirements/audit.py $(ARGS)

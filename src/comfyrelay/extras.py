@@ -29,6 +29,7 @@ _SIM = frozenset({"PIL", "aiohttp", "av"})
 MODULES: Mapping[str, frozenset[str]] = {
     "aws": frozenset({"boto3"}),
     "desk": _SERVER | _MEDIA | _SIM | {"apprise"},
+    "kubernetes": frozenset({"google", "grpc", "yaml"}),
     "media": _MEDIA,
     "s3": frozenset({"boto3"}),
     "server": _SERVER,
@@ -41,11 +42,11 @@ def is_installed(extra: str) -> bool:
     return all(find_spec(each) is not None for each in MODULES[extra])
 
 
-def install_line(extra: str) -> str:
-    return f"pip install 'comfyrelay[{extra}]'"
+def install_line(*extras: str) -> str:
+    return f"pip install 'comfyrelay[{','.join(extras)}]'"
 
 
-def require(extra: str) -> None:
-    """`ConfigurationError` with the line that installs it, unless it is there."""
-    if not is_installed(extra):
-        raise ConfigurationError(f"This needs more than the base install: {install_line(extra)}")
+def require(*extras: str) -> None:
+    """`ConfigurationError` with the line that installs them, unless they are there."""
+    if not all(is_installed(each) for each in extras):
+        raise ConfigurationError(f"This needs more than the base install: {install_line(*extras)}")

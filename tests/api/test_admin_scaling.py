@@ -189,3 +189,14 @@ class TestWhatWasDecided:
     async def test_one_that_is_not_there_is_404(self, desk: Operating, method: str, path: str) -> None:
         problem_of(await desk.call(method, f"/fleets/production/none/{path}"), 404)
         problem_of(await desk.call(method, f"/fleets/nowhere/home-clip/{path}"), 422)
+
+
+async def test_whoever_scales_a_fleet_by_a_number_can_ask_for_it(desk: Operating) -> None:
+    assert (await desk.get(f"{HOME}/desired"))["desired"] == 0
+    await desk.send("PATCH", HOME, {"scaling": {"min_machines": 2}})
+    found = await desk.get(f"{HOME}/desired")
+    assert found["desired"] == 2
+    assert "never fewer than 2" in found["reason"]
+    # it was only asked for
+    assert (await desk.get(f"{HOME}/decisions"))["items"] == []
+    problem_of(await desk.call("GET", "/fleets/production/unknown/desired"), 404)

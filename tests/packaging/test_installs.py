@@ -12,7 +12,7 @@ from comfyrelay.extras import MODULES, install_line
 from tests.api.processes import free_port
 from tests.packaging.environments import Environment, Wheel
 
-HEAVY = ("PIL", "aiohttp", "alembic", "apprise", "av", "boto3", "fastapi", "sqlalchemy", "uvicorn")
+HEAVY = ("PIL", "aiohttp", "alembic", "apprise", "av", "boto3", "fastapi", "grpc", "sqlalchemy", "uvicorn", "yaml")
 IMPORTS = """
 import pkgutil
 from importlib import import_module
@@ -58,6 +58,8 @@ def test_the_base_install_checks_whether_a_worker_could_work_here(base: Environm
         ("db upgrade", "server"),
         ("reconcile", "server"),
         ("sim --port 0", "sim"),
+        ("fleet scaler", "server,kubernetes"),
+        ("fleet export kubernetes gpus", "kubernetes"),
     ],
 )
 def test_a_command_that_lacks_its_extra_prints_the_line_that_installs_it(

@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from tests.packaging.environments import ROOT
 
-LOCKS = ("desk.txt", "dev.txt", "server.txt")
+LOCKS = ("desk.txt", "dev.txt", "server.txt", "worker.txt")
 _PIN = re.compile(r"^([a-z0-9-]+)==(\S+?)(?: ; (.+?))? \\$", re.M)
 
 
@@ -38,16 +38,17 @@ def test_the_lock_names_versions_and_hashes_and_no_place_that_they_come_from(nam
     assert all(_PIN.match(line) or re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}( \\)?", line) for line in lines)
 
 
-def test_what_the_desk_a_server_and_the_developers_ask_for_is_in_the_lock() -> None:
+def test_what_the_desk_a_server_a_worker_and_the_developers_ask_for_is_in_the_lock() -> None:
     desk = _asked_for("desk", "media", "server", "sim", groups=("build",))
-    everything = desk | _asked_for("aws", "s3", groups=("bench", "build", "dev"))
-    server = _asked_for("aws", "media", "s3", "server", groups=("build",))
+    everything = desk | _asked_for("aws", "kubernetes", "s3", groups=("bench", "build", "dev"))
+    server = _asked_for("aws", "kubernetes", "media", "s3", "server", groups=("build",))
+    assert _asked_for(groups=("build",)) <= {name for name, *_ in _pins("worker.txt")}
     assert server <= {name for name, *_ in _pins("server.txt")}
     assert desk <= {name for name, *_ in _pins("desk.txt")}
     assert everything <= {name for name, *_ in _pins("dev.txt")}
 
 
-@pytest.mark.parametrize("name", ["desk.txt", "server.txt"])
+@pytest.mark.parametrize("name", ["desk.txt", "server.txt", "worker.txt"])
 def test_what_is_installed_has_the_versions_that_are_tested(name: str) -> None:
     tested = {(name, version) for name, version, _ in _pins("dev.txt")}
     assert {(name, version) for name, version, _ in _pins(name)} <= tested
@@ -55,3 +56,7 @@ def test_what_is_installed_has_the_versions_that_are_tested(name: str) -> None:
 
 def test_a_server_has_nothing_that_only_developers_need() -> None:
     assert {name for name, *_ in _pins("server.txt")} & {"aiohttp", "apprise", "moto", "pytest", "playwright"} == set()
+
+
+def test_a_worker_has_nothing_that_only_servers_need() -> None:
+    assert {name for name, *_ in _pins("worker.txt")} & {"asyncpg", "fastapi", "grpcio", "sqlalchemy", "boto3"} == set()

@@ -169,6 +169,11 @@ class Decision(AnswerBody):
     seen: Annotated[dict[str, Any], Reported]
 
 
+class DesiredMachines(AnswerBody):
+    desired: int
+    reason: str
+
+
 class FleetScalingStatus(AnswerBody):
     """How a fleet is scaled now. `leader` is who decides, `None` when nobody does."""
 

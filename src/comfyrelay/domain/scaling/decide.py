@@ -196,12 +196,14 @@ class _Stage:
         elif launched:
             why += f"; launching {launched}"
         is_report = fleet.scaling.is_dry_run or not fleet.can_launch
-        if not is_report:
-            if launched:
-                self._take(fleet, space, launched)
-        elif fleet.can_launch:
+        does_it = not is_report or (fleet.is_done_elsewhere and not fleet.scaling.is_dry_run)
+        if does_it and launched:
+            self._take(fleet, space, launched)
+        if fleet.scaling.is_dry_run and (fleet.can_launch or fleet.is_done_elsewhere):
             why += " (dry run: nothing is done)"
-        else:
+        elif is_report and fleet.is_done_elsewhere:
+            why += " (its cluster does it)"
+        elif is_report:
             why += " (this fleet only reports: nothing is done)"
         return FleetPlan(
             fleet=fleet.slug,

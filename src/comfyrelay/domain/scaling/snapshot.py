@@ -67,6 +67,8 @@ class SeenFleet:
     boot_seconds: float = 180.0
     # whether anything can be launched and ended here, or only counted
     can_launch: bool = True
+    # whether somebody else does what is decided: a cluster, which is told the number
+    is_done_elsewhere: bool = False
     # how long ago each launch of the last minutes was ordered
     launches_ago: Sequence[float] = ()
     # launches in a row that never became a worker, and how long ago the last of them was given up

@@ -20,6 +20,12 @@ async def fleet_scaling(stage: Stage, slug: SlugInPath, context: ContextOf) -> A
     return Answer(data=await _status(context, stage, slug))
 
 
+@router.get("/desired", responses=may_answer(404, 422))
+async def desired_machines(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.DesiredMachines]:
+    """How many machines there should be, for whatever scales a fleet by a number. Nothing is done or written down."""
+    return Answer(data=wire.DesiredMachines.of(await context.engine.scaling.views.desired(stage, slug)))
+
+
 @router.get("/decisions", responses=may_answer(404, 422))
 async def fleet_decisions(
     stage: Stage, slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None

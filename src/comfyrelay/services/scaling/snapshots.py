@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling import learning
 from comfyrelay.domain.scaling.machines import Machine
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
-from comfyrelay.domain.scaling.spec import InstanceType
+from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.scaling.durations import Predictions
 from comfyrelay.store.central import dispatches
@@ -166,6 +166,7 @@ class Snapshots:
             slots=spec.slots,
             boot_seconds=boot,
             can_launch=can_launch,
+            is_done_elsewhere=spec.provider is MachineProviderName.KUBERNETES,
             launches_ago=learning.launches_ago(newest, rows.now),
             failed_boots=len(failed),
             failed_boot_seconds_ago=min(
@@ -204,7 +205,10 @@ class _Fleet:
     def machines(self) -> list[SeenMachine]:
         own = {each.worker for each in self._machines}
         foreign = [each for each in self._workers.values() if each.worker_id not in own and not each.is_stale]
-        return [*(self._ordered(each) for each in self._machines), *(self._foreign(each) for each in foreign)]
+        ordered = [self._ordered(each) for each in self._machines]
+        if self._spec.provider is MachineProviderName.KUBERNETES:
+            return [*ordered, *(self._in_cluster(each) for each in foreign)]
+        return [*ordered, *(self._foreign(each) for each in foreign)]
 
     def _ordered(self, machine: Machine) -> SeenMachine:
         worker = self._workers.get(machine.worker)
@@ -243,6 +247,11 @@ class _Fleet:
             busy_seconds_left=self._left(worker, kind.speed if kind else 1.0),
             age_seconds=_since(worker.created_at, self._rows.now),
         )
+
+    def _in_cluster(self, worker: SeenWorker) -> SeenMachine:
+        """A pod, called as its worker is. It was not ordered here, and ends when the cluster is told of fewer."""
+        found = replace(self._foreign(worker), id=worker.worker_id)
+        return replace(found, idle_seconds=self._idle(worker)) if found.state is MachineState.READY else found
 
     def _state(self, machine: Machine, worker: SeenWorker | None) -> MachineState:
         if machine.ending_at is not None:

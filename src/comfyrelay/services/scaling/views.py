@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from comfyrelay.domain.records.fleet import Fleet
+from comfyrelay.domain.scaling.decide import decide
 from comfyrelay.domain.scaling.limits import cost_per_hour
 from comfyrelay.domain.scaling.machines import Leader, ScalingDecision
+from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMachine
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import NotFound
@@ -61,6 +63,13 @@ class ScalingViews:
         if slug not in seen.fleets:
             raise NotFound(f"There is no {stage} fleet {slug!r}.")
         return await self._view(seen.fleets[slug], seen)
+
+    async def desired(self, stage: Stage, slug: str) -> FleetPlan:
+        """What would be decided now, for whoever scales a fleet elsewhere; nothing is written down."""
+        seen = await self._snapshots.take(stage)
+        if slug not in seen.fleets:
+            raise NotFound(f"There is no {stage} fleet {slug!r}.")
+        return next(each for each in decide(seen.snapshot) if each.fleet == slug)
 
     async def decisions(
         self, stage: Stage, slug: str, *, cursor: int | None = None, limit: int

@@ -1,0 +1,38 @@
+# The worker, for the pod or the host of a ComfyUI, which is not in here.
+#
+#   docker build --file deploy/docker/worker.Dockerfile --tag comfyrelay-worker:0.1.0 .
+
+# By tag for people and by digest for Docker; docs/howto/containers.md says how to look both up again.
+ARG PYTHON_IMAGE=python:3.13.14-slim-bookworm@sha256:9d7f287598e1a5a978c015ee176d8216435aaf335ed69ac3c38dd1bbb10e8d64
+
+FROM ${PYTHON_IMAGE} AS build
+# `desk` brings the stand-in for ComfyUI, too.
+ARG REQUIREMENTS=worker
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1
+WORKDIR /build
+RUN python -m venv /opt/comfyrelay
+# What is installed is what the tests ran with, held by hashes. It changes seldom, so it is a layer of its own.
+COPY requirements/${REQUIREMENTS}.txt requirements/
+RUN /opt/comfyrelay/bin/pip install --require-hashes --requirement "requirements/${REQUIREMENTS}.txt"
+COPY pyproject.toml LICENSE ./
+COPY src src
+RUN /opt/comfyrelay/bin/pip install --no-deps --no-build-isolation .
+
+FROM ${PYTHON_IMAGE}
+RUN groupadd --gid 10001 comfyrelay \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/comfyrelay comfyrelay \
+    && install --directory --owner comfyrelay --group comfyrelay --mode 0700 /var/lib/comfyrelay
+COPY --from=build /opt/comfyrelay /opt/comfyrelay
+ENV PATH=/opt/comfyrelay/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    COMFYRELAY_WORKER_DATA_DIR=/var/lib/comfyrelay
+WORKDIR /var/lib/comfyrelay
+VOLUME /var/lib/comfyrelay
+USER 10001:10001
+EXPOSE 9100
+# There is no curl in the image.
+HEALTHCHECK --interval=20s --timeout=10s --start-period=30s --retries=6 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9100/metrics', timeout=9)"]
+ENTRYPOINT ["comfyrelay"]
+CMD ["worker", "--metrics-port", "9100"]

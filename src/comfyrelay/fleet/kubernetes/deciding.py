@@ -1,0 +1,100 @@
+"""The number that a cluster is told: what is decided for a fleet when the pods that are starting are seen, too."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import httpx
+import structlog
+
+from comfyrelay.domain.records.fleet import Fleet
+from comfyrelay.domain.scaling.decide import decide
+from comfyrelay.domain.scaling.plan import FleetPlan
+from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMachine
+from comfyrelay.domain.scaling.spec import MachineProviderName
+from comfyrelay.domain.states import Stage
+from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.fleet.kubernetes.desired import Desired
+from comfyrelay.fleet.kubernetes.pods import Pod, Pods, labels_of
+from comfyrelay.services.scaling.snapshots import Snapshots
+
+log = structlog.get_logger(__name__)
+
+# One that takes longer than it should is about to be there.
+LEAST_SECONDS_LEFT = 1.0
+# Launches are limited by the minute.
+LAUNCH_SECONDS = 60.0
+
+
+class Deciding:
+    def __init__(self, snapshots: Snapshots, pods: Pods | None) -> None:
+        """Without `pods`, outside of a cluster, those that start are not seen."""
+        self._snapshots = snapshots
+        self._pods = pods
+        self._last_pods: dict[tuple[Stage, str], Sequence[Pod]] = {}
+
+    async def desired_of(self, stage: Stage, slug: str) -> Desired:
+        seen = await self._snapshots.take(stage, can_launch=_can_launch)
+        fleet = seen.fleets.get(slug)
+        if fleet is None:
+            raise NotFound(f"There is no {stage} fleet {slug!r}.")
+        if not _is_in_cluster(fleet):
+            raise InvalidInput(
+                f"The machines of the {stage} fleet {slug!r} are made by {fleet.machine_spec.provider}. "
+                "Set `machines.provider` to `kubernetes` for a cluster to scale it."
+            )
+        in_cluster = {each.slug for each in seen.fleets.values() if _is_in_cluster(each)}
+        pods = {each: await self._pods_of(stage, each) for each in in_cluster}
+        fleets = [with_pods(each, pods.get(each.slug) or (), seen.snapshot.now) for each in seen.snapshot.fleets]
+        plan = next(each for each in decide(replace(seen.snapshot, fleets=fleets)) if each.fleet == slug)
+        found = next(each for each in fleets if each.slug == slug)
+        return desired_by(plan, found, pods[slug])
+
+    async def _pods_of(self, stage: Stage, slug: str) -> Sequence[Pod] | None:
+        """`None` when they cannot be known. With those of the last time, nothing that starts is ended for not being
+        seen."""
+        if self._pods is not None:
+            try:
+                self._last_pods[stage, slug] = await self._pods.list(labels_of(slug, stage))
+            except (httpx.HTTPError, InvalidInput) as error:
+                log.warning("scaler.pods_unknown", fleet=slug, error=str(error))
+        return self._last_pods.get((stage, slug))
+
+
+def desired_by(plan: FleetPlan, fleet: SeenFleet, pods: Sequence[Pod] | None) -> Desired:
+    """A cluster counts its pods: workers that run elsewhere, or were killed and are still thought to be there, are
+    capacity to the decision, and no pods."""
+    names = None if pods is None else {each.name for each in pods}
+    machines = [each for each in fleet.machines if names is None or each.id in names]
+    present = sum(each.state is not MachineState.DRAINING for each in machines)
+    others = sum(each.state is not MachineState.DRAINING for each in fleet.machines) - present
+    # a cluster does what it is told: while nothing is to be done, it is told what it has
+    count = present if plan.is_report else max(0, plan.desired - others)
+    return Desired(count=count, reason=plan.reason, machines=machines)
+
+
+def with_pods(fleet: SeenFleet, pods: Sequence[Pod], now: datetime) -> SeenFleet:
+    """The pods without a worker are starting; those that were made within the minute are its launches."""
+    known = {each.id for each in fleet.machines}
+    ages = {each.name: max(0.0, (now - each.created_at).total_seconds()) for each in pods if not each.is_ending}
+    starting = [
+        SeenMachine(
+            id=name,
+            state=MachineState.BOOTING,
+            slots=fleet.slots,
+            boot_seconds_left=max(LEAST_SECONDS_LEFT, fleet.boot_seconds - age),
+            age_seconds=age,
+        )
+        for name, age in ages.items()
+        if name not in known
+    ]
+    launches = [age for age in ages.values() if age < LAUNCH_SECONDS]
+    return replace(fleet, machines=[*fleet.machines, *starting], launches_ago=[*fleet.launches_ago, *launches])
+
+
+def _can_launch(fleet: Fleet) -> bool:
+    return fleet.machine_spec.provider is not MachineProviderName.STATIC
+
+
+def _is_in_cluster(fleet: Fleet) -> bool:
+    return fleet.machine_spec.provider is MachineProviderName.KUBERNETES

@@ -1,0 +1,31 @@
+"""One listener for hints, and everybody who waits for them: a hint is taken by whoever hears it first."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+# However many hints there are, this is how often everybody looks again at most.
+PAUSE_SECONDS = 0.25
+# Should every hint be lost.
+TICK_SECONDS = 5.0
+
+# waits for a hint, so many seconds at most
+WaitForHint = Callable[[float], Awaitable[bool]]
+
+
+class Turns:
+    def __init__(self, wait_for_hint: WaitForHint, *, tick_seconds: float = TICK_SECONDS) -> None:
+        self._wait_for_hint = wait_for_hint
+        self._tick_seconds = tick_seconds
+        self._next = asyncio.Event()
+
+    @property
+    def next(self) -> asyncio.Event:
+        """Set when there is reason to look again. Take it before looking: what happens meanwhile is then not missed."""
+        return self._next
+
+    async def run(self) -> None:
+        while True:
+            await self._wait_for_hint(self._tick_seconds)
+            past, self._next = self._next, asyncio.Event()
+            past.set()
+            await asyncio.sleep(PAUSE_SECONDS)

@@ -1,0 +1,37 @@
+"""Whether what containers are told to run, and with which variables, is what there is."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer.main
+
+from comfyrelay.cli.main import app
+from comfyrelay.desk.settings import DeskSettings
+from comfyrelay.settings import Settings
+from comfyrelay.worker.settings import PLAIN_NAMES, WorkerSettings
+
+_MODELS = (Settings, WorkerSettings, DeskSettings)
+VARIABLES = frozenset(
+    {
+        *PLAIN_NAMES.values(),
+        *(f"{model.model_config['env_prefix']}{name}".upper() for model in _MODELS for name in model.model_fields),
+    }
+)
+# what others read: boto3, PostgreSQL, Python, pip
+OTHERS = re.compile(r"(AWS|PG|POSTGRES|PYTHON|PIP|S3)_?[A-Z0-9_]*|PATH|HOME")
+
+
+def parse(words: Sequence[str]) -> str:
+    """The command that these words after `comfyrelay` call; an error where the real one has it."""
+    command: Any = typer.main.get_command(app)
+    left, name = list(words), "comfyrelay"
+    while left and not left[0].startswith("-") and left[0] in getattr(command, "commands", {}):
+        name += f" {left[0]}"
+        command = command.commands[left.pop(0)]
+    command.make_context(name, left)
+    return name
+
+
+def unknown_variables(names: Iterable[str]) -> list[str]:
+    return sorted(each for each in names if each not in VARIABLES and not OTHERS.fullmatch(each))
