@@ -30,6 +30,7 @@ from comfyrelay.services.jobs.resolve import Check
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
+from comfyrelay.services.scaling import Scaling
 from comfyrelay.services.webhooks import Webhooks
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
@@ -116,6 +117,7 @@ class Engine:
         )
         self.webhooks = Webhooks(ground)
         self.operations = Operations(ground, self.outbox, self.catalogue, self.queue, self.jobs)
+        self.scaling = Scaling(ground)
         self._loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:

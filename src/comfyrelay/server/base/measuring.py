@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -15,10 +15,23 @@ from comfyrelay.domain.webhooks import DeliveryStatus
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.measures import Figures
 from comfyrelay.services.operations.mending import SAFE
+from comfyrelay.services.scaling.figures import FleetFigures
 
 # From a cached answer to a parked poll.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 NO_ROUTE = "(none)"
+
+# The figures of each fleet, by their names there.
+OF_FLEETS = {
+    "queue_depth": "Jobs of the fleet's workflows that are queued or leased.",
+    "backlog_per_instance": "The same for each active worker; with none, all of it.",
+    "active_workers": "Workers that were heard of in the last five minutes.",
+    "available_capacity": "Jobs that they could take now.",
+    "job_processing_p50": "Median seconds of the jobs that were completed in the last ten minutes.",
+    "error_rate": "Share of the jobs that failed, of those that ended in the last five minutes.",
+    "lease_expired_count": "Leases that ran out in the last five minutes.",
+    "spot_interruption_count": "Jobs given back in the last five minutes because a Spot machine went away.",
+}
 
 
 class Metrics:
@@ -49,13 +62,18 @@ class Metrics:
         )
         self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that are still to be delivered.", "pool")
         self._up = self._gauge("database_up", "Whether the database could be asked.", "database")
+        self._fleets = {
+            name: self._gauge(f"fleet_{name}", about, "fleet", "stage") for name, about in OF_FLEETS.items()
+        }
         self.registry.register(_Counts(engine))
 
     async def render(self) -> bytes:
         """Everything as Prometheus reads it. What the databases say may be a few seconds old."""
         figures = await self._engine.operations.measures.figures()
+        fleets = await self._engine.scaling.figures.recent()
         # no await from here on: two who ask at once must not mix
         self._set(figures)
+        self._set_fleets(fleets)
         return generate_latest(self.registry)
 
     def _set(self, figures: Figures) -> None:
@@ -72,6 +90,11 @@ class Metrics:
         if figures.up[self._engine.databases.central.name]:
             ages |= {(name, "to_pool"): figures.outbox_seconds.get(name, 0.0) for name in self._engine.databases.pools}
         _set_all(self._outbox, ages)
+
+    def _set_fleets(self, fleets: Sequence[FleetFigures]) -> None:
+        for name, gauge in self._fleets.items():
+            found = {(each.fleet, each.stage): getattr(each, name) for each in fleets}
+            _set_all(gauge, {labels: value for labels, value in found.items() if value is not None})
 
     def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
         return Gauge(f"comfyrelay_{name}", about, labels, registry=self.registry)

@@ -14,7 +14,8 @@ from comfyrelay.services.catalogue.fitting import held_against_needs, note_gaps
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import audit, catalogue, definitions, dispatches, gaps, workers
+from comfyrelay.store.central import audit, catalogue, definitions, dispatches, fleets, gaps, workers
+from comfyrelay.store.central.scaling import members
 from comfyrelay.store.database import Tx
 
 
@@ -105,8 +106,8 @@ class Workers:
             if not assigned and not self._may_be_early(stage, fleet_slug, workflow_slugs):
                 raise _nothing_to_run(fleet_slug)
             await note_gaps(tx, worker_id, worker.capabilities, held)
-            data = {"fleet": fleet_slug, "stage": stage, "workflows": assigned, "protocol": protocol}
-            await audit.record(tx, [AuditEntry(worker_id=worker_id, event="register", data=data)])
+            data = {**_place(worker, fleet_slug), "workflows": assigned, "protocol": protocol}
+            await audit.record(tx, [AuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
             leases = await workers.lease_count(tx, worker_id) if again else 0
             return Registered(worker=worker, workflows=assigned, leases=leases)
 
@@ -185,13 +186,15 @@ class Workers:
         """Take the worker out of the registry; any lease it still holds is requeued."""
 
         async def work(tx: Tx) -> Decided:
-            if await workers.get(tx, worker_id) is None:
+            worker = await workers.get(tx, worker_id)
+            if worker is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
+            place = _place(worker, await fleets.slug_of(tx, worker.fleet_id))
             # First out of the registry, so that no lease can begin after its leases were found.
             await workers.remove(tx, worker_id)
             which = dispatches.leased_by(worker_id)
             decided = await self._decisions.decide_in(tx, which, _requeue(reason), by="release")
-            entry = AuditEntry(worker_id=worker_id, event="deregister", data={"reason": reason})
+            entry = AuditEntry(worker_id=worker_id, event=members.LEFT, data={**place, "reason": reason})
             await audit.record(tx, [entry])
             return decided
 
@@ -232,6 +235,12 @@ class Workers:
 
 def _requeue(reason: str) -> Judge:
     return lambda dispatch, now: lifecycle.requeue(dispatch, reason=reason, now=now)
+
+
+def _place(worker: Worker, fleet_slug: str) -> dict[str, Any]:
+    """Where it belongs, for the audit: whoever asks for what it did may come when it is gone."""
+    about = {"instance_type": worker.instance_type, "slots": worker.max_concurrency}
+    return {"fleet": fleet_slug, "stage": worker.stage, **about}
 
 
 def _nothing_to_run(fleet_slug: str) -> InvalidInput:
