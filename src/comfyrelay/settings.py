@@ -182,6 +182,12 @@ class Settings(ArgumentsOnly):
     max_fleet_workers: Count = Field(50, description="workers that may register in one fleet")
     default_fleet: str | None = Field(None, description="fleet that runs every new workflow, those of users too")
     worker_stale_seconds: Seconds = Field(300, description="silence after which a worker counts as gone")
+    max_workers: Count | None = Field(None, description="workers that may register in all fleets together")
+    stale_worker_hours: Seconds = Field(2, description="hours of silence after which a worker of a fleet is removed")
+    cloudwatch_metrics: bool = Field(False, description="whether figures of fleets go to CloudWatch each minute")
+    cloudwatch_namespace: Annotated[str, Field(min_length=1, max_length=255)] = Field(
+        "ComfyRelay", description="namespace of those figures"
+    )
     max_failures_before_block: Count = Field(1, description="failures after which a worker is blocked")
     block_cooldown_seconds: SecondsOrZero = Field(60, description="how long such a block lasts")
     warm_lookahead_rows: CountOrZero = Field(32, description="rows looked ahead for a warm workflow; 0: none")

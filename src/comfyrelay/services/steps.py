@@ -33,6 +33,9 @@ class Step(StrEnum):
     # what is kept no longer
     RETENTION_MARK = "retention.mark"
     RETENTION_REMOVE = "retention.remove"
+    # machines and what they cost
+    SCALING = "scaling"
+    USAGE = "usage"
     # the rest
     PAYMENT = "payment"
     LEDGER = "ledger"

@@ -21,16 +21,16 @@ from comfyrelay.services.scaling.figures import FleetFigures
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 NO_ROUTE = "(none)"
 
-# The figures of each fleet, by their names there.
+# By the name of a figure of a fleet: the metric, and what it says.
 OF_FLEETS = {
-    "queue_depth": "Jobs of the fleet's workflows that are queued or leased.",
-    "backlog_per_instance": "The same for each active worker; with none, all of it.",
-    "active_workers": "Workers that were heard of in the last five minutes.",
-    "available_capacity": "Jobs that they could take now.",
-    "job_processing_p50": "Median seconds of the jobs that were completed in the last ten minutes.",
-    "error_rate": "Share of the jobs that failed, of those that ended in the last five minutes.",
-    "lease_expired_count": "Leases that ran out in the last five minutes.",
-    "spot_interruption_count": "Jobs given back in the last five minutes because a Spot machine went away.",
+    "queue_depth": ("queue_depth", "Jobs of the fleet's workflows that are queued or leased."),
+    "backlog_per_instance": ("backlog_per_instance", "The same for each active worker; with none, all of it."),
+    "active_workers": ("active_workers", "Workers that were heard of in the last five minutes."),
+    "available_capacity": ("available_capacity", "Jobs that they could take now."),
+    "job_processing_p50": ("job_processing_p50_seconds", "Median of jobs completed in the last ten minutes."),
+    "error_rate": ("error_rate", "Share of failed ones among the jobs that ended in the last five minutes."),
+    "lease_expired_count": ("leases_expired", "Leases that ran out in the last five minutes."),
+    "spot_interruption_count": ("spot_interruptions", "Jobs given back in five minutes because of Spot."),
 }
 
 
@@ -63,7 +63,7 @@ class Metrics:
         self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that are still to be delivered.", "pool")
         self._up = self._gauge("database_up", "Whether the database could be asked.", "database")
         self._fleets = {
-            name: self._gauge(f"fleet_{name}", about, "fleet", "stage") for name, about in OF_FLEETS.items()
+            figure: self._gauge(f"fleet_{name}", about, "fleet", "stage") for figure, (name, about) in OF_FLEETS.items()
         }
         self.registry.register(_Counts(engine))
 
@@ -92,8 +92,8 @@ class Metrics:
         _set_all(self._outbox, ages)
 
     def _set_fleets(self, fleets: Sequence[FleetFigures]) -> None:
-        for name, gauge in self._fleets.items():
-            found = {(each.fleet, each.stage): getattr(each, name) for each in fleets}
+        for figure, gauge in self._fleets.items():
+            found = {(each.fleet, each.stage): getattr(each, figure) for each in fleets}
             _set_all(gauge, {labels: value for labels, value in found.items() if value is not None})
 
     def _gauge(self, name: str, about: str, *labels: str) -> Gauge:

@@ -10,9 +10,11 @@ from typing import Any
 from comfyrelay.domain.states import DispatchStatus, Outcome
 from comfyrelay.errors import PoolUnavailable
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.steps import Step
 from comfyrelay.store.central import dispatches
-from comfyrelay.store.central.scaling import figures, members
+from comfyrelay.store.central.scaling import cursors, figures, members
 from comfyrelay.store.central.scaling.figures import EndedLease, SeenWorker
+from comfyrelay.store.database import Tx
 
 REMEMBER_SECONDS = 5.0
 SEEN_SECONDS = 300.0
@@ -59,6 +61,18 @@ class FiguresOfFleets:
             return await self.read()
         except PoolUnavailable:
             return ()
+
+    async def claim_minute(self, name: str) -> bool:
+        """Whether the present minute is the caller's, of all processes that ask under this name: one gets each."""
+
+        async def work(tx: Tx) -> bool:
+            minute = int((await dispatches.now(tx)).timestamp() // 60)
+            if await cursors.lock(tx, name) >= minute:
+                return False
+            await cursors.move(tx, name, minute)
+            return True
+
+        return await self._databases.central.run(Step.SCALING, work)
 
     async def read(self) -> list[FleetFigures]:
         """Of every fleet, by one look at the central database."""
