@@ -24,6 +24,7 @@ class Fleet:
             databases,
             queue.decisions,
             max_fleet_workers=settings.max_fleet_workers,
+            max_workers=settings.max_workers,
             stale_seconds=settings.worker_stale_seconds,
             desk_workers=desk_workers,
             default_fleet=ground.default_fleet,

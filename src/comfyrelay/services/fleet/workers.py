@@ -35,6 +35,7 @@ class Workers:
         decisions: Decisions,
         *,
         max_fleet_workers: int,
+        max_workers: int | None = None,
         stale_seconds: float,
         desk_workers: Collection[str] = (),
         default_fleet: tuple[Stage, str] | None = None,
@@ -44,6 +45,7 @@ class Workers:
         self._databases = databases
         self._decisions = decisions
         self._max_fleet_workers = max_fleet_workers
+        self._max_workers = max_workers
         self._stale_seconds = stale_seconds
         self._desk_workers = frozenset(desk_workers)
         self._default_fleet = default_fleet
@@ -202,6 +204,22 @@ class Workers:
         await self._decisions.announce(decided)
         return len(decided.moves)
 
+    async def remove_stale(self, seconds: float) -> int:
+        """Take workers out of the registry that fell silent; returns how many. One that holds a lease stays until the
+        reaper has ended it."""
+
+        async def work(tx: Tx) -> int:
+            gone = await workers.remove_stale(tx, seconds=seconds)
+            slugs = {each: await fleets.slug_of(tx, each) for each in {worker.fleet_id for worker in gone}}
+            entries = [
+                AuditEntry(worker_id=each.worker_id, event=members.REMOVED, data=_place(each, slugs[each.fleet_id]))
+                for each in gone
+            ]
+            await audit.record(tx, entries)
+            return len(gone)
+
+        return await self._databases.central.run(Step.WORKER, work)
+
     async def recall_prefetched(self, worker_id: str) -> int:
         """Ask a worker to give back what it prefetched and has not begun; returns how much that is."""
         return await self._decisions.recall(dispatches.leased_by(worker_id))
@@ -217,6 +235,10 @@ class Workers:
         is_in = member is not None and member.fleet_id == fleet.id
         if not is_in and await workers.count_of_fleet(tx, fleet.id) >= most:
             raise Forbidden(f"The fleet {slug!r} is full: it has {most} workers.")
+        # Whoever registers holds the one lock of the gaps, so no two take the last place.
+        most_of_all = self._max_workers
+        if member is None and most_of_all is not None and await workers.count_of_fleets(tx) >= most_of_all:
+            raise Forbidden(f"All fleets together are full: they have {most_of_all} workers (max_workers).")
         return fleet
 
     async def _change(self, worker_id: str, event: str, *, by: str | None, **values: Any) -> Worker:
