@@ -354,6 +354,8 @@ class Dispatch(AnswerBody):
     lease_expires_at: datetime | None
     finished_at: datetime | None
     duration_seconds: float | None
+    # what its leases cost of their machines; counted within a minute or two of the end of each
+    cost: float | None
 
 
 class NewPriority(Request):

@@ -42,6 +42,7 @@ SEEN_SECONDS = 10.0
 MENDING_SECONDS = 60.0
 REMOVAL_SECONDS = 60.0
 STALE_SECONDS = 900.0
+USAGE_SECONDS = 60.0
 RETENTION_SECONDS = 3600.0
 # Webhooks are sent when a job has ended here; ends that others applied, and retries, are looked for this often.
 WEBHOOK_SECONDS = 5.0
@@ -139,6 +140,7 @@ class Engine:
             _every("pools", ASK_SECONDS, self.databases.open_awaited),
             _every("seen", SEEN_SECONDS, self._record_seen),
             _every("stale workers", STALE_SECONDS, self._remove_stale),
+            _every("usage", USAGE_SECONDS, self.scaling.usage.run_once),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
             _every("fitting", RETENTION_SECONDS, self.catalogue.fitting.forget_unused),

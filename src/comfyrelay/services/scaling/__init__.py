@@ -2,6 +2,7 @@
 
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.scaling.figures import FiguresOfFleets
+from comfyrelay.services.scaling.usage import Usage
 
 __all__ = ["Scaling"]
 
@@ -9,3 +10,4 @@ __all__ = ["Scaling"]
 class Scaling:
     def __init__(self, ground: Ground) -> None:
         self.figures = FiguresOfFleets(ground.databases)
+        self.usage = Usage(ground.databases)
