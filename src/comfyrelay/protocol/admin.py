@@ -358,6 +358,22 @@ class Dispatch(AnswerBody):
     cost: float | None
 
 
+class Usage(AnswerBody):
+    """`name` is the slug of the fleet or workflow, or the id of the tenant. `cost` is that of busy and lost seconds;
+    `machine_cost` is all that a fleet's machines cost. What only machines have is null where there are none to tell of.
+    """
+
+    name: str
+    stage: OpenEnum[Stage] | None
+    jobs: int
+    busy_seconds: float
+    lost_seconds: float
+    cost: float
+    idle_seconds: float | None
+    boot_seconds: float | None
+    machine_cost: float | None
+
+
 class NewPriority(Request):
     model_config = example(priority=10)
 

@@ -1,6 +1,6 @@
 """The API of administrators."""
 
-from comfyrelay.server.admin import assets, dispatches, effects, fleets, tenants, workers, workflows
+from comfyrelay.server.admin import assets, dispatches, effects, fleets, tenants, usage, workers, workflows
 
 __all__ = ["ROUTERS"]
 
@@ -12,4 +12,5 @@ ROUTERS = (
     workers.router,
     dispatches.router,
     tenants.router,
+    usage.router,
 )

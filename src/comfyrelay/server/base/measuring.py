@@ -120,6 +120,17 @@ class _Counts(Collector):
         for word in DeliveryStatus:
             sent.add_metric([word], self._engine.webhooks.deliveries.attempts[word])
         yield sent
+        usage = self._engine.scaling.usage
+        about = "Seconds of machines' slots, by what they went into, as far as this process counted them."
+        seconds = CounterMetricFamily("comfyrelay_fleet_gpu_seconds", about, labels=["fleet", "stage", "kind"])
+        for (fleet, stage, kind), value in sorted(usage.gpu_seconds.items()):
+            seconds.add_metric([fleet, stage, kind], value)
+        yield seconds
+        about = "What those seconds cost, in the currency of the prices."
+        cost = CounterMetricFamily("comfyrelay_fleet_cost", about, labels=["fleet", "stage"])
+        for place, value in sorted(usage.cost.items()):
+            cost.add_metric(list(place), value)
+        yield cost
 
 
 class Latencies:

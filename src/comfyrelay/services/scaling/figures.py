@@ -72,7 +72,7 @@ class FiguresOfFleets:
             await cursors.move(tx, name, minute)
             return True
 
-        return await self._databases.central.run(Step.SCALING, work)
+        return await self._databases.central.run(Step.MINUTE, work)
 
     async def read(self) -> list[FleetFigures]:
         """Of every fleet, by one look at the central database."""
