@@ -105,6 +105,7 @@ class Engine:
         )
         self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
         self.fleet = Fleet(ground, self.queue, self.catalogue.graphs, desk_workers=self._hooks.desk_workers)
+        self.scaling = Scaling(ground, self.fleet)
         self.jobs = Jobs(
             ground,
             self.outbox,
@@ -119,7 +120,6 @@ class Engine:
         )
         self.webhooks = Webhooks(ground)
         self.operations = Operations(ground, self.outbox, self.catalogue, self.queue, self.jobs)
-        self.scaling = Scaling(ground)
         self._loops: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -173,6 +173,7 @@ class Engine:
     def _ended(self, ended: Sequence[JobState]) -> None:
         self.operations.measures.count_ended([job.status for job in ended])
         self.webhooks.deliveries.hint()
+        self.scaling.hint.give()
         self._hooks.on_ended(ended)
 
     async def _send_webhooks(self) -> None:
