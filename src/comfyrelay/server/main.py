@@ -55,7 +55,7 @@ async def serve(
     # not at the first output, nor never: who is asked to check must be able to
     if settings.output_validation == "fail":
         require("media")
-    if settings.validate_asg_instance or settings.cloudwatch_metrics:
+    if settings.validate_asg_instance or settings.cloudwatch_metrics or settings.aws_identity_certificates:
         require("aws")
     log_as_json(log_level)
     engine = Engine(settings, signing_secrets=secrets.signing)

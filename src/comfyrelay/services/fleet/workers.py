@@ -12,6 +12,7 @@ from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.catalogue.fitting import held_against_needs, note_gaps
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.fleet.identity import Identities, Identity
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import audit, catalogue, definitions, dispatches, fleets, gaps, workers
@@ -33,6 +34,7 @@ class Workers:
         self,
         databases: Databases,
         decisions: Decisions,
+        identities: Identities,
         *,
         max_fleet_workers: int,
         max_workers: int | None = None,
@@ -44,6 +46,7 @@ class Workers:
         so its workers may come before the first one: they bring what is needed to read it."""
         self._databases = databases
         self._decisions = decisions
+        self._identities = identities
         self._max_fleet_workers = max_fleet_workers
         self._max_workers = max_workers
         self._stale_seconds = stale_seconds
@@ -66,6 +69,7 @@ class Workers:
         key: str | None = None,
         protocol: int = 1,
         version: str | None = None,
+        identity: Identity | None = None,
     ) -> Registered:
         """Register a worker in its fleet. One that is registered, and shows the `key` of then, is registered again at
         once, with another token and the leases that it has: the answer to its first call was lost."""
@@ -79,6 +83,8 @@ class Workers:
             await gaps.lock(tx)
             # Locked first: whoever repeats a call that is still under way waits for it, and finds its worker.
             await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
+            if identity is not None:
+                await self._identities.claim(tx, identity, key_hash=key_hash)
             known = await workers.get(tx, worker_id, lock=True)
             is_same = known is not None and key_hash is not None and known.registration_key_hash == key_hash
             if known is not None and is_same and not known.is_approved:
