@@ -184,13 +184,10 @@ def explain(error: ComfyRelayError, settings: WorkerSettings, control: Control) 
     """Why the control plane does not let us in, and what can be done."""
     fleet = f"{settings.fleet_stage} fleet {settings.fleet_slug!r}"
     match error:
-        case Unauthorized() if not settings.fleet_secret:
-            return f"{control.url} does not take the identity of this instance: {error.detail}"
         case Unauthorized():
-            return (
-                f"{control.url} does not take the fleet secret: FLEET_SECRET must be one of its secrets for "
-                f"{settings.fleet_stage}."
-            )
+            with_secret = f"the fleet secret: FLEET_SECRET must be one of its secrets for {settings.fleet_stage}."
+            with_document = f"the identity of this instance: {error.detail}"
+            return f"{control.url} does not take {with_secret if settings.fleet_secret else with_document}"
         case NotFound():
             return f"{control.url} knows no {fleet}: check FLEET_SLUG and FLEET_STAGE, or make the fleet first."
         case Forbidden():

@@ -23,7 +23,7 @@ class Fleet:
         self.fleets = Fleets(databases, bundles=Bundles(graphs))
         self.identities = Identities(
             certificates=settings.aws_identity_certificates,
-            accounts=settings.aws_identity_accounts,
+            accounts={str(stage): each for stage, each in settings.aws_identity_accounts.items()},
             max_age_seconds=settings.aws_identity_max_age_seconds,
         )
         self.workers = Workers(
