@@ -93,8 +93,10 @@ class Fleets:
     user: Any
 
     async def submit(self, jobs: int = 1) -> None:
+        # as somebody new: one user may have only a few jobs at once
+        user = await self.world.user()
         for _ in range(jobs):
-            await self.world.submit(self.user, self.effect)
+            await self.world.submit(user, self.effect)
 
     async def decide(self) -> None:
         await self.loop.decide_once()
