@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import pkcs7
 
 from comfyrelay.errors import ConfigurationError
+from comfyrelay.services.fleet.identity import Identities
 from comfyrelay.worker.control import Control
 from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.registration import Registration
@@ -178,6 +179,14 @@ async def test_without_certificates_only_the_secret_opens(sqlite_backend: Sqlite
         detail = await refusal(api, aws().sign(fresh(api)))
         assert detail == "This server takes no instance identity documents: register with the fleet secret."
         await api.worker()
+
+
+def test_a_certificate_that_cannot_be_read_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "wrong.pem").write_text("no certificate")
+    for name in ("wrong.pem", "missing.pem"):
+        identities = Identities(certificates={REGION: tmp_path / name}, accounts={}, max_age_seconds=60)
+        with pytest.raises(ConfigurationError, match=f"The certificate of AWS in .*{name} cannot be read"):
+            identities.load()
 
 
 async def test_the_secret_still_opens_where_documents_do(small: Api) -> None:

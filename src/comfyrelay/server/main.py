@@ -61,6 +61,7 @@ async def serve(
         require("aws")
     log_as_json(log_level)
     engine = Engine(settings, signing_secrets=secrets.signing)
+    engine.fleet.identities.load()
     listener = listen(settings.host, settings.port)
     await engine.databases.open(settings.database_wait_seconds)
     fleets = partial(scaling_fleets, engine, secrets=secrets.fleet) if settings.scaling else nullcontext

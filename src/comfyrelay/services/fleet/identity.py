@@ -45,6 +45,10 @@ class Identities:
     def is_on(self) -> bool:
         return bool(self._files)
 
+    def load(self) -> None:
+        """Read the certificates now: `ConfigurationError` for one that cannot be."""
+        _ = self._certificates if self.is_on else None
+
     def read(self, signed: str) -> Identity:
         """What a document says whose signature is AWS's; `Unauthorized` for every other."""
         if not self.is_on:
