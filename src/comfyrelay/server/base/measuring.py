@@ -123,8 +123,8 @@ class _Counts(Collector):
         usage = self._engine.scaling.usage
         about = "Seconds of machines' slots, by what they went into, as far as this process counted them."
         seconds = CounterMetricFamily("comfyrelay_fleet_gpu_seconds", about, labels=["fleet", "stage", "kind"])
-        for (fleet, stage, kind), value in sorted(usage.gpu_seconds.items()):
-            seconds.add_metric([fleet, stage, kind], value)
+        for labels, value in sorted(usage.gpu_seconds.items()):
+            seconds.add_metric([*labels], value)
         yield seconds
         about = "What those seconds cost, in the currency of the prices."
         cost = CounterMetricFamily("comfyrelay_fleet_cost", about, labels=["fleet", "stage"])
