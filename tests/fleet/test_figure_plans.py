@@ -13,7 +13,8 @@ from sqlalchemy.dialects import sqlite
 
 from comfyrelay.clock import utc_now
 from comfyrelay.store import migrate
-from comfyrelay.store.central.scaling import figures, members
+from comfyrelay.store.central import tables
+from comfyrelay.store.central.scaling import figures, members, usage
 from comfyrelay.store.database import Database
 from tests.conformance.test_query_plans import explain, indexes, scans_everything
 from tests.harness import PostgresBackend, execute
@@ -111,6 +112,17 @@ STATEMENTS: dict[str, tuple[Select[Any], set[str], str]] = {
         {"pk_worker_audit_logs", "uq_dispatch_leases_dispatch_id_epoch", "pk_ai_job_dispatches"},
         "(dispatch_id=?)",
     ),
+    "entries": (usage.entries_query(after=ROWS - 100, limit=2000), {"pk_worker_audit_logs"}, "(rowid>?)"),
+    "sums": (
+        usage.sums_query("2026-01-01", "2026-01-31", tables.usage.c.tenant_id.label("name")),
+        {"pk_usage"},
+        "(day>? AND day<?)",
+    ),
+    "machines": (
+        usage.machines_query([1, 2], begins=SINCE, ends=utc_now()),
+        {"ix_machines_fleet_id_ordered_at", "ix_machines_present"},
+        "ix_machines_fleet_id_ordered_at",
+    ),
 }
 
 
@@ -136,6 +148,13 @@ async def test_ends_are_found_among_the_newest_entries_alone(central: asyncpg.Co
     read = sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each)
     # an entry, a lease and a dispatch for each end
     assert 0 < read <= 3 * 600
+
+
+async def test_leases_to_be_counted_are_found_by_dispatch_and_epoch(central: asyncpg.Connection) -> None:
+    query: Any = usage.uncounted_query("postgresql")
+    nodes = await explain(central, query.params(rows='[{"dispatch_id": 7, "epoch": 1}]'))
+    assert indexes(nodes) == {"uq_dispatch_leases_dispatch_id_epoch", "pk_ai_job_dispatches"}
+    assert not scans_everything(nodes)
 
 
 async def test_the_fleet_of_a_worker_that_left_is_found_by_its_last_entry(central: asyncpg.Connection) -> None:

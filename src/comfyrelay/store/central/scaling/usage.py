@@ -160,22 +160,22 @@ async def cost_of(tx: Tx, dispatch_ids: Collection[int]) -> dict[int, float]:
 
 
 async def by_fleet(tx: Tx, *, first_day: str, last_day: str) -> dict[int, Summed]:
-    query = _sums(first_day, last_day, usage.c.fleet_id, fleets.c.slug.label("name"), fleets.c.stage)
+    query = sums_query(first_day, last_day, usage.c.fleet_id, fleets.c.slug.label("name"), fleets.c.stage)
     found = await tx.execute(query.join(fleets, fleets.c.id == usage.c.fleet_id))
     return {row.fleet_id: _summed(row) for row in found}
 
 
 async def by_workflow(tx: Tx, *, first_day: str, last_day: str) -> list[Summed]:
-    query = _sums(first_day, last_day, usage.c.workflow_id, workflows.c.slug.label("name"))
+    query = sums_query(first_day, last_day, usage.c.workflow_id, workflows.c.slug.label("name"))
     return [_summed(row) for row in await tx.execute(query.join(workflows, workflows.c.id == usage.c.workflow_id))]
 
 
 async def by_tenant(tx: Tx, *, first_day: str, last_day: str) -> list[Summed]:
-    query = _sums(first_day, last_day, usage.c.tenant_id.label("name"))
+    query = sums_query(first_day, last_day, usage.c.tenant_id.label("name"))
     return [_summed(row) for row in await tx.execute(query)]
 
 
-def _sums(first_day: str, last_day: str, *names: Any) -> Select[Any]:
+def sums_query(first_day: str, last_day: str, *names: Any) -> Select[Any]:
     sums = [func.sum(usage.c[name]).label(name) for name in _ADDED]
     between = usage.c.day.between(first_day, last_day)
     groups = [getattr(each, "element", each) for each in names]
@@ -203,12 +203,16 @@ async def machines_of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, 
 
 async def machines_between(tx: Tx, fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> list[Machine]:
     """Those that there were at some time of it."""
-    query = select(*_MACHINE).where(
+    query = machines_query(fleet_ids, begins=begins, ends=ends)
+    return [Machine(**row._mapping) for row in await tx.execute(query)]
+
+
+def machines_query(fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> Select[Any]:
+    return select(*_MACHINE).where(
         machines.c.fleet_id.in_(fleet_ids),
         machines.c.ordered_at < ends,
         or_(machines.c.ended_at.is_(None), machines.c.ended_at > begins),
     )
-    return [Machine(**row._mapping) for row in await tx.execute(query)]
 
 
 async def present_machines(tx: Tx) -> list[tuple[Machine, int]]:
