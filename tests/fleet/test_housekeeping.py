@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.errors import Forbidden, Unauthorized
+from comfyrelay.errors import Forbidden
 from comfyrelay.services.engine import Hooks
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.steps import Step
@@ -62,15 +62,15 @@ async def test_one_that_takes_a_job_this_moment_keeps_it(world: World) -> None:
     desk = await world.desk()
     await world.advance(3 * HOUR)
     await desk.submit()
-    request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"], token_hash="shown")
+    request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
     removed, leased = await asyncio.gather(
         world.engine.fleet.workers.remove_stale(2 * HOUR),
         world.engine.queue.leasing.lease(request),
         return_exceptions=True,
     )
-    if removed:
-        assert isinstance(leased, Unauthorized)
-    assert await names(world) == (set() if removed else {desk.worker})
+    has_lease = not isinstance(leased, Forbidden) and leased != []
+    assert (removed, has_lease) in {(1, False), (0, True)}
+    assert await names(world) == ({desk.worker} if has_lease else set())
 
 
 async def test_a_worker_that_leases_while_it_is_looked_at_is_not_removed(
