@@ -27,7 +27,7 @@ _SIM = frozenset({"PIL", "aiohttp", "av"})
 
 # By extra, what it brings, as it is imported.
 MODULES: Mapping[str, frozenset[str]] = {
-    "aws": frozenset({"boto3"}),
+    "aws": frozenset({"asn1crypto", "boto3", "cryptography"}),
     "desk": _SERVER | _MEDIA | _SIM | {"apprise"},
     "kubernetes": frozenset({"google", "grpc", "yaml"}),
     "media": _MEDIA,

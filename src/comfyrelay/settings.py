@@ -186,6 +186,21 @@ class Settings(ArgumentsOnly):
     )
     scaling: bool = Field(True, description="whether this server launches and ends machines of fleets that are scaled")
     worker_stale_seconds: Seconds = Field(300, description="silence after which a worker counts as gone")
+    max_workers: Count | None = Field(None, description="workers that may register in all fleets together")
+    stale_worker_hours: Seconds = Field(2, description="hours of silence after which a worker of a fleet is removed")
+    cloudwatch_metrics: bool = Field(False, description="whether figures of fleets go to CloudWatch each minute")
+    cloudwatch_namespace: Annotated[str, Field(min_length=1, max_length=255)] = Field(
+        "ComfyRelay", description="namespace of those figures"
+    )
+    aws_identity_certificates: dict[str, Path] = Field(
+        {}, description="AWS's certificates for instance identity documents, a PEM file for each region; none: off"
+    )
+    aws_identity_accounts: dict[Stage, list[str]] = Field(
+        {}, description="AWS accounts whose instances may register with their identity document, by stage"
+    )
+    aws_identity_max_age_seconds: Seconds = Field(
+        3600, description="how long after its launch an instance may first register with its identity document"
+    )
     max_failures_before_block: Count = Field(1, description="failures after which a worker is blocked")
     block_cooldown_seconds: SecondsOrZero = Field(60, description="how long such a block lasts")
     warm_lookahead_rows: CountOrZero = Field(32, description="rows looked ahead for a warm workflow; 0: none")
@@ -270,6 +285,8 @@ FILE_ONLY = {"desk": ("script",)}
 _JSON_EXAMPLES = {
     "tenant_pools": 'an object of pool names and database URLs: {"main": "postgresql://…"}',
     "fleet_secrets": 'an object of stages and lists of secrets: {"production": ["…"]}',
+    "aws_identity_certificates": 'an object of regions and PEM files: {"eu-central-1": "/etc/aws/eu-central-1.pem"}',
+    "aws_identity_accounts": 'an object of stages and lists of accounts: {"production": ["123456789012"]}',
     "signing_secrets": 'a list of secrets: ["…"]',
     "allowed_origins": 'a list of origins: ["https://example.com"]',
     "capabilities": 'an object of whatever the control plane should know: {"zone": "attic"}',

@@ -23,6 +23,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 async def figures(api: Api) -> dict[Sample, float]:
     """Every sample, read anew."""
     api.engine.operations.measures._asked = None
+    api.engine.scaling.figures._asked = None
     answer = await api.anybody.call("GET", "/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
@@ -195,13 +196,17 @@ async def test_the_build_the_process_and_the_parked(api: Api) -> None:
 async def test_every_figure_is_documented(api: Api) -> None:
     effect_id, user = await api.effect(), await user_of(api)
     await api.worker()
-    for key in ("one", "two"):
+    for key in ("one", "two", "three"):
         await submit(api, user, key, effect_id=effect_id)
-    await lease(api)
     page = (Path(__file__).parents[2] / "docs" / "howto" / "operate.md").read_text("utf-8")
+    leased = await lease(api)
+    await api.clock.set(api.clock.now + timedelta(seconds=9))
+    await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
+    await api.engine.scaling.usage.run_once()
+    await lease(api)
     names = {re.sub("_(bucket|count|sum|created)$", "", name) for name, _ in await figures(api)}
     ours = {each for each in names if each.startswith("comfyrelay_")}
-    assert len(ours) == 13
+    assert len(ours) == 13 + 8 + 2
     assert [each for each in ours if f"| `{each}` |" not in page] == []
 
 

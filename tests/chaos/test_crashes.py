@@ -23,6 +23,7 @@ from comfyrelay.fleet.loop import ScalingLoop
 from comfyrelay.fleet.providers.base import Observed, ObservedState
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.settle import Output, Report, Verb
+from comfyrelay.services.scaling.usage import By
 from comfyrelay.services.steps import Step
 from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS
 from comfyrelay.store.central import catalogue, tenants
@@ -636,6 +637,27 @@ async def scale_a_fleet(world: World) -> Script:
     return Script(act=act, then=then, ends=["completed"], balances=[990])
 
 
+async def count_what_a_lease_cost(world: World) -> Script:
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    await world.complete(leased)
+
+    async def act() -> None:
+        await world.engine.scaling.usage.run_once()
+
+    async def then() -> None:
+        [row] = await world.engine.scaling.usage.report(By.FLEET)
+        assert row.jobs == 1
+
+    return Script(act=act, ends=["completed"], balances=[990], then=then)
+
+
+async def take_a_minute(world: World) -> Script:
+    """One that was taken by who died is nobody's: the next one is somebody's."""
+    await world.desk()
+    return Script(act=lambda: world.engine.scaling.figures.claim_minute("cloudwatch"), ends=[], balances=[1000])
+
+
 async def interrupted(world: World, step: Step, act: Callable[[], Awaitable[object]]) -> None:
     """A step that an earlier process began and did not commit."""
     die_on(world, step, Boundary.BEFORE_COMMIT)
@@ -694,6 +716,8 @@ SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
         Step.SCALE_INTENT: 1,
         Step.SCALE_OUTCOME: 1,
     },
+    count_what_a_lease_cost: {Step.USAGE: 2},
+    take_a_minute: {Step.MINUTE: 1},
     repair_a_lost_letter: {Step.REPAIR: 1, Step.DELIVER_APPLY: 1},
     repair_a_lost_dispatch: {Step.SUBMIT_ENQUEUE: 1, Step.REPAIR: 1},
     repair_a_wallet: {Step.REPAIR: 1},

@@ -277,8 +277,9 @@ async def test_the_audit_tells_a_worker_s_whole_life_in_order(world: World, desk
 
 async def test_the_audit_says_why_and_of_what(world: World, desk: Desk) -> None:
     _, leased = await desk.leased()
+    await world.advance(1.5)
     await world.requeue(leased, "spot_rebalance")
     async with world.engine.databases.central.read() as tx:
         entry = (await audit.page(tx, worker_id=desk.worker))[0][0]
     assert (entry.event, entry.dispatch_id) == ("requeue", leased.dispatch_id)
-    assert entry.data == {"status": "queued", "epoch": 1, "reason": "spot_rebalance"}
+    assert entry.data == {"status": "queued", "epoch": 1, "reason": "spot_rebalance", "ran_seconds": 1.5}

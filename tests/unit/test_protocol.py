@@ -217,7 +217,7 @@ async def test_a_worker_ignores_what_a_newer_control_plane_adds(stop: str | None
 
     plane = Control("http://plane.test", worker_id="w")
     plane._http = httpx.AsyncClient(base_url="http://plane.test", transport=httpx.MockTransport(answer))
-    plane.token = (await plane.register("secret", {"fleet_slug": "f"})).token
+    plane.token = (await plane.register({"X-Fleet-Secret": "secret"}, {"fleet_slug": "f"})).token
     leased = await plane.poll({"wait_seconds": 0.0})
     assert leased is not None
     assert leased.name == HELD.name

@@ -20,6 +20,7 @@ from tests.harness import PATIENCE_SECONDS
 TOKEN = "X-aws-ec2-metadata-token"
 SPOT = "spot/instance-action"
 REBALANCE = "events/recommendations/rebalance"
+IDENTITY = "dynamic/instance-identity/rsa2048"
 LIFECYCLE = "autoscaling/target-lifecycle-state"
 
 
@@ -59,6 +60,7 @@ class Metadata:
         app = web.Application(middlewares=[self._guard])
         app.router.add_put("/latest/api/token", self._give_token)
         app.router.add_get("/latest/meta-data/{path:.+}", self._answer)
+        app.router.add_get("/latest/{path:dynamic/.+}", self._answer)
         app.router.add_route("*", "/_control/{path:.+}", self._control)
         self._runner = web.AppRunner(app)
 

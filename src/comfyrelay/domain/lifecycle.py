@@ -115,6 +115,15 @@ def began_at(dispatch: Dispatch, *, after_seconds: float | None, now: datetime) 
     return min(now, dispatch.leased_at + timedelta(seconds=after_seconds))
 
 
+def ran_seconds(move: Move, *, began_at: datetime | None, now: datetime) -> float:
+    """How long a lease that ends here kept a machine busy. One that was fetched ahead and given back did not."""
+    leased = move.before
+    began = began_at or leased.leased_at
+    if began is None or (leased.is_prefetch and began == leased.leased_at and move.ended is not Outcome.COMPLETED):
+        return 0.0
+    return round((now - began).total_seconds(), 3)
+
+
 def complete(dispatch: Dispatch, *, now: datetime, began_at: datetime | None = None) -> Move | None:
     if not dispatch.is_leased:
         return None

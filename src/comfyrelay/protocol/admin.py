@@ -354,6 +354,24 @@ class Dispatch(AnswerBody):
     lease_expires_at: datetime | None
     finished_at: datetime | None
     duration_seconds: float | None
+    # what its leases cost of their machines; counted within a minute or two of the end of each
+    cost: float | None
+
+
+class Usage(AnswerBody):
+    """`name` is the slug of the fleet or workflow, or the id of the tenant. `cost` is that of busy and lost seconds;
+    `machine_cost` is all that a fleet's machines cost. What only machines have is null where there are none to tell of.
+    """
+
+    name: str
+    stage: OpenEnum[Stage] | None
+    jobs: int
+    busy_seconds: float
+    lost_seconds: float
+    cost: float
+    idle_seconds: float | None
+    boot_seconds: float | None
+    machine_cost: float | None
 
 
 class NewPriority(Request):

@@ -1,11 +1,13 @@
 """The application: every route over one engine."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from fastapi import FastAPI
 
 from comfyrelay import __version__
+from comfyrelay.fleet.cloudwatch import CloudWatch, Publisher
 from comfyrelay.protocol.refusals import Problem
 from comfyrelay.server import admin, user, worker
 from comfyrelay.server.base.context import Context, Owner
@@ -34,7 +36,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with engine:
+        async with engine, _publishing(engine):
             await engine.start()
             async with beside():
                 yield
@@ -59,6 +61,22 @@ def create_app(
     if isinstance(engine.objects, LocalObjects):
         app.include_router(files.router)
     return app
+
+
+@asynccontextmanager
+async def _publishing(engine: Engine) -> AsyncIterator[None]:
+    """Figures of fleets go to CloudWatch meanwhile, where that is wanted."""
+    settings = engine.settings
+    if not settings.cloudwatch_metrics:
+        yield
+        return
+    publisher = Publisher(engine.scaling.figures, CloudWatch(namespace=settings.cloudwatch_namespace))
+    task = asyncio.create_task(publisher.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 def _add_middleware(app: FastAPI, settings: Settings) -> None:

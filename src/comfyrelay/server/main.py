@@ -57,10 +57,11 @@ async def serve(
     # not at the first output, nor never: who is asked to check must be able to
     if settings.output_validation == "fail":
         require("media")
-    if settings.validate_asg_instance:
+    if settings.validate_asg_instance or settings.cloudwatch_metrics or settings.aws_identity_certificates:
         require("aws")
     log_as_json(log_level)
     engine = Engine(settings, signing_secrets=secrets.signing)
+    engine.fleet.identities.load()
     listener = listen(settings.host, settings.port)
     await engine.databases.open(settings.database_wait_seconds)
     fleets = partial(scaling_fleets, engine, secrets=secrets.fleet) if settings.scaling else nullcontext

@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 SEEN_SECONDS = 10.0
 MENDING_SECONDS = 60.0
 REMOVAL_SECONDS = 60.0
+STALE_SECONDS = 900.0
+USAGE_SECONDS = 60.0
 RETENTION_SECONDS = 3600.0
 # Webhooks are sent when a job has ended here; ends that others applied, and retries, are looked for this often.
 WEBHOOK_SECONDS = 5.0
@@ -137,6 +139,8 @@ class Engine:
             _every("mending", MENDING_SECONDS, self.operations.mending.run_once),
             _every("pools", ASK_SECONDS, self.databases.open_awaited),
             _every("seen", SEEN_SECONDS, self._record_seen),
+            _every("stale workers", STALE_SECONDS, self._remove_stale),
+            _every("usage", USAGE_SECONDS, self.scaling.usage.run_once),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
             _every("fitting", RETENTION_SECONDS, self.catalogue.fitting.forget_unused),
@@ -162,6 +166,9 @@ class Engine:
     async def _record_seen(self) -> None:
         """For all workers at once: a poll of its own must not cost a write."""
         await self.fleet.workers.record_seen(self.queue.leasing.take_pollers())
+
+    async def _remove_stale(self) -> None:
+        await self.fleet.workers.remove_stale(self.settings.stale_worker_hours * 3600)
 
     def _ended(self, ended: Sequence[JobState]) -> None:
         self.operations.measures.count_ended([job.status for job in ended])

@@ -39,6 +39,9 @@ class Step(StrEnum):
     # what is kept no longer
     RETENTION_MARK = "retention.mark"
     RETENTION_REMOVE = "retention.remove"
+    # what machines cost, and whose turn it is to tell others
+    USAGE = "usage"
+    MINUTE = "minute"
     # the rest
     PAYMENT = "payment"
     LEDGER = "ledger"

@@ -148,7 +148,7 @@ class Agent:
             upload_patience_seconds=UPLOAD_PATIENCE_SECONDS,
             on_bytes=self._metrics.transferred,
         )
-        registration = Registration(self._settings, control, state)
+        registration = Registration(self._settings, control, state, imds=self._imds)
         working = asyncio.create_task(self._work(this, state, control, transfers, registration))
         notified = asyncio.create_task(self._notices.wait_newer(None))
         try:

@@ -52,7 +52,7 @@ async def check(settings: WorkerSettings) -> AsyncIterator[Finding]:
             )
         for cloud in servers.cloud:
             yield await _about_cloud(cloud)
-        async for finding in _about_control(settings, this, servers):
+        async for finding in _about_control(settings, this, servers, imds):
             yield finding
     finally:
         await servers.close()
@@ -140,7 +140,9 @@ async def _about_cloud(client: CloudClient) -> Finding:
     return Finding(verdict=Verdict.FINE, about=about, text=f"It takes the key. Runs at once: {client.slots}.")
 
 
-async def _about_control(settings: WorkerSettings, this: Machine, servers: Servers) -> AsyncIterator[Finding]:
+async def _about_control(
+    settings: WorkerSettings, this: Machine, servers: Servers, imds: Imds | None
+) -> AsyncIterator[Finding]:
     control = Control(settings.api_base_url, worker_id=this.worker_id)
     about = f"control plane {control.url}"
     try:
@@ -149,7 +151,7 @@ async def _about_control(settings: WorkerSettings, this: Machine, servers: Serve
         capabilities = Capabilities(servers, settings.capabilities)
         await capabilities.refresh()
         # a folder of its own is not needed to ask
-        registration = Registration(settings, control, State(settings.data_dir / this.folder_name))
+        registration = Registration(settings, control, State(settings.data_dir / this.folder_name), imds=imds)
         details = {
             "max_concurrency": servers.at_once,
             "capabilities": capabilities.current,

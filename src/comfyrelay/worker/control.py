@@ -72,12 +72,13 @@ class Control:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def register(self, secret: str, details: Mapping[str, Any]) -> Registered:
-        return await self._join(secret, details, Registered)
+    async def register(self, proof: Mapping[str, str], details: Mapping[str, Any]) -> Registered:
+        """`proof` are the headers that open the fleet."""
+        return await self._join(proof, details, Registered)
 
-    async def try_to_register(self, secret: str, details: Mapping[str, Any]) -> WouldRegister:
+    async def try_to_register(self, proof: Mapping[str, str], details: Mapping[str, Any]) -> WouldRegister:
         """What registering would bring, without registering."""
-        return await self._join(secret, {**details, "dry_run": True}, WouldRegister)
+        return await self._join(proof, {**details, "dry_run": True}, WouldRegister)
 
     async def poll(self, wish: Mapping[str, Any]) -> Lease | None:
         """Ask for a job. The same `request_id` gets the same lease, so an answer that was lost loses no job."""
@@ -161,9 +162,9 @@ class Control:
         if not response.is_success:
             raise ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}.")
 
-    async def _join(self, secret: str, details: Mapping[str, Any], answer: type[A]) -> A:
+    async def _join(self, proof: Mapping[str, str], details: Mapping[str, Any], answer: type[A]) -> A:
         body = checked(Register, worker_id=self.worker_id, protocol=PROTOCOL, version=__version__, **details)
-        return await self._send("register", body, answer, headers={"X-Fleet-Secret": secret}, seconds=60.0)
+        return await self._send("register", body, answer, headers=proof, seconds=60.0)
 
     async def _call_held(self, call: str, body: WorkerRequest, answer: type[A], *, waits: float = 0.0) -> A:
         """About a lease. Its own token is what holds it, so a worker whose token was changed gets another, and goes

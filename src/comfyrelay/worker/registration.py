@@ -18,6 +18,7 @@ from comfyrelay.errors import (
 )
 from comfyrelay.protocol.worker import PROTOCOL, Registered, WouldRegister
 from comfyrelay.worker.control import Control, patiently
+from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import State
 
@@ -31,8 +32,15 @@ CUT_OFF_SECONDS = 5.0
 
 class Registration:
     def __init__(
-        self, settings: WorkerSettings, control: Control, state: State, *, later_seconds: float = LATER_SECONDS
+        self,
+        settings: WorkerSettings,
+        control: Control,
+        state: State,
+        *,
+        imds: Imds | None = None,
+        later_seconds: float = LATER_SECONDS,
     ) -> None:
+        self._imds = imds
         self._settings = settings
         self._later_seconds = later_seconds
         self._control = control
@@ -83,7 +91,12 @@ class Registration:
 
     def require_settings(self) -> None:
         """`ConfigurationError` for what a worker cannot join a fleet without: known before anybody is waited for."""
-        _ = self._secret, self._details({})
+        if not self._settings.fleet_secret and self._settings.fleet_identity is None:
+            raise ConfigurationError(
+                "FLEET_SECRET is not set: it is what a worker joins its fleet with. On EC2, FLEET_IDENTITY=aws does it "
+                "without one."
+            )
+        self._details({})
 
     async def check_settings(self, details: Mapping[str, Any]) -> None:
         """`ConfigurationError` when the control plane knows neither secret nor fleet; one that is away says nothing."""
@@ -98,7 +111,7 @@ class Registration:
 
     async def try_out(self, details: Mapping[str, Any]) -> WouldRegister:
         """What registering would bring, without registering."""
-        return await self._control.try_to_register(self._secret, self._details(details))
+        return await self._control.try_to_register(await self._proof(), self._details(details))
 
     async def _register(self, details: Mapping[str, Any]) -> Registered:
         logged = None
@@ -115,7 +128,8 @@ class Registration:
 
     async def _send(self, details: Mapping[str, Any]) -> Registered:
         """One call, which is not cut off: without the token in its answer this process could not sign off."""
-        call = asyncio.ensure_future(self._control.register(self._secret, {**details, **self._key()}))
+        proof = await self._proof()
+        call = asyncio.ensure_future(self._control.register(proof, {**details, **self._key()}))
         try:
             return self._keep_token(await asyncio.shield(call))
         except asyncio.CancelledError:
@@ -140,11 +154,18 @@ class Registration:
             log.error("worker.token_not_kept", why=str(error))
         return registered
 
-    @property
-    def _secret(self) -> str:
-        if not self._settings.fleet_secret:
-            raise ConfigurationError("FLEET_SECRET is not set: it is what a worker joins its fleet with.")
-        return self._settings.fleet_secret
+    async def _proof(self) -> dict[str, str]:
+        """The fleet's secret, or what EC2 says this machine is."""
+        self.require_settings()
+        if self._settings.fleet_secret:
+            return {"X-Fleet-Secret": self._settings.fleet_secret}
+        signed = await self._imds.identity() if self._imds is not None else None
+        if signed is None:
+            raise ConfigurationError(
+                "FLEET_IDENTITY=aws, and EC2 gives no identity document here: let instance metadata be on, or set "
+                "FLEET_SECRET."
+            )
+        return {"X-Instance-Identity": signed}
 
     def _details(self, details: Mapping[str, Any]) -> dict[str, Any]:
         if not self._settings.fleet_slug:
@@ -164,10 +185,9 @@ def explain(error: ComfyRelayError, settings: WorkerSettings, control: Control) 
     fleet = f"{settings.fleet_stage} fleet {settings.fleet_slug!r}"
     match error:
         case Unauthorized():
-            return (
-                f"{control.url} does not take the fleet secret: FLEET_SECRET must be one of its secrets for "
-                f"{settings.fleet_stage}."
-            )
+            with_secret = f"the fleet secret: FLEET_SECRET must be one of its secrets for {settings.fleet_stage}."
+            with_document = f"the identity of this instance: {error.detail}"
+            return f"{control.url} does not take {with_secret if settings.fleet_secret else with_document}"
         case NotFound():
             return f"{control.url} knows no {fleet}: check FLEET_SLUG and FLEET_STAGE, or make the fleet first."
         case Forbidden():

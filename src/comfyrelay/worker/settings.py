@@ -29,6 +29,7 @@ ENV_PREFIX = "COMFYRELAY_WORKER_"
 PLAIN_NAMES = {
     "api_base_url": "API_BASE_URL",
     "fleet_secret": "FLEET_SECRET",
+    "fleet_identity": "FLEET_IDENTITY",
     "fleet_slug": "FLEET_SLUG",
     "fleet_stage": "FLEET_STAGE",
     "worker_id": "WORKER_ID",
@@ -55,6 +56,9 @@ class WorkerSettings(ArgumentsOnly):
 
     api_base_url: str = Field("http://127.0.0.1:8420", description="address of the control plane")
     fleet_secret: str | None = Field(None, repr=False, description="secret that the worker registers with")
+    fleet_identity: Literal["aws"] | None = Field(
+        None, description="`aws`: without a secret, register with the identity document of this EC2 instance"
+    )
     fleet_slug: str | None = Field(None, description="fleet that the worker joins")
     fleet_stage: Stage = Field("production", description="stage of that fleet")
     worker_id: str | None = Field(

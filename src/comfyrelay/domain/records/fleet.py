@@ -53,6 +53,7 @@ class Worker:
     registration_key_hash: str | None
     protocol: int
     version: str | None
+    instance_type: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

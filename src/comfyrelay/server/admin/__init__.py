@@ -1,6 +1,6 @@
 """The API of administrators."""
 
-from comfyrelay.server.admin import assets, dispatches, effects, fleets, scaling, tenants, workers, workflows
+from comfyrelay.server.admin import assets, dispatches, effects, fleets, scaling, tenants, usage, workers, workflows
 
 __all__ = ["ROUTERS"]
 
@@ -13,4 +13,5 @@ ROUTERS = (
     workers.router,
     dispatches.router,
     tenants.router,
+    usage.router,
 )

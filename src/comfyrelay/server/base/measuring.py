@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -15,10 +15,23 @@ from comfyrelay.domain.webhooks import DeliveryStatus
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.operations.measures import Figures
 from comfyrelay.services.operations.mending import SAFE
+from comfyrelay.services.scaling.figures import FleetFigures
 
 # From a cached answer to a parked poll.
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 NO_ROUTE = "(none)"
+
+# By the name of a figure of a fleet: the metric, and what it says.
+OF_FLEETS = {
+    "queue_depth": ("queue_depth", "Jobs of the fleet's workflows that are queued or leased."),
+    "backlog_per_instance": ("backlog_per_instance", "The same for each active worker; with none, all of it."),
+    "active_workers": ("active_workers", "Workers that were heard of in the last five minutes."),
+    "available_capacity": ("available_capacity", "Jobs that they could take now."),
+    "job_processing_p50": ("job_processing_p50_seconds", "Median of jobs completed in the last ten minutes."),
+    "error_rate": ("error_rate", "Share of failed ones among the jobs that ended in the last five minutes."),
+    "lease_expired_count": ("leases_expired", "Leases that ran out in the last five minutes."),
+    "spot_interruption_count": ("spot_interruptions", "Jobs given back in five minutes because of Spot."),
+}
 
 
 class Metrics:
@@ -49,13 +62,18 @@ class Metrics:
         )
         self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that are still to be delivered.", "pool")
         self._up = self._gauge("database_up", "Whether the database could be asked.", "database")
+        self._fleets = {
+            figure: self._gauge(f"fleet_{name}", about, "fleet", "stage") for figure, (name, about) in OF_FLEETS.items()
+        }
         self.registry.register(_Counts(engine))
 
     async def render(self) -> bytes:
         """Everything as Prometheus reads it. What the databases say may be a few seconds old."""
         figures = await self._engine.operations.measures.figures()
+        fleets = await self._engine.scaling.figures.recent()
         # no await from here on: two who ask at once must not mix
         self._set(figures)
+        self._set_fleets(fleets)
         return generate_latest(self.registry)
 
     def _set(self, figures: Figures) -> None:
@@ -72,6 +90,11 @@ class Metrics:
         if figures.up[self._engine.databases.central.name]:
             ages |= {(name, "to_pool"): figures.outbox_seconds.get(name, 0.0) for name in self._engine.databases.pools}
         _set_all(self._outbox, ages)
+
+    def _set_fleets(self, fleets: Sequence[FleetFigures]) -> None:
+        for figure, gauge in self._fleets.items():
+            found = {(each.fleet, each.stage): getattr(each, figure) for each in fleets}
+            _set_all(gauge, {labels: value for labels, value in found.items() if value is not None})
 
     def _gauge(self, name: str, about: str, *labels: str) -> Gauge:
         return Gauge(f"comfyrelay_{name}", about, labels, registry=self.registry)
@@ -97,6 +120,17 @@ class _Counts(Collector):
         for word in DeliveryStatus:
             sent.add_metric([word], self._engine.webhooks.deliveries.attempts[word])
         yield sent
+        usage = self._engine.scaling.usage
+        about = "Seconds of machines' slots, by what they went into, as far as this process counted them."
+        seconds = CounterMetricFamily("comfyrelay_fleet_gpu_seconds", about, labels=["fleet", "stage", "kind"])
+        for labels, value in sorted(usage.gpu_seconds.items()):
+            seconds.add_metric([*labels], value)
+        yield seconds
+        about = "What those seconds cost, in the currency of the prices."
+        cost = CounterMetricFamily("comfyrelay_fleet_cost", about, labels=["fleet", "stage"])
+        for place, value in sorted(usage.cost.items()):
+            cost.add_metric(list(place), value)
+        yield cost
 
 
 class Latencies:

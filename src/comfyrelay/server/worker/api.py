@@ -30,6 +30,8 @@ T = TypeVar("T")
 CLIENT_CLOSED_REQUEST = 499
 # A poll that waits is answered with nothing after this share of its time at the earliest.
 SHORTEST_SHARE = 0.5
+# What EC2 answers at `dynamic/instance-identity/rsa2048`, without line breaks.
+IDENTITY_HEADER = "X-Instance-Identity"
 _BYTES = {"type": "string", "format": "binary"}
 router = APIRouter(prefix="/api/worker", tags=["worker"], route_class=BodyRoute)
 
@@ -41,8 +43,11 @@ async def _with_fleet_secret(request: Request, context: Context) -> None:
     # all of them, so that the time taken says nothing
     opened = [context.secrets.opens(stage, secret) for stage in context.secrets.fleet]
     is_own = owner is not None and owner.is_worker(secret)
-    if True not in opened and not is_own:
+    if True in opened or is_own:
+        return
+    if secret or IDENTITY_HEADER not in request.headers:
         raise Unauthorized("The fleet secret is wrong.")
+    context.engine.fleet.identities.read(request.headers[IDENTITY_HEADER])
 
 
 def _count_try(request: Request, context: Context) -> None:
@@ -63,13 +68,19 @@ async def register(
     request: Request,
     response: Response,
     context: ContextOf,
+    *,
     x_fleet_secret: Annotated[str, Header()] = "",
+    x_instance_identity: Annotated[str, Header()] = "",
 ) -> Answer[wire.WouldRegister] | Answer[wire.Registered]:
-    """Join a fleet, with its secret. The token is shown this once; whoever missed it registers again with the same
-    `registration_key`. A dry run only says what would happen."""
+    """Join a fleet, with its secret, or as an EC2 instance with its identity document. The token is shown this once;
+    whoever missed it registers again with the same `registration_key`. A dry run only says what would happen."""
     _count_try(request, context)
     is_own = _is_own_worker(context, body.worker_id, x_fleet_secret)
-    if not is_own and not context.secrets.opens(body.stage, x_fleet_secret):
+    identity = None
+    if x_instance_identity and not x_fleet_secret:
+        identity = context.engine.fleet.identities.read(x_instance_identity)
+        context.engine.fleet.identities.require(identity, worker_id=body.worker_id, stage=body.stage)
+    elif not is_own and not context.secrets.opens(body.stage, x_fleet_secret):
         raise Unauthorized("The fleet secret is wrong for this stage.")
     if body.protocol < wire.OLDEST_PROTOCOL:
         raise InvalidInput(errors={"protocol": wire.too_old(body.protocol)})
@@ -97,6 +108,7 @@ async def register(
         key=body.registration_key,
         protocol=body.protocol,
         version=body.version,
+        identity=identity,
     )
     context.forget_worker(body.worker_id)
     data = wire.Registered(

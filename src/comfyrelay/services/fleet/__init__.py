@@ -6,6 +6,7 @@ from comfyrelay.domain.states import Stage
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.fleet.bundles import Bundles
 from comfyrelay.services.fleet.fleets import Fleets
+from comfyrelay.services.fleet.identity import Identities
 from comfyrelay.services.fleet.instances import Instances
 from comfyrelay.services.fleet.nodes import Nodes
 from comfyrelay.services.fleet.views import FleetViews
@@ -20,10 +21,17 @@ class Fleet:
     def __init__(self, ground: Ground, queue: Queue, graphs: Graphs, *, desk_workers: Collection[str]) -> None:
         settings, databases = ground.settings, ground.databases
         self.fleets = Fleets(databases, bundles=Bundles(graphs))
+        self.identities = Identities(
+            certificates=settings.aws_identity_certificates,
+            accounts={str(stage): each for stage, each in settings.aws_identity_accounts.items()},
+            max_age_seconds=settings.aws_identity_max_age_seconds,
+        )
         self.workers = Workers(
             databases,
             queue.decisions,
+            self.identities,
             max_fleet_workers=settings.max_fleet_workers,
+            max_workers=settings.max_workers,
             stale_seconds=settings.worker_stale_seconds,
             desk_workers=desk_workers,
             default_fleet=ground.default_fleet,

@@ -12,9 +12,11 @@ from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_of
 from comfyrelay.services.catalogue.fitting import held_against_needs, note_gaps
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.fleet.identity import Identities, Identity
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import audit, catalogue, definitions, dispatches, gaps, workers
+from comfyrelay.store.central import audit, catalogue, definitions, dispatches, fleets, gaps, workers
+from comfyrelay.store.central.scaling import members
 from comfyrelay.store.database import Tx
 
 
@@ -32,8 +34,10 @@ class Workers:
         self,
         databases: Databases,
         decisions: Decisions,
+        identities: Identities,
         *,
         max_fleet_workers: int,
+        max_workers: int | None = None,
         stale_seconds: float,
         desk_workers: Collection[str] = (),
         default_fleet: tuple[Stage, str] | None = None,
@@ -42,7 +46,9 @@ class Workers:
         so its workers may come before the first one: they bring what is needed to read it."""
         self._databases = databases
         self._decisions = decisions
+        self._identities = identities
         self._max_fleet_workers = max_fleet_workers
+        self._max_workers = max_workers
         self._stale_seconds = stale_seconds
         self._desk_workers = frozenset(desk_workers)
         self._default_fleet = default_fleet
@@ -63,6 +69,7 @@ class Workers:
         key: str | None = None,
         protocol: int = 1,
         version: str | None = None,
+        identity: Identity | None = None,
     ) -> Registered:
         """Register a worker in its fleet. One that is registered, and shows the `key` of then, is registered again at
         once, with another token and the leases that it has: the answer to its first call was lost."""
@@ -76,6 +83,8 @@ class Workers:
             await gaps.lock(tx)
             # Locked first: whoever repeats a call that is still under way waits for it, and finds its worker.
             await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
+            if identity is not None:
+                await self._identities.claim(tx, identity, key_hash=key_hash)
             known = await workers.get(tx, worker_id, lock=True)
             is_same = known is not None and key_hash is not None and known.registration_key_hash == key_hash
             if known is not None and is_same and not known.is_approved:
@@ -105,8 +114,8 @@ class Workers:
             if not assigned and not self._may_be_early(stage, fleet_slug, workflow_slugs):
                 raise _nothing_to_run(fleet_slug)
             await note_gaps(tx, worker_id, worker.capabilities, held)
-            data = {"fleet": fleet_slug, "stage": stage, "workflows": assigned, "protocol": protocol}
-            await audit.record(tx, [AuditEntry(worker_id=worker_id, event="register", data=data)])
+            data = {**_place(worker, fleet_slug), "workflows": assigned, "protocol": protocol}
+            await audit.record(tx, [AuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
             leases = await workers.lease_count(tx, worker_id) if again else 0
             return Registered(worker=worker, workflows=assigned, leases=leases)
 
@@ -207,19 +216,37 @@ class Workers:
         """Take the worker out of the registry; any lease it still holds is requeued."""
 
         async def work(tx: Tx) -> Decided:
-            if await workers.get(tx, worker_id) is None:
+            worker = await workers.get(tx, worker_id)
+            if worker is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
+            place = _place(worker, await fleets.slug_of(tx, worker.fleet_id))
             # First out of the registry, so that no lease can begin after its leases were found.
             await workers.remove(tx, worker_id)
             which = dispatches.leased_by(worker_id)
             decided = await self._decisions.decide_in(tx, which, _requeue(reason), by="release")
-            entry = AuditEntry(worker_id=worker_id, event="deregister", data={"reason": reason})
+            entry = AuditEntry(worker_id=worker_id, event=members.LEFT, data={**place, "reason": reason})
             await audit.record(tx, [entry])
             return decided
 
         decided = await self._databases.central.run(Step.RELEASE, work)
         await self._decisions.announce(decided)
         return len(decided.moves)
+
+    async def remove_stale(self, seconds: float) -> int:
+        """Take workers out of the registry that fell silent; returns how many. One that holds a lease stays until the
+        reaper has ended it."""
+
+        async def work(tx: Tx) -> int:
+            gone = await workers.remove_stale(tx, seconds=seconds)
+            slugs = {each: await fleets.slug_of(tx, each) for each in {worker.fleet_id for worker in gone}}
+            entries = [
+                AuditEntry(worker_id=each.worker_id, event=members.REMOVED, data=_place(each, slugs[each.fleet_id]))
+                for each in gone
+            ]
+            await audit.record(tx, entries)
+            return len(gone)
+
+        return await self._databases.central.run(Step.WORKER, work)
 
     async def recall_prefetched(self, worker_id: str) -> int:
         """Ask a worker to give back what it prefetched and has not begun; returns how much that is."""
@@ -236,6 +263,10 @@ class Workers:
         is_in = member is not None and member.fleet_id == fleet.id
         if not is_in and await workers.count_of_fleet(tx, fleet.id) >= most:
             raise Forbidden(f"The fleet {slug!r} is full: it has {most} workers.")
+        # Whoever registers holds the one lock of the gaps, so no two take the last place.
+        most_of_all = self._max_workers
+        if member is None and most_of_all is not None and await workers.count_of_fleets(tx) >= most_of_all:
+            raise Forbidden(f"All fleets together are full: they have {most_of_all} workers (max_workers).")
         return fleet
 
     async def _change(self, worker_id: str, event: str, *, by: str | None, **values: Any) -> Worker:
@@ -254,6 +285,12 @@ class Workers:
 
 def _requeue(reason: str) -> Judge:
     return lambda dispatch, now: lifecycle.requeue(dispatch, reason=reason, now=now)
+
+
+def _place(worker: Worker, fleet_slug: str) -> dict[str, Any]:
+    """Where it belongs, for the audit: whoever asks for what it did may come when it is gone."""
+    about = {"instance_type": worker.instance_type, "slots": worker.max_concurrency}
+    return {"fleet": fleet_slug, "stage": worker.stage, **about}
 
 
 def _nothing_to_run(fleet_slug: str) -> InvalidInput:

@@ -16,6 +16,7 @@ from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.control import Control
 from comfyrelay.services.queue.waiting import WhyWaiting
 from comfyrelay.store.central import audit, catalogue, dispatch_list, dispatches, tenants, workers
+from comfyrelay.store.central.scaling import usage
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import ledger
 
@@ -28,6 +29,8 @@ class DispatchView:
     workflow_slug: str
     progress: Any
     last_worker_id: str | None
+    # what its leases cost of their machines, as far as it has been counted
+    cost: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,13 +142,16 @@ class Inspection:
 
 async def _dispatch_views(tx: Tx, found: Sequence[ListedDispatch]) -> list[DispatchView]:
     slugs = await catalogue.workflow_slugs(tx, {each.dispatch.workflow_id for each in found})
-    workers_ = await dispatch_list.last_workers(tx, [each.dispatch.id for each in found])
+    ids = [each.dispatch.id for each in found]
+    workers_ = await dispatch_list.last_workers(tx, ids)
+    costs = await usage.cost_of(tx, ids)
     return [
         DispatchView(
             dispatch=each.dispatch,
             workflow_slug=slugs[each.dispatch.workflow_id],
             progress=each.progress,
             last_worker_id=workers_.get(each.dispatch.id),
+            cost=costs.get(each.dispatch.id),
         )
         for each in found
     ]

@@ -14,7 +14,7 @@ from comfyrelay.domain.failover import (
     is_blocked,
     record_failure,
 )
-from comfyrelay.domain.lifecycle import Dispatch, Move
+from comfyrelay.domain.lifecycle import Dispatch, Move, ran_seconds
 from comfyrelay.domain.records.fleet import AuditEntry
 from comfyrelay.domain.states import DispatchStatus, JobEventType, Outcome
 from comfyrelay.domain.updates import JobUpdate, OutputFile, update_of
@@ -118,7 +118,7 @@ class Decisions:
         await dispatches.write(tx, moves)
         if ended := [each for each in decisions if each.move.ended is not None]:
             await leases.end(tx, [(each.move, each.by) for each in ended], at=now)
-            await audit.record(tx, [_audit_entry(each) for each in ended])
+            await audit.record(tx, [_audit_entry(each, now) for each in ended])
             ends = [each.move for each in ended if post]
             await _update_blocks(tx, ends, policy=self._policy, now=now, has_blocks=has_blocks)
             await _note_timing(tx, ends)
@@ -173,9 +173,10 @@ def _updates(decisions: Iterable[Decision], now: datetime) -> dict[str, list[Job
     return updates
 
 
-def _audit_entry(decision: Decision) -> AuditEntry:
+def _audit_entry(decision: Decision, now: datetime) -> AuditEntry:
     move = decision.move
-    data: dict[str, Any] = {"status": move.after.status, "epoch": move.before.epoch}
+    ran = ran_seconds(move, began_at=decision.details.began_at, now=now)
+    data: dict[str, Any] = {"status": move.after.status, "epoch": move.before.epoch, "ran_seconds": ran}
     if move.error is not None:
         data["error"] = move.error
     if move.fault is not None:

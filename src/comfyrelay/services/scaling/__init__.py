@@ -4,9 +4,11 @@ from comfyrelay.services.fleet import Fleet
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.scaling.durations import Durations
 from comfyrelay.services.scaling.history import History
+from comfyrelay.services.scaling.figures import FiguresOfFleets
 from comfyrelay.services.scaling.leadership import Leadership
 from comfyrelay.services.scaling.machines import Machines
 from comfyrelay.services.scaling.snapshots import Snapshots
+from comfyrelay.services.scaling.usage import Usage
 from comfyrelay.services.scaling.views import ScalingViews
 
 __all__ = ["Scaling"]
@@ -25,3 +27,5 @@ class Scaling:
         self.durations = Durations(self.leadership)
         self.history = History(databases)
         self.views = ScalingViews(databases, self.snapshots, self.leadership, fleet.fleets)
+        self.figures = FiguresOfFleets(databases)
+        self.usage = Usage(databases)

@@ -44,6 +44,10 @@ async def page(tx: Tx, *, stage: str | None, after_id: int | None, limit: int) -
     return [Fleet(**row._mapping) for row in rows], after
 
 
+async def slug_of(tx: Tx, fleet_id: int) -> str:
+    return str(await tx.scalar(select(fleets.c.slug).where(fleets.c.id == fleet_id)))
+
+
 async def change(tx: Tx, fleet_id: int, **values: Any) -> Fleet:
     query = update(fleets).where(fleets.c.id == fleet_id).values(**values).returning(*FLEET_COLUMNS)
     return Fleet(**(await tx.execute(query)).one()._mapping)

@@ -273,6 +273,17 @@ cursors = Table(
     Column("position", BigInteger, nullable=False),
 )
 
+instance_identities = Table(
+    "instance_identities",
+    metadata,
+    # Instances that registered with their identity document. It is signed once and may be read by all on the machine,
+    # so it opens only for whoever came first, who is known by the worker's key.
+    Column("instance_id", Text, primary_key=True),
+    Column("account_id", Text, nullable=False),
+    Column("registration_key_hash", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+)
+
 worker_workflows = Table(
     "worker_workflows",
     metadata,
@@ -434,6 +445,8 @@ dispatch_leases = Table(
     Column("ended_by", Text),
     Column("reason", Text),
     Column("status_after", Text),
+    # What it cost of its machine, written as it is added to `usage`; null: it has not been.
+    Column("cost", Float),
     UniqueConstraint("dispatch_id", "epoch"),
     partial_index("uq_dispatch_leases_request", "worker_id", "request_id", where="request_id IS NOT NULL", unique=True),
     # Each is written twice, at its begin and at its end: with room on the page the end is a HOT update.

@@ -38,6 +38,25 @@ async def remove_if_gone(tx: Tx, worker_id: str, *, stale_seconds: float) -> boo
     return (await tx.execute(query.returning(workers.c.worker_id))).first() is not None
 
 
+async def remove_stale(tx: Tx, *, seconds: float) -> list[Worker]:
+    """Remove workers of fleets that were not heard of for so long and hold nothing. Those that were revoked stay."""
+    is_stale = (
+        workers.c.last_seen_at < relay_now(-seconds),
+        workers.c.is_approved,
+        workers.c.registration_source == word(RegistrationSource.FLEET),
+    )
+    # Locked first, and looked at again then: whoever leases locks its worker, and may just have done so.
+    query = select(workers.c.worker_id).where(*is_stale).order_by(workers.c.worker_id)
+    found = list((await tx.scalars(query.with_for_update(skip_locked=True))).all())
+    if not found:
+        return []
+    holds = (
+        select(d.c.id).where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED)).exists()
+    )
+    gone = delete(workers).where(workers.c.worker_id.in_(found), *is_stale, ~holds).returning(*_WORKER)
+    return [Worker(**row._mapping) for row in await tx.execute(gone)]
+
+
 async def get(tx: Tx, worker_id: str, *, lock: bool = False) -> Worker | None:
     query = select(*_WORKER).where(workers.c.worker_id == worker_id)
     row = (await tx.execute(query.with_for_update() if lock else query)).one_or_none()
@@ -170,6 +189,12 @@ async def serving(tx: Tx, workflow_id: int, *, stage: str, stale_seconds: float)
 async def workflows_of(tx: Tx, worker_ids: Sequence[str]) -> list[int]:
     query = select(worker_workflows.c.workflow_id).where(worker_workflows.c.worker_id.in_(worker_ids)).distinct()
     return list((await tx.scalars(query)).all())
+
+
+async def count_of_fleets(tx: Tx) -> int:
+    """All workers but those of a desk itself."""
+    of_fleets = workers.c.registration_source == word(RegistrationSource.FLEET)
+    return int(await tx.scalar(select(func.count()).where(of_fleets)) or 0)
 
 
 async def count_of_fleet(tx: Tx, fleet_id: int) -> int:

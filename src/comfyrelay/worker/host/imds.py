@@ -39,6 +39,14 @@ class Imds:
 
     async def get(self, path: str) -> tuple[str, datetime | None] | None:
         """What stands at a path of `/latest/meta-data`, and the time by EC2's clock; `None` if nothing does."""
+        return await self._get(f"/latest/meta-data/{path}")
+
+    async def identity(self) -> str | None:
+        """The identity document of this instance, signed by AWS, in one line."""
+        found = await self._get("/latest/dynamic/instance-identity/rsa2048")
+        return "".join(found[0].split()) if found else None
+
+    async def _get(self, path: str) -> tuple[str, datetime | None] | None:
         if time.monotonic() < self._silent_until:
             return None
         try:
@@ -73,7 +81,7 @@ class Imds:
         for _ in range(2):
             if not (token := await self._valid_token()):
                 return None
-            answer = await self._http.get(f"/latest/meta-data/{path}", headers={TOKEN: token})
+            answer = await self._http.get(path, headers={TOKEN: token})
             if answer.status_code != httpx.codes.UNAUTHORIZED:
                 break
             # it ended before its time: the machine was stopped and started, or its clock jumped

@@ -86,6 +86,15 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["fleet_id"], ["fleets.id"], name=op.f("fk_usage_fleet_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("day", "fleet_id", "workflow_id", "tenant_id", name=op.f("pk_usage")),
     )
+    op.add_column("dispatch_leases", sa.Column("cost", sa.Float()))
+    op.create_table(
+        "instance_identities",
+        sa.Column("instance_id", sa.Text(), nullable=False),
+        sa.Column("account_id", sa.Text(), nullable=False),
+        sa.Column("registration_key_hash", sa.Text(), nullable=False),
+        sa.Column("created_at", UtcTime(), nullable=False),
+        sa.PrimaryKeyConstraint("instance_id", name=op.f("pk_instance_identities")),
+    )
     op.create_table(
         "cursors",
         sa.Column("name", sa.Text(), nullable=False),

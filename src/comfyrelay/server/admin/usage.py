@@ -1,0 +1,29 @@
+"""What machines did, for whom, and what it cost."""
+
+from datetime import date
+from typing import Annotated
+
+from fastapi import Query
+
+from comfyrelay.errors import InvalidInput
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.problems import may_answer
+from comfyrelay.services.scaling.usage import By
+
+router = admin_router("/usage")
+First = Annotated[date | None, Query(alias="from", description="the first day; 30 days back if not given")]
+Last = Annotated[date | None, Query(alias="to", description="the last day, included; today if not given")]
+
+
+@router.get("", responses=may_answer(422))
+async def get_usage(
+    context: ContextOf, by: By = By.FLEET, first: First = None, last: Last = None
+) -> Answer[list[wire.Usage]]:
+    """Seconds of machines and what they cost, by fleet, workflow or tenant. What ended a minute ago may be missing."""
+    if first is not None and last is not None and first > last:
+        raise InvalidInput(errors={"from": "This must not be after `to`."})
+    rows = await context.engine.scaling.usage.report(by, first=first, last=last)
+    return Answer(data=[wire.Usage.of(each) for each in rows])

@@ -1,0 +1,21 @@
+"""Instances that registered with their identity document, and by which key each is known since."""
+
+from datetime import datetime
+
+from sqlalchemy import insert, select
+
+from comfyrelay.store.central.dispatches import now
+from comfyrelay.store.central.tables import instance_identities as i
+from comfyrelay.store.database import Tx
+from comfyrelay.store.types import relay_now
+
+
+async def known(tx: Tx, instance_id: str) -> tuple[datetime, str | None]:
+    """The time, and the hash of its key if it is known. Whoever registers holds the one lock of the gaps."""
+    query = select(i.c.registration_key_hash).where(i.c.instance_id == instance_id)
+    return await now(tx), await tx.scalar(query)
+
+
+async def add(tx: Tx, instance_id: str, *, account_id: str, key_hash: str) -> None:
+    values = {"account_id": account_id, "registration_key_hash": key_hash, "created_at": relay_now()}
+    await tx.execute(insert(i).values(instance_id=instance_id, **values))

@@ -1,0 +1,133 @@
+"""What the figures of fleets are made of: what waits, who is there, and which leases have ended lately."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, func, select
+
+from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.store.central.dispatches import LEASES
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import dispatch_leases, fleets, worker_audit_logs, workers, workflow_fleets
+from comfyrelay.store.database import Tx
+from comfyrelay.store.types import relay_now, word
+
+# Of more than these the newest are looked at: a figure that says nothing at a hundred ends a second says no more later.
+MOST_ENTRIES = 100_000
+LEASE_EVENT = "lease"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MappedFleet:
+    id: int
+    slug: str
+    stage: str
+    workflow_ids: frozenset[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenWorker:
+    fleet_id: int
+    max_concurrency: int
+    leases: int
+    is_draining: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EndedLease:
+    worker_id: str
+    ended_at: datetime
+    outcome: str
+    status_after: str
+    reason: str | None
+    # how long its job ran, where it was completed
+    duration_seconds: float | None
+
+
+async def every_fleet(tx: Tx) -> list[MappedFleet]:
+    mapped: dict[int, set[int]] = {}
+    for row in await tx.execute(mappings_query()):
+        mapped.setdefault(row.fleet_id, set()).add(row.workflow_id)
+    return [
+        MappedFleet(id=row.id, slug=row.slug, stage=row.stage, workflow_ids=frozenset(mapped.get(row.id, ())))
+        for row in await tx.execute(fleets_query())
+    ]
+
+
+def fleets_query() -> Select[Any]:
+    return select(fleets.c.id, fleets.c.slug, fleets.c.stage).order_by(fleets.c.id)
+
+
+def mappings_query() -> Select[Any]:
+    return select(workflow_fleets.c.fleet_id, workflow_fleets.c.workflow_id).order_by(workflow_fleets.c.fleet_id)
+
+
+async def at_hand(tx: Tx) -> dict[tuple[str, int], int]:
+    """By stage and workflow, how much is queued or leased. Jobs whose time has not come yet do not wait."""
+    found: dict[tuple[str, int], int] = {}
+    for query in (queued_query(), leased_query()):
+        for row in await tx.execute(query):
+            key = (row.stage, row.workflow_id)
+            found[key] = found.get(key, 0) + row.jobs
+    return found
+
+
+def queued_query() -> Select[Any]:
+    return _counted().where(d.c.status == word(DispatchStatus.QUEUED), d.c.available_at <= relay_now())
+
+
+def leased_query() -> Select[Any]:
+    return _counted().where(d.c.status == word(DispatchStatus.LEASED))
+
+
+def _counted() -> Select[Any]:
+    return select(d.c.stage, d.c.workflow_id, func.count().label("jobs")).group_by(d.c.stage, d.c.workflow_id)
+
+
+async def seen_workers(tx: Tx, fleet_ids: Sequence[int], *, seconds: float) -> list[SeenWorker]:
+    """The workers that were heard of in so many seconds, but for those that were revoked."""
+    return [SeenWorker(**row._mapping) for row in await tx.execute(workers_query(fleet_ids, seconds=seconds))]
+
+
+def workers_query(fleet_ids: Sequence[int], *, seconds: float) -> Select[Any]:
+    columns = (workers.c.fleet_id, workers.c.max_concurrency, workers.c.is_draining, LEASES.label("leases"))
+    return select(*columns).where(
+        workers.c.fleet_id.in_(fleet_ids), workers.c.is_approved, workers.c.last_seen_at >= relay_now(-seconds)
+    )
+
+
+async def ended_since(tx: Tx, since: datetime) -> list[EndedLease]:
+    """Leases are in no index by their end. Each end is in the audit, too, which is in the order of time."""
+    newest = await tx.scalar(newest_query())
+    if newest is None:
+        return []
+    floor = max(newest - MOST_ENTRIES, await tx.scalar(floor_query(since)) or 0)
+    return [EndedLease(**row._mapping) for row in await tx.execute(ended_query(since, floor=floor))]
+
+
+def newest_query() -> Select[Any]:
+    return select(worker_audit_logs.c.id).order_by(worker_audit_logs.c.id.desc()).limit(1)
+
+
+def floor_query(since: datetime) -> Select[Any]:
+    a = worker_audit_logs
+    return select(a.c.id).where(a.c.created_at < since).order_by(a.c.id.desc()).limit(1)
+
+
+def ended_query(since: datetime, *, floor: int) -> Select[Any]:
+    a, leases = worker_audit_logs, dispatch_leases
+    noted = (
+        select(a.c.dispatch_id)
+        .where(a.c.id > floor, a.c.dispatch_id.is_not(None), a.c.event != word(LEASE_EVENT))
+        .distinct()
+        .subquery("noted")
+    )
+    columns = [leases.c[name] for name in ("worker_id", "ended_at", "outcome", "status_after", "reason")]
+    return (
+        select(*columns, d.c.duration_seconds)
+        .join_from(noted, leases, leases.c.dispatch_id == noted.c.dispatch_id)
+        .join(d, d.c.id == leases.c.dispatch_id)
+        .where(leases.c.ended_at >= since, leases.c.outcome.is_not(None))
+    )
