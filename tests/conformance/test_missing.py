@@ -197,7 +197,7 @@ async def test_jobs_for_the_cloud_and_other_stages_are_not_held_against_a_worker
     # the same graph, for its own ComfyUI: what it lacks there is known
     own = await world.workflow()
     await world.engine.fleet.fleets.map_workflows(
-        stage=Stage.PRODUCTION, slug=cloud.fleet, workflow_slugs=[cloud.workflow.slug, own.slug]
+        stage=Stage.PRODUCTION, slug=cloud.fleet, workflow_slugs=[cloud.workflow.slug, own.slug], force=True
     )
     with pytest.raises(MissingOnWorkers):
         await world.submit(cloud.user, await world.effect(own))
@@ -299,7 +299,7 @@ async def test_a_worker_that_registers_while_a_job_is_submitted_is_held_against_
         graph = {**GRAPH, "9": {"class_type": f"Node{number}", "inputs": {}}}
         other = await world.workflow(graph=graph)
         await world.engine.fleet.fleets.map_workflows(
-            stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=[workflow.slug, other.slug]
+            stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=[workflow.slug, other.slug], force=True
         )
         await asyncio.gather(
             worker(world, fleet, ALL, name=f"late-{number}"),

@@ -24,6 +24,7 @@ from comfyrelay.protocol.fields import (
     Reported,
     Whole,
 )
+from comfyrelay.protocol.scaling import FleetMachines, FleetMachinesDetails, FleetScaling, FleetScalingDetails
 
 
 def _refuse_change(_value: object) -> None:
@@ -238,32 +239,42 @@ class NewFleet(Request):
     stage: Stage = Stage.PRODUCTION
     name: Line | None = None
     max_workers: WorkerLimit | None = None
+    machines: FleetMachines | None = None
+    scaling: FleetScaling | None = None
     workflow_slugs: list[Slug] = Field(default_factory=list, max_length=1000)
+    force: Annotated[bool, Field(description="map workflows also where something is missing for them")] = False
 
 
 class FleetPatch(Patch):
     model_config = example(max_workers=20)
 
-    may_be_null: ClassVar[frozenset[str]] = frozenset({"max_workers"})
+    may_be_null: ClassVar[frozenset[str]] = frozenset({"max_workers", "machines", "scaling"})
 
     slug: Unchanging = None
     stage: Unchanging = None
     name: Line | None = None
     max_workers: WorkerLimit | None = None
+    machines: FleetMachines | None = None
+    scaling: FleetScaling | None = None
 
 
 class FleetMapping(Request):
     model_config = example(workflow_slugs=["text-to-image", "face-swap"])
 
     workflow_slugs: list[Slug] = Field(max_length=1000)
+    force: Annotated[bool, Field(description="also where something is missing for them")] = False
 
 
 class Fleet(AnswerBody):
+    """`machines` and `scaling` are null where nobody has said anything of them."""
+
     id: int
     slug: str
     stage: OpenEnum[Stage]
     name: str
     max_workers: int | None
+    machines: FleetMachinesDetails | None = None
+    scaling: FleetScalingDetails | None = None
     workflow_slugs: list[str]
     workers: int
     created_at: datetime

@@ -101,7 +101,7 @@ class Engine:
             stage_of=self._hooks.stage_of,
         )
         self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
-        self.fleet = Fleet(ground, self.queue, desk_workers=self._hooks.desk_workers)
+        self.fleet = Fleet(ground, self.queue, self.catalogue.graphs, desk_workers=self._hooks.desk_workers)
         self.jobs = Jobs(
             ground,
             self.outbox,

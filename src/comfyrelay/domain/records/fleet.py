@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from comfyrelay.domain.scaling.spec import MachineSpec, ScalingSpec
+from comfyrelay.domain.scaling.spec_json import machines_from_json, scaling_from_json
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fleet:
@@ -14,6 +17,17 @@ class Fleet:
     name: str
     max_workers: int | None
     created_at: datetime
+    # as they are stored; null: nobody has said anything of them
+    machines: Mapping[str, Any] | None = None
+    scaling: Mapping[str, Any] | None = None
+
+    @property
+    def machine_spec(self) -> MachineSpec:
+        return machines_from_json(self.machines)
+
+    @property
+    def scaling_spec(self) -> ScalingSpec:
+        return scaling_from_json(self.scaling)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,8 @@ class FleetPlan:
     launch: Sequence[Launch] = ()
     # ids of idle or booting machines
     end: Sequence[str] = ()
+    # this is what would be done: nobody is to do it
+    is_report: bool = False
 
     @property
     def is_nothing(self) -> bool:

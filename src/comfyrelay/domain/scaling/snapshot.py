@@ -59,6 +59,10 @@ class SeenFleet:
     machines: Sequence[SeenMachine] = ()
     # those that could be launched; one whose launch was refused lately is not among them
     instance_types: Sequence[InstanceType] = ()
+    # whether it names types, and each of them was refused lately
+    all_refused: bool = False
+    # jobs that a machine to be launched runs at once
+    slots: int = 1
     # learnt, or what the operator expects
     boot_seconds: float = 180.0
     # whether anything can be launched and ended here, or only counted
@@ -70,6 +74,8 @@ class SeenFleet:
     failed_boot_seconds_ago: float | None = None
     # since when nothing was queued or leased for it; `None` while something is
     idle_seconds: float | None = None
+    # since when its backlog was low, as alarms see it (`reference` alone asks); `None` where nobody keeps it
+    low_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from fastapi import status
 
+from comfyrelay.domain.scaling.spec_json import machines_to_json, scaling_to_json
 from comfyrelay.domain.states import Stage
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
@@ -26,7 +27,7 @@ async def list_fleets(
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
 async def create_fleet(body: wire.NewFleet, context: ContextOf) -> Answer[wire.Fleet]:
     """Make a fleet; workers join it by its stage, its slug and the stage's secret."""
-    await context.engine.fleet.fleets.create(**body.model_dump())
+    await context.engine.fleet.fleets.create(**body.model_dump(exclude_unset=True))
     return Answer(data=_body(await context.engine.fleet.views.get(body.stage, body.slug)), message="Created.")
 
 
@@ -37,7 +38,7 @@ async def get_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answe
 
 @router.patch("/{stage}/{slug}", responses=may_answer(404, 422))
 async def change_fleet(stage: Stage, slug: SlugInPath, body: wire.FleetPatch, context: ContextOf) -> Answer[wire.Fleet]:
-    """Change what is sent. `max_workers: null` lets the server's own limit hold; nobody is sent away."""
+    """Change what is sent, in `machines` and `scaling` too; null is as by default. Nobody is sent away."""
     await context.engine.fleet.fleets.change(stage=stage, slug=slug, changes=body.changes())
     return Answer(data=_body(await context.engine.fleet.views.get(stage, slug)), message="Changed.")
 
@@ -49,12 +50,15 @@ async def delete_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> An
     return Answer(data=wire.DeletedSlug(slug=slug), message="Deleted.")
 
 
-@router.put("/{stage}/{slug}/workflows", responses=may_answer(404, 422))
+@router.put("/{stage}/{slug}/workflows", responses=may_answer(404, 409, 422))
 async def map_workflows(
     stage: Stage, slug: SlugInPath, body: wire.FleetMapping, context: ContextOf
 ) -> Answer[wire.Fleet]:
-    """Make these, and only these, the workflows of the fleet; its workers' assignments follow at once."""
-    await context.engine.fleet.fleets.map_workflows(stage=stage, slug=slug, workflow_slugs=body.workflow_slugs)
+    """Make these, and only these, the workflows of the fleet; its workers' assignments follow at once. A new one whose
+    nodes or models are in no bundle, or on no worker, of the fleet is refused with the list, unless `force` is true."""
+    await context.engine.fleet.fleets.map_workflows(
+        stage=stage, slug=slug, workflow_slugs=body.workflow_slugs, force=body.force
+    )
     return Answer(data=_body(await context.engine.fleet.views.get(stage, slug)), message="Mapped.")
 
 
@@ -65,4 +69,10 @@ async def fleet_metrics(stage: Stage, slug: SlugInPath, context: ContextOf) -> A
 
 
 def _body(view: FleetView) -> wire.Fleet:
-    return wire.Fleet.of(view, view.fleet)
+    fleet = view.fleet
+    return wire.Fleet.of(
+        view,
+        fleet,
+        machines=None if fleet.machines is None else machines_to_json(fleet.machine_spec),
+        scaling=None if fleet.scaling is None else scaling_to_json(fleet.scaling_spec),
+    )

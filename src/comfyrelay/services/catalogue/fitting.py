@@ -92,15 +92,13 @@ class Fitting:
     async def of_workflow(self, workflow: Workflow, *, shows_names: bool) -> Missing | None:
         """What a workflow lacks that has just been added, with its values as they are. Nothing is noted: there may
         never be a job of it."""
-        if not _is_judged(workflow):
+        if not is_judged(workflow):
             return None
-        properties = [Property.from_json(each) for each in workflow.properties]
-        values = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
-        graph = await self._graphs.get(workflow.graph_path)
+        needs = await usual_needs(workflow, self._graphs)
         stage = self._stage if self._stage_of is None else self._stage_of(workflow.id)
         async with self._databases.central.read() as tx:
             reports = await gaps.reports_for(tx, workflow_id=workflow.id, stage=stage)
-        lacking = await asyncio.to_thread(lambda: _lacking(needs_of(graph, values), reports))
+        lacking = await asyncio.to_thread(lacking_of, needs, reports)
         if not lacking or len(lacking) < len(reports):
             return None
         self._on_missing()
@@ -123,7 +121,7 @@ class Fitting:
     ) -> Missing | None:
         """What is missing where workers could be given the jobs and none of them has everything. With nobody there to
         ask, or somebody who does not say, nothing is known to be missing."""
-        if not _is_judged(workflow):
+        if not is_judged(workflow):
             return None
         id_ = workflow.id
         stage = stage if self._stage_of is None else self._stage_of(id_)
@@ -163,6 +161,14 @@ class Fitting:
             await gaps.write(tx, await asyncio.to_thread(_gaps_of_all, needed, reports))
 
         await self._databases.central.run(Step.FITTING, work)
+
+
+async def usual_needs(workflow: Workflow, graphs: Graphs) -> Needs:
+    """What a workflow needs with its values as they are."""
+    properties = [Property.from_json(each) for each in workflow.properties]
+    values = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
+    graph = await graphs.get(workflow.graph_path)
+    return await asyncio.to_thread(needs_of, graph, values)
 
 
 def needs_of(graph: Graph, values: Mapping[str, Any]) -> Needs:
@@ -221,7 +227,7 @@ def _cut(each: Fitness) -> Fitness:
     return replace(each, missing_node_types=nodes, missing_models=models)
 
 
-def _lacking(needs: Needs, reports: Iterable[tuple[str, str]]) -> list[Lacking]:
+def lacking_of(needs: Needs, reports: Iterable[tuple[str, str]]) -> list[Lacking]:
     """What each worker lacks that lacks something."""
     judged = [(name, Equipment.of(orjson.loads(report)).fitness(needs)) for name, report in reports]
     return [
@@ -237,7 +243,7 @@ def _lacking(needs: Needs, reports: Iterable[tuple[str, str]]) -> list[Lacking]:
     ]
 
 
-def _is_judged(workflow: Workflow) -> bool:
+def is_judged(workflow: Workflow) -> bool:
     return workflow.kind == WorkflowKind.GRAPH and workflow.provider == Provider.SELF_HOSTED
 
 

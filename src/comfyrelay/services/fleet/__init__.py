@@ -3,6 +3,8 @@
 from collections.abc import Collection
 
 from comfyrelay.domain.states import Stage
+from comfyrelay.services.catalogue.graphs import Graphs
+from comfyrelay.services.fleet.bundles import Bundles
 from comfyrelay.services.fleet.fleets import Fleets
 from comfyrelay.services.fleet.instances import Instances
 from comfyrelay.services.fleet.nodes import Nodes
@@ -15,9 +17,9 @@ __all__ = ["Fleet"]
 
 
 class Fleet:
-    def __init__(self, ground: Ground, queue: Queue, *, desk_workers: Collection[str]) -> None:
+    def __init__(self, ground: Ground, queue: Queue, graphs: Graphs, *, desk_workers: Collection[str]) -> None:
         settings, databases = ground.settings, ground.databases
-        self.fleets = Fleets(databases)
+        self.fleets = Fleets(databases, bundles=Bundles(graphs))
         self.workers = Workers(
             databases,
             queue.decisions,

@@ -79,6 +79,11 @@ async def workflows_of(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, dict[int, 
     return found
 
 
+async def workflow_ids_of(tx: Tx, fleet_id: int) -> set[int]:
+    query = select(workflow_fleets.c.workflow_id).where(workflow_fleets.c.fleet_id == fleet_id)
+    return set((await tx.scalars(query)).all())
+
+
 async def leases_of(tx: Tx, fleet_id: int) -> int:
     """How many leases the workers of a fleet hold."""
     held = d.c.status == word(DispatchStatus.LEASED)

@@ -122,6 +122,17 @@ async def reports_for(tx: Tx, *, workflow_id: int, stage: str) -> list[tuple[str
     ]
 
 
+async def reports_of_fleet(tx: Tx, fleet_id: int) -> list[tuple[str, str]]:
+    """What the workers of a fleet say they have, as JSON text, each with the worker's name."""
+    raw = cast(workers.c.capabilities, Text).label("capabilities")
+    query = (
+        select(func.coalesce(workers.c.display_name, workers.c.worker_id).label("name"), raw)
+        .where(workers.c.fleet_id == fleet_id, workers.c.is_approved)
+        .order_by(workers.c.worker_id)
+    )
+    return [(row.name, row.capabilities) for row in await tx.execute(query)]
+
+
 async def write_needs(tx: Tx, new: Mapping[str, Needs]) -> None:
     rows = [
         {"workflow_hash": hash_, "node_types": sorted(each.node_types), "models": sorted(each.models)}

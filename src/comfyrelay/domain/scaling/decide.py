@@ -1,0 +1,251 @@
+"""How many machines each fleet of a stage should have: a pure function from what is seen to what is to be done."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from comfyrelay.domain.scaling import reference, words
+from comfyrelay.domain.scaling.limits import Room, beyond_limits, preferred_type, room
+from comfyrelay.domain.scaling.plan import FleetPlan
+from comfyrelay.domain.scaling.policies import WEIGHTS
+from comfyrelay.domain.scaling.schedules import at_least
+from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
+from comfyrelay.domain.scaling.spec import Policy
+from comfyrelay.domain.scaling.staffing import (
+    ROUNDING,
+    arriving,
+    can_do,
+    drained_in,
+    is_capacity,
+    is_idle,
+    machines_for,
+    queued_seconds,
+)
+
+
+def decide(snapshot: Snapshot) -> Sequence[FleetPlan]:
+    """One plan for each fleet, in their order. What several fleets serve is staffed once: by what is there already,
+    then by the cheapest fleet, then the fastest."""
+    stage = _Stage(snapshot)
+    plans = {each.slug: stage.plan(each) for each in stage.by_price}
+    return [plans[each.slug] for each in snapshot.fleets]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Left:
+    """What of a workflow's queue no machine takes yet."""
+
+    jobs: float
+    seconds: float
+    load_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wish:
+    """What a policy wants before limits: so many more machines, or the end of these."""
+
+    more: int
+    why: str
+    end: Sequence[SeenMachine] = ()
+
+
+class _Stage:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.now = snapshot.now
+        self.work = {each.workflow: each for each in snapshot.work}
+        self.by_price = sorted(snapshot.fleets, key=_price)
+        # machines that are or will be capacity
+        self.capacity = {each.slug: sum(is_capacity(machine) for machine in each.machines) for each in snapshot.fleets}
+        self.left = self._beyond_what_is_there()
+
+    def plan(self, fleet: SeenFleet) -> FleetPlan:
+        work = [each for each in self.work.values() if each.workflow in fleet.workflows]
+        jobs = sum(each.jobs for each in work)
+        floor = max(fleet.scaling.limits.min_machines, at_least(fleet.scaling.schedules, self.now))
+        wish = (
+            self._reference(fleet, jobs, floor)
+            if fleet.scaling.policy is Policy.REFERENCE
+            else self._weighed(fleet, work, jobs, floor)
+        )
+        seen = f"{words.work(jobs, sum(queued_seconds(each) for each in work))}, {words.machines(fleet)}"
+        return self._within_limits(fleet, wish, seen)
+
+    def _beyond_what_is_there(self) -> dict[int, _Left]:
+        can = {each.slug: can_do(each.machines, _horizon(each)) if each.machines else 0.0 for each in self.by_price}
+        left = {}
+        serving = {
+            number: [each for each in self.by_price if number in each.workflows]
+            for number, each in self.work.items()
+            if each.jobs > 0
+        }
+        # who has the fewest fleets goes first: the others can go elsewhere
+        for number in sorted(serving, key=lambda each: (len(serving[each]), each)):
+            work = self.work[number]
+            total = seconds = queued_seconds(work)
+            for fleet in serving[number]:
+                taken = min(seconds, can[fleet.slug])
+                can[fleet.slug] -= taken
+                seconds -= taken
+            left[number] = _Left(jobs=work.jobs * seconds / total, seconds=seconds, load_seconds=work.load_seconds)
+        return left
+
+    def _weighed(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, floor: int) -> _Wish:
+        own = self.capacity[fleet.slug]
+        for_rate = self._for_arrivals(fleet, work)
+        elsewhere = self._elsewhere(fleet, work)
+        more = max(self._for_queue(fleet), for_rate - elsewhere - own, floor - own)
+        if more > 0:
+            seconds = sum(queued_seconds(each) for each in work)
+            wait = drained_in(seconds, [*fleet.machines, *_new(fleet, more)]) or 0.0
+            if floor - own == more:
+                why = f"never fewer than {floor} now"
+            elif jobs:
+                why = f"{words.count(own + more, 'machine')} would keep the wait near {wait:.0f} s"
+            else:
+                why = f"what arrives needs {words.count(own + more, 'machine')}"
+            return _Wish(more=more, why=why)
+        keep = max(floor, for_rate - self._elsewhere(fleet, work, cheaper=True))
+        return self._idle(fleet, work, jobs, keep)
+
+    def _idle(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Wish:
+        """Each machine by its own idle time: waiting longer than a boot takes costs more than booting again."""
+        own = self.capacity[fleet.slug]
+        limit = WEIGHTS[fleet.scaling.policy].idle_boots * fleet.boot_seconds
+        idle = sorted((each for each in fleet.machines if is_idle(each)), key=_longest_idle)
+        # those that what waits will take in a moment are not idle
+        spare = min(own - keep, len(idle) - ceil(jobs / fleet.slots))
+        ended: list[SeenMachine] = []
+        for machine in idle[: max(0, spare)]:
+            limit_now = fleet.scaling.last_idle_seconds if own - len(ended) == 1 else limit
+            if machine.idle_seconds < limit_now:
+                break
+            ended.append(machine)
+            limit = limit_now
+        if ended:
+            return _Wish(more=0, why=words.ending(ended, limit), end=ended)
+        if jobs == 0:
+            return _Wish(more=0, why=words.count(own, "machine stays", "machines stay") if own else "nothing to do")
+        wait = drained_in(sum(queued_seconds(each) for each in work), fleet.machines)
+        why = "others take it" if wait is None else f"the wait is near {wait:.0f} s, no more are needed"
+        return _Wish(more=0, why=why)
+
+    def _for_queue(self, fleet: SeenFleet) -> int:
+        """Machines that what waits needs beyond what is there, to be done soon after they could begin."""
+        left = [each for number, each in self.left.items() if number in fleet.workflows and each.seconds > ROUNDING]
+        seconds = sum(each.seconds for each in left)
+        if seconds <= ROUNDING:
+            return 0
+        jobs = sum(each.jobs for each in left)
+        load = sum(each.load_seconds * each.seconds for each in left) / seconds
+        by_jobs = ceil(jobs / fleet.slots - ROUNDING)
+        return min(ceil(seconds / _does(fleet, load) - ROUNDING), by_jobs)
+
+    def _for_arrivals(self, fleet: SeenFleet, work: Iterable[QueuedWork]) -> int:
+        kind = preferred_type(fleet)
+        load = sum(arriving(each) for each in work) / (kind.speed * fleet.slots)
+        return machines_for(load, WEIGHTS[fleet.scaling.policy].spare)
+
+    def _elsewhere(self, fleet: SeenFleet, work: Sequence[QueuedWork], *, cheaper: bool = False) -> int:
+        """Machines of other fleets that take a share of what arrives for this one."""
+        found = 0
+        for other in self.by_price:
+            if other.slug == fleet.slug:
+                if cheaper:
+                    break
+                continue
+            shared = [each for each in work if each.workflow in other.workflows]
+            if shared and other.scaling.policy is not Policy.REFERENCE:
+                found += min(self.capacity[other.slug], self._for_arrivals(other, shared))
+        return found
+
+    def _reference(self, fleet: SeenFleet, jobs: int, floor: int) -> _Wish:
+        own = self.capacity[fleet.slug]
+        more = max(reference.wanted(fleet, jobs), floor) - own
+        if more > 0:
+            return _Wish(more=more, why=f"a backlog of {reference.BACKLOG_TARGET:g} for each needs {own + more}")
+        ended = reference.to_end(fleet, jobs, floor)
+        return _Wish(more=0, why=f"ending {len(ended)}" if ended else "nothing to do", end=ended)
+
+    def _within_limits(self, fleet: SeenFleet, wish: _Wish, seen: str) -> FleetPlan:
+        own = self.capacity[fleet.slug]
+        if fleet.scaling.is_paused:
+            return FleetPlan(fleet=fleet.slug, desired=own, reason=f"{seen}: paused, nothing is done")
+        excess = beyond_limits(fleet)
+        if excess:
+            ended = _dispensable(fleet)[:excess]
+            why = f"{words.count(excess, 'machine')} beyond the limits; ending {len(ended)} of them, busy ones never"
+            wish = _Wish(more=0, why=why, end=ended)
+        space = room(fleet)
+        launched = min(wish.more, space.launches)
+        why = wish.why
+        if wish.more > launched:
+            why += f"; launching {launched} of {wish.more}: {space.limit} allows no more"
+        elif launched:
+            why += f"; launching {launched}"
+        is_report = fleet.scaling.is_dry_run or not fleet.can_launch
+        if not is_report:
+            self._take(fleet, space, launched)
+        elif fleet.can_launch:
+            why += " (dry run: nothing is done)"
+        else:
+            why += " (this fleet only reports: nothing is done)"
+        return FleetPlan(
+            fleet=fleet.slug,
+            desired=own + launched - len(wish.end),
+            reason=f"{seen}: {why}",
+            launch=space.launch(launched),
+            end=[each.id for each in wish.end],
+            is_report=is_report,
+        )
+
+    def _take(self, fleet: SeenFleet, space: Room, launched: int) -> None:
+        """Fleets that come later see what this one is going to do."""
+        self.capacity[fleet.slug] += launched
+        can = launched * _does(fleet, 0.0, speed=space.instance_type.speed)
+        for number in sorted(fleet.workflows & self.left.keys()):
+            left = self.left[number]
+            if left.seconds <= 0:
+                continue
+            taken = min(left.seconds, can)
+            can -= taken
+            left.jobs *= 1 - taken / left.seconds
+            left.seconds -= taken
+
+
+def _price(fleet: SeenFleet) -> tuple[float, float, str]:
+    kind = preferred_type(fleet)
+    return (kind.price_per_hour, -kind.speed, fleet.slug)
+
+
+def _horizon(fleet: SeenFleet) -> float:
+    """What is done by then without another machine needs none."""
+    weights = WEIGHTS.get(fleet.scaling.policy)
+    return fleet.boot_seconds + (weights.drain_seconds if weights else 0.0)
+
+
+def _does(fleet: SeenFleet, load_seconds: float, speed: float | None = None) -> float:
+    """Seconds of work that a machine launched now does by the horizon, after it has loaded its models."""
+    drain = _horizon(fleet) - fleet.boot_seconds or 60.0
+    return (speed or preferred_type(fleet).speed) * fleet.slots * max(drain - load_seconds, drain / 4)
+
+
+def _new(fleet: SeenFleet, number: int) -> list[SeenMachine]:
+    booting = SeenMachine(
+        id="",
+        state=MachineState.BOOTING,
+        speed=preferred_type(fleet).speed,
+        slots=fleet.slots,
+        boot_seconds_left=fleet.boot_seconds,
+    )
+    return [booting] * number
+
+
+def _longest_idle(machine: SeenMachine) -> tuple[float, float, str]:
+    return (-machine.idle_seconds, -machine.price_per_hour, machine.id)
+
+
+def _dispensable(fleet: SeenFleet) -> list[SeenMachine]:
+    """Idle ones, and then those that still have the longest to boot. Never a busy one."""
+    idle = sorted((each for each in fleet.machines if is_idle(each)), key=_longest_idle)
+    booting = [each for each in fleet.machines if each.state is MachineState.BOOTING]
+    return idle + sorted(booting, key=lambda each: (-each.boot_seconds_left, each.id))

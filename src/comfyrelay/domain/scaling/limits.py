@@ -1,0 +1,91 @@
+"""What may be launched: limits on machines, on launches a minute, on money an hour, and the breaker."""
+
+from dataclasses import dataclass
+
+from comfyrelay.domain.scaling.breaker import pause_left
+from comfyrelay.domain.scaling.plan import Launch
+from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet
+from comfyrelay.domain.scaling.spec import InstanceType
+
+# Sums of prices that differ by less are the same money.
+MONEY_ERROR = 1e-9
+_ANY = InstanceType(name="")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """How many may be launched, of which type, and what it is that allows no more. Draining machines count: they are
+    there, and they cost."""
+
+    launches: int
+    instance_type: InstanceType
+    limit: str
+
+    def launch(self, count: int) -> tuple[Launch, ...]:
+        return (Launch(count=count, instance_type=self.instance_type.name or None),) if count > 0 else ()
+
+
+def room(fleet: SeenFleet) -> Room:
+    limits = fleet.scaling.limits
+    kind = _type_within(fleet, limits.cost_per_hour)
+    bounds = [
+        (limits.max_machines - len(fleet.machines), f"the limit of {limits.max_machines} machines"),
+        (
+            limits.launches_per_minute - sum(ago < 60.0 for ago in fleet.launches_ago),
+            f"the limit of {limits.launches_per_minute} launches a minute",
+        ),
+    ]
+    if limits.cost_per_hour is not None:
+        left = limits.cost_per_hour - cost_per_hour(fleet)
+        if kind is None:
+            affordable = 0
+        elif kind.price_per_hour > 0:
+            affordable = int((left + MONEY_ERROR) / kind.price_per_hour)
+        else:
+            affordable = bounds[0][0] if left > -MONEY_ERROR else 0
+        bounds.append((affordable, f"the limit of {limits.cost_per_hour:g} an hour"))
+    if fleet.all_refused:
+        bounds.append((0, "that none of its instance types is to be had now"))
+    pause = pause_left(fleet)
+    if pause is not None:
+        # after the pause one machine tries, and the next waits for what becomes of it
+        tries = 1 if pause == 0 and not any(each.state is MachineState.BOOTING for each in fleet.machines) else 0
+        text = f"{fleet.failed_boots} launches in a row that never became a worker"
+        bounds.append((tries, f"{text} (tried again in {pause:.0f} s)" if pause else text))
+    launches, limit = min(bounds, key=lambda bound: bound[0])
+    return Room(launches=max(0, launches), instance_type=kind or _ANY, limit=limit)
+
+
+def cost_per_hour(fleet: SeenFleet) -> float:
+    return sum(each.price_per_hour for each in fleet.machines)
+
+
+def beyond_limits(fleet: SeenFleet) -> int:
+    """How many machines there are too many, as after a limit was lowered. Draining ones are going already."""
+    limits = fleet.scaling.limits
+    staying = sorted(each.price_per_hour for each in fleet.machines if each.state is not MachineState.DRAINING)
+    count = max(0, len(staying) - limits.max_machines)
+    if limits.cost_per_hour is not None:
+        left = sum(staying) - limits.cost_per_hour
+        dearest = len(staying)
+        too_dear = 0
+        while left > MONEY_ERROR and dearest > 0:
+            dearest -= 1
+            left -= staying[dearest]
+            too_dear += 1
+        count = max(count, too_dear)
+    return count
+
+
+def preferred_type(fleet: SeenFleet) -> InstanceType:
+    return fleet.instance_types[0] if fleet.instance_types else _ANY
+
+
+def _type_within(fleet: SeenFleet, cost: float | None) -> InstanceType | None:
+    """The first of the fleet's types of which the money allows one more."""
+    if not fleet.instance_types:
+        return _ANY
+    if cost is None:
+        return fleet.instance_types[0]
+    left = cost - cost_per_hour(fleet) + MONEY_ERROR
+    return next((each for each in fleet.instance_types if each.price_per_hour <= left), None)

@@ -1,0 +1,81 @@
+"""How much work machines can take, how long work waits for them, and how many machines arriving work needs."""
+
+from collections.abc import Sequence
+from math import ceil, sqrt
+
+from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenMachine
+
+# For a workflow of which nothing is known yet.
+UNKNOWN_JOB_SECONDS = 30.0
+# Arriving work that would keep a machine busy for a smaller share of its time is no reason to keep one.
+WORTH_A_MACHINE = 0.1
+# Rates are sums of floats: 2.0000000001 machines are two.
+ROUNDING = 1e-9
+
+
+def is_capacity(machine: SeenMachine) -> bool:
+    return machine.state is not MachineState.DRAINING
+
+
+def is_idle(machine: SeenMachine) -> bool:
+    return machine.state is MachineState.READY and machine.leases == 0
+
+
+def seconds_per_job(work: QueuedWork) -> float:
+    if work.jobs > 0 and work.seconds > 0:
+        return work.seconds / work.jobs
+    return work.seconds_per_job or UNKNOWN_JOB_SECONDS
+
+
+def queued_seconds(work: QueuedWork) -> float:
+    """With the load that somebody has to begin with."""
+    return work.jobs * seconds_per_job(work) + work.load_seconds if work.jobs > 0 else 0.0
+
+
+def arriving(work: QueuedWork) -> float:
+    """Machines with a speed of 1 that what arrives keeps busy."""
+    return work.jobs_per_second * (work.seconds_per_job or seconds_per_job(work))
+
+
+def machines_for(load: float, spare: float) -> int:
+    """Square-root staffing: the load, and a reserve that grows with its root, as its swings do."""
+    if load < WORTH_A_MACHINE:
+        return 0
+    return ceil(load + spare * sqrt(load) - ROUNDING)
+
+
+def free_from(machine: SeenMachine) -> Sequence[float]:
+    """For each slot: in how many seconds it can take something new."""
+    if machine.state is MachineState.BOOTING:
+        return (max(0.0, machine.boot_seconds_left),) * machine.slots
+    running = min(machine.slots, max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
+    if not running:
+        return (0.0,) * machine.slots
+    return (max(0.0, machine.busy_seconds_left),) * running + (0.0,) * (machine.slots - running)
+
+
+def can_do(machines: Sequence[SeenMachine], within: float) -> float:
+    """Seconds of work that these can do so soon, beside what they run."""
+    return sum(
+        machine.speed * max(0.0, within - start)
+        for machine in machines
+        if machine.state is not MachineState.DRAINING
+        for start in free_from(machine)
+    )
+
+
+def drained_in(seconds: float, machines: Sequence[SeenMachine]) -> float | None:
+    """After how long this much work is begun, if these machines share it; `None` if there are none."""
+    slots = sorted(
+        (start, machine.speed) for machine in machines if is_capacity(machine) for start in free_from(machine)
+    )
+    if not slots:
+        return None
+    left, speed, now = seconds, 0.0, slots[0][0]
+    for start, more in slots:
+        if speed * (start - now) >= left:
+            break
+        left -= speed * (start - now)
+        now = start
+        speed += more
+    return now + left / speed

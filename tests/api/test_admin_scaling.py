@@ -1,0 +1,136 @@
+"""An administrator says what the machines of a fleet are and how many there should be, and sees what was decided."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.harness import Api, problem_of
+from tests.api.operating import Operating, operate
+
+HOME = "/fleets/production/home-clip"
+MACHINES = {
+    "provider": "aws",
+    "image": "ami-1",
+    "instance_types": [{"name": "g5.xlarge", "price_per_hour": 0.5, "speed": 2.0}],
+    "bundle": {"node_types": ["CheckpointLoader", "Prompt", "SaveVideo"], "models": ["model.safetensors"]},
+    "slots": 2,
+    "options": {"subnets": ["a", "b", "c"]},
+}
+WORKDAYS = {"days": [0, 1, 2, 3, 4], "begins": "09:00", "ends": "18:00", "at_least": 2, "timezone": "Europe/Berlin"}
+SCALING = {
+    "policy": "cheap",
+    "min_machines": 1,
+    "max_machines": 4,
+    "launches_per_minute": 3,
+    "cost_per_hour": 2.5,
+    "failed_boots": 2,
+    "schedules": [WORKDAYS],
+    "last_idle_seconds": 60.0,
+    "is_dry_run": True,
+    "is_paused": False,
+}
+
+
+@pytest.fixture
+async def desk(api: Api) -> Operating:
+    return await operate(api)
+
+
+class TestSpecs:
+    async def test_a_fleet_is_made_with_machines_and_scaling_and_tells_them(self, desk: Operating) -> None:
+        sent = {"slug": "spot", "machines": MACHINES, "scaling": SCALING}
+        made = await desk.send("POST", "/fleets", sent)
+        assert made.items() >= sent.items()
+        assert await desk.get("/fleets/production/spot") == made
+
+    async def test_a_fleet_of_which_nothing_was_said_has_neither(self, desk: Operating) -> None:
+        found = await desk.get(HOME)
+        assert (found["machines"], found["scaling"]) == (None, None)
+
+    async def test_what_is_not_sent_stays_and_null_is_as_by_default(self, desk: Operating) -> None:
+        await desk.send("PATCH", HOME, {"machines": MACHINES, "scaling": SCALING})
+        changed = await desk.send("PATCH", HOME, {"scaling": {"max_machines": 7, "cost_per_hour": None}})
+        assert changed["scaling"] == {**SCALING, "max_machines": 7, "cost_per_hour": None}
+        assert changed["machines"] == MACHINES
+        assert (await desk.send("PATCH", HOME, {"machines": None}))["machines"] is None
+
+    @pytest.mark.parametrize(
+        ("body", "field", "words"),
+        [
+            ({"machines": {"provider": "moon"}}, "machines.provider", "aws"),
+            ({"machines": {"instance_types": [{"name": "a", "price_per_hour": -1.0}]}}, "price_per_hour", "0"),
+            ({"machines": {"instance_types": [{"name": "a", "speed": 0.0}]}}, "speed", "0"),
+            ({"machines": {"instance_types": [{"name": "a"}, {"name": "a"}]}}, "machines", "named again: a"),
+            ({"machines": {"slots": 0}}, "machines.slots", "1"),
+            ({"scaling": {"policy": "greedy"}}, "scaling.policy", "balanced"),
+            ({"scaling": {"min_machines": 11}}, "scaling.min_machines", "more than max_machines, which is 10"),
+            ({"scaling": {"cost_per_hour": -0.5}}, "scaling.cost_per_hour", "0"),
+            ({"scaling": {"launches_per_minute": 0}}, "scaling.launches_per_minute", "1"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "timezone": "Mars/Olympus"}]}}, "timezone", "Europe/Berlin"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "timezone": "../etc"}]}}, "timezone", "Europe/Berlin"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "ends": "09:00"}]}}, "schedules.0", "ends when it begins"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "begins": "nine"}]}}, "begins", "like 09:00"),
+            ({"scaling": {"schedules": [{**WORKDAYS, "days": [7]}]}}, "days", "6"),
+            ({"scaling": {"speed": 1}}, "scaling.speed", "no such field"),
+        ],
+    )
+    async def test_what_makes_no_sense_is_refused_with_a_reason(
+        self, desk: Operating, body: dict[str, Any], field: str, words: str
+    ) -> None:
+        problem = problem_of(await desk.call("PATCH", HOME, body), 422)
+        [(name, text)] = problem["errors"].items()
+        assert field in name
+        assert words in text
+        assert (await desk.get(HOME))["scaling"] is None
+
+
+class TestBundles:
+    async def fleet(self, desk: Operating, **bundle: Any) -> str:
+        body = {"slug": "spot", "machines": {"bundle": bundle}}
+        await desk.send("POST", "/fleets", body)
+        return "/fleets/production/spot"
+
+    async def test_a_workflow_that_the_bundle_has_everything_for_is_mapped(self, desk: Operating) -> None:
+        path = await self.fleet(desk, **MACHINES["bundle"])  # type: ignore[arg-type]
+        mapped = await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
+        assert mapped["workflow_slugs"] == ["clip"]
+
+    async def test_one_that_the_bundle_lacks_something_for_is_refused_with_the_list(self, desk: Operating) -> None:
+        path = await self.fleet(desk, node_types=["CheckpointLoader", "Prompt"])
+        answer = await desk.call("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
+        problem = problem_of(answer, 409)
+        assert {(each["kind"], each["name"]) for each in problem["missing"]} == {
+            ("node", "SaveVideo"),
+            ("model", "model.safetensors"),
+        }
+        assert "the node SaveVideo and the model model.safetensors" in problem["detail"]
+        assert (await desk.get(path))["workflow_slugs"] == []
+
+    async def test_by_force_it_is_mapped_and_stays_so(self, desk: Operating) -> None:
+        path = await self.fleet(desk)
+        await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"], "force": True})
+        assert (await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]}))["workflow_slugs"] == ["clip"]
+
+    async def test_a_fleet_is_not_made_with_what_its_bundle_lacks(self, desk: Operating) -> None:
+        body = {"slug": "spot", "machines": {"bundle": {}}, "workflow_slugs": ["clip"]}
+        problem_of(await desk.call("POST", "/fleets", body), 409)
+        problem_of(await desk.call("GET", "/fleets/production/spot"), 404)
+        await desk.send("POST", "/fleets", {**body, "force": True})
+
+    async def test_without_a_bundle_the_workers_that_are_there_count(self, desk: Operating) -> None:
+        await desk.send("PUT", f"{HOME}/workflows", {"workflow_slugs": []})
+        await desk.api.engine.fleet.fleets.create(slug="other", workflow_slugs=["clip"])
+        await desk.worker("bare", fleet="other", capabilities={"node_types": ["Prompt"], "models": []})
+        await desk.send("PUT", "/fleets/production/other/workflows", {"workflow_slugs": []})
+        put = ("PUT", "/fleets/production/other/workflows", {"workflow_slugs": ["clip"]})
+        problem = problem_of(await desk.call(*put), 409)
+        assert {each["name"] for each in problem["missing"]} == {"CheckpointLoader", "SaveVideo", "model.safetensors"}
+        # somebody who does not say may have it
+        await desk.send("PUT", put[1], {"workflow_slugs": ["clip"], "force": True})
+        await desk.worker("silent", fleet="other")
+        await desk.send("PUT", put[1], {"workflow_slugs": []})
+        assert (await desk.send(*put))["workflow_slugs"] == ["clip"]
+
+    async def test_several_fleets_may_serve_one_workflow(self, desk: Operating) -> None:
+        await desk.send("POST", "/fleets", {"slug": "second", "workflow_slugs": ["clip"]})
+        assert (await desk.get(HOME))["workflow_slugs"] == ["clip"]
