@@ -30,6 +30,7 @@ from comfyrelay.services.jobs.resolve import Check
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
+from comfyrelay.services.scaling import Scaling
 from comfyrelay.services.webhooks import Webhooks
 from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import open_objects
@@ -114,6 +115,8 @@ class Engine:
             on_removed=self._hooks.on_removed,
             vary=self._hooks.vary,
         )
+        self.scaling = Scaling(ground, self.outbox, self.queue)
+        self.queue.waiting.why_here = self.scaling.bursting.why_here
         self.webhooks = Webhooks(ground)
         self.operations = Operations(ground, self.outbox, self.catalogue, self.queue, self.jobs)
         self._loops: list[asyncio.Task[None]] = []
@@ -138,6 +141,8 @@ class Engine:
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
             _every("fitting", RETENTION_SECONDS, self.catalogue.fitting.forget_unused),
+            # what is queued close together is decided together
+            _every("burst", 0.2, self.scaling.bursting.look),
             # ends that come close together are sent together
             _every("webhooks", 0.2, self._send_webhooks),
         )
