@@ -67,6 +67,7 @@ __all__ = [
     "InputMissing",
     "InsufficientTokens",
     "InvalidInput",
+    "LeadershipLost",
     "LeaseLost",
     "MissingOnWorkers",
     "NoOutput",
@@ -241,6 +242,12 @@ class ProviderError(ComfyRelayError):
     """Whoever makes machines for a fleet could not be asked, or said no to everything."""
 
     code = "provider_error"
+
+
+class LeadershipLost(ComfyRelayError):
+    """Another process leads by now."""
+
+    code = "leadership_lost"
 
 
 class NotReady(ComfyRelayError):

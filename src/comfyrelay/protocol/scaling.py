@@ -2,13 +2,14 @@
 
 from datetime import datetime, time
 from typing import Annotated, Any, Self
-from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field, model_validator
 
+from comfyrelay.domain.scaling.schedules import zone
 from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.scaling.spec import MachineProviderName, Policy
 from comfyrelay.domain.states import Stage
+from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import Json, Line, OpenEnum, Reported, Whole
 
@@ -17,9 +18,9 @@ _MOST = 100_000
 
 def _known_timezone(name: str) -> str:
     try:
-        ZoneInfo(name)
-    except (KeyError, ValueError, OSError):
-        raise ValueError(f"There is no timezone {name!r}. Write one like Europe/Berlin, or UTC.") from None
+        zone(name)
+    except InvalidInput as error:
+        raise ValueError(error.detail) from None
     return name
 
 

@@ -103,6 +103,8 @@ class Engine:
         )
         self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
         self.fleet = Fleet(ground, self.queue, self.catalogue.graphs, desk_workers=self._hooks.desk_workers)
+        self.scaling = Scaling(ground, self.fleet, self.outbox, self.queue)
+        self.queue.waiting.why_here = self.scaling.bursting.why_here
         self.jobs = Jobs(
             ground,
             self.outbox,
@@ -115,8 +117,6 @@ class Engine:
             on_removed=self._hooks.on_removed,
             vary=self._hooks.vary,
         )
-        self.scaling = Scaling(ground, self.outbox, self.queue)
-        self.queue.waiting.why_here = self.scaling.bursting.why_here
         self.webhooks = Webhooks(ground)
         self.operations = Operations(ground, self.outbox, self.catalogue, self.queue, self.jobs)
         self._loops: list[asyncio.Task[None]] = []
@@ -169,6 +169,7 @@ class Engine:
     def _ended(self, ended: Sequence[JobState]) -> None:
         self.operations.measures.count_ended([job.status for job in ended])
         self.webhooks.deliveries.hint()
+        self.scaling.hint.give()
         self._hooks.on_ended(ended)
 
     async def _send_webhooks(self) -> None:

@@ -31,6 +31,12 @@ class Step(StrEnum):
     # webhooks for the ends of jobs
     WEBHOOK_CLAIM = "webhook.claim"
     WEBHOOK_NOTE = "webhook.note"
+    # machines for workers
+    LEAD = "lead"
+    LEARN = "learn"
+    SCALE_SEEN = "scale.seen"
+    SCALE_INTENT = "scale.intent"
+    SCALE_OUTCOME = "scale.outcome"
     # what is kept no longer
     RETENTION_MARK = "retention.mark"
     RETENTION_REMOVE = "retention.remove"

@@ -27,6 +27,9 @@ class Wakeup(Protocol):
     async def wait(self, timeout_seconds: float) -> bool:
         """Wait for a hint; false when none came in time."""
 
+    def subscribe(self) -> Hint:
+        """A hint of one's own, given whenever `wait` is: what another takes is not taken from whoever has it."""
+
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
@@ -37,9 +40,19 @@ class LocalWakeup:
 
     def __init__(self) -> None:
         self._hint = Hint()
+        self._subscribed: list[Hint] = []
 
     async def notify(self) -> None:
-        self._hint.give()
+        self._give()
+
+    def subscribe(self) -> Hint:
+        hint = Hint()
+        self._subscribed.append(hint)
+        return hint
+
+    def _give(self) -> None:
+        for each in (self._hint, *self._subscribed):
+            each.give()
 
     async def wait(self, timeout_seconds: float) -> bool:
         return await self._hint.wait(timeout_seconds)
@@ -117,9 +130,9 @@ class PostgresWakeup(LocalWakeup):
         connection = await asyncpg.connect(self._dsn, timeout=5)
         self._connection = connection
         connection.add_termination_listener(lambda *_: self._lost.set())
-        await connection.add_listener(CHANNEL, lambda *_: self._hint.give())
+        await connection.add_listener(CHANNEL, lambda *_: self._give())
         # Look once: whatever was announced while nobody listened is found this way.
-        self._hint.give()
+        self._give()
         self.listening.set()
 
     async def _disconnect(self) -> None:

@@ -22,6 +22,11 @@ class Fleet:
     scaling: Mapping[str, Any] | None = None
 
     @property
+    def is_scaled(self) -> bool:
+        """Whether somebody has said what its machines are, or how many there should be."""
+        return self.machines is not None or self.scaling is not None
+
+    @property
     def machine_spec(self) -> MachineSpec:
         return machines_from_json(self.machines)
 

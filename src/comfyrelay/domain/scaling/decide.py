@@ -196,6 +196,7 @@ class _Stage:
             launch=space.launch(launched),
             end=[each.id for each in wish.end],
             is_report=is_report,
+            limit=space.limit if wish.more > launched else None,
         )
 
     def _take(self, fleet: SeenFleet, space: Room, launched: int) -> None:

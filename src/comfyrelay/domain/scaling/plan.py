@@ -24,6 +24,8 @@ class FleetPlan:
     end: Sequence[str] = ()
     # this is what would be done: nobody is to do it
     is_report: bool = False
+    # what keeps more machines from being launched, if more are wanted
+    limit: str | None = None
 
     @property
     def is_nothing(self) -> bool:

@@ -159,6 +159,19 @@ class Workers:
             await self.recall_prefetched(worker_id)
         return worker
 
+    async def drain_if_idle(self, tx: Tx, worker_id: str, *, by: str) -> bool:
+        """Drain a worker that holds no lease, in a transaction of the caller's; whether it, or nobody, is there to take
+        another. Whoever is being given a lease this moment is waited for."""
+        worker = await workers.get(tx, worker_id, lock=True)
+        if worker is None:
+            return True
+        if await workers.lease_count(tx, worker_id):
+            return False
+        if not worker.is_draining:
+            await workers.change(tx, worker_id, is_draining=True)
+            await audit.record(tx, [AuditEntry(worker_id=worker_id, event="drain", data={"by": by})])
+        return True
+
     async def set_approved(self, worker_id: str, *, is_approved: bool, by: str | None = None) -> Worker:
         """Revoking takes the worker's leases away too: whoever is not trusted does not speak for a job."""
         worker = await self._change(worker_id, "approve" if is_approved else "revoke", by=by, is_approved=is_approved)

@@ -1,20 +1,36 @@
-"""How many machines there should be, and which jobs do not wait for them."""
+"""How many machines there should be, and which jobs do not wait for them: what is seen, what is done about it, and what
+comes of it."""
 
+from comfyrelay.services.fleet import Fleet
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
 from comfyrelay.services.scaling.burst import Bursting
+from comfyrelay.services.scaling.durations import Durations
+from comfyrelay.services.scaling.leadership import Leadership
+from comfyrelay.services.scaling.machines import Machines
+from comfyrelay.services.scaling.snapshots import Snapshots
+from comfyrelay.services.scaling.views import ScalingViews
 
 __all__ = ["Scaling"]
 
+LEADER = "scaling"
+
 
 class Scaling:
-    def __init__(self, ground: Ground, outbox: Outbox, queue: Queue) -> None:
-        settings = ground.settings
+    def __init__(self, ground: Ground, fleet: Fleet, outbox: Outbox, queue: Queue) -> None:
+        databases, stale_seconds = ground.databases, ground.settings.worker_stale_seconds
+        # given when there may be something to decide: a job came or ended
+        self.hint = ground.wakeup.subscribe()
+        self.leadership = Leadership(databases, LEADER)
+        self.snapshots = Snapshots(databases, stale_seconds=stale_seconds)
+        self.machines = Machines(databases, self.leadership, fleet.workers, stale_seconds=stale_seconds)
+        self.durations = Durations(self.leadership)
+        self.views = ScalingViews(databases, self.snapshots, self.leadership, fleet.fleets)
         self.bursting = Bursting(
-            ground.databases,
+            databases,
             queue.decisions,
             hint=outbox.recovery.burst_hint,
-            limit_micros_per_hour=settings.burst_micros_per_hour,
-            worker_stale_seconds=settings.worker_stale_seconds,
+            limit_micros_per_hour=ground.settings.burst_micros_per_hour,
+            worker_stale_seconds=stale_seconds,
         )

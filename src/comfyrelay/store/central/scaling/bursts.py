@@ -26,29 +26,15 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.lifecycle import Move
 from comfyrelay.domain.records.fleet import Burst
 from comfyrelay.domain.states import DispatchStatus, Provider
-from comfyrelay.store.central.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import (
-    bursts,
-    effects,
-    fleets,
-    machines,
-    tenants,
-    worker_workflows,
-    workers,
-    workflow_durations,
-    workflow_fleets,
-    workflows,
-)
+from comfyrelay.store.central.tables import bursts, effects, tenants, worker_workflows, workers, workflows
 from comfyrelay.store.central.workers import read_providers, said_providers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, with_rows
-from comfyrelay.store.types import json_value, relay_now, word
+from comfyrelay.store.types import relay_now, word
 
 HOUR_SECONDS = 3600.0
-# So many boots of the newest machines tell how long the next will take.
-NEWEST_BOOTS = 100
 _QUEUED = d.c.status == word(DispatchStatus.QUEUED)
 
 
@@ -75,7 +61,6 @@ class Waiting(NamedTuple):
     max_wait_seconds: int | None
     effect_max_wait_seconds: int | None
     tenant_max_wait_seconds: int | None
-    effect_seconds: float | None
     cloud_micros_per_second: int | None
     expected_cost_micros: int | None
     db_pool: str
@@ -85,29 +70,10 @@ class Serving(NamedTuple):
     """A worker that is there, and what providers it says it serves; `None` when it says nothing."""
 
     worker_id: str
+    fleet_id: int
     slots: int
-    leases: int
     providers: Sequence[str] | None
     workflow_ids: frozenset[int]
-
-
-class Held(NamedTuple):
-    worker_id: str
-    workflow_id: int
-    effect_id: int | None
-    leased_at: datetime
-
-
-class Making(NamedTuple):
-    """A fleet whose machines are made, what it runs, and when each of those was ordered that boot."""
-
-    fleet_id: int
-    machines: Mapping[str, Any] | None
-    scaling: Mapping[str, Any] | None
-    workflow_ids: frozenset[int]
-    booting_since: Sequence[datetime]
-    present: int
-    boot_seconds: float | None
 
 
 async def lock(tx: Tx) -> None:
@@ -201,7 +167,6 @@ def _waiting_columns() -> list[ColumnElement[Any]]:
         d.c.max_wait_seconds,
         effects.c.max_wait_seconds.label("effect_max_wait_seconds"),
         tenants.c.max_wait_seconds.label("tenant_max_wait_seconds"),
-        effects.c.last_processing_time_seconds,
         d.c.cloud_micros_per_second,
         d.c.expected_cost_micros,
         d.c.db_pool,
@@ -217,7 +182,7 @@ async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[Serving]:
         workers.c.last_seen_at >= relay_now(-stale_seconds),
     )
     said = said_providers(tx.dialect).label("said")
-    query = select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"), said)
+    query = select(workers.c.worker_id, workers.c.fleet_id, workers.c.max_concurrency, said)
     rows = (await tx.execute(query.where(*is_there).order_by(workers.c.worker_id))).all()
     assigned = select(worker_workflows.c.worker_id, worker_workflows.c.workflow_id)
     ids = [row.worker_id for row in rows]
@@ -225,55 +190,10 @@ async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[Serving]:
     for row in await tx.execute(assigned.where(worker_workflows.c.worker_id.in_(ids))):
         its[row.worker_id].add(row.workflow_id)
     return [
-        Serving(row.worker_id, row.max_concurrency, row.leases, read_providers(row.said), frozenset(its[row.worker_id]))
-        for row in rows
-    ]
-
-
-async def held(tx: Tx, worker_ids: Collection[str]) -> list[Held]:
-    """What these workers run."""
-    query = select(d.c.worker_id, d.c.workflow_id, d.c.effect_id, d.c.leased_at)
-    leased = d.c.status == word(DispatchStatus.LEASED)
-    return [Held._make(row) for row in await tx.execute(query.where(leased, d.c.worker_id.in_(list(worker_ids))))]
-
-
-async def durations(tx: Tx, workflow_ids: Collection[int]) -> dict[tuple[int, int], float]:
-    """Learnt, by workflow and effect; effect 0 is all of a workflow."""
-    w = workflow_durations
-    query = select(w.c.workflow_id, w.c.effect_id, w.c.mean_seconds).where(w.c.workflow_id.in_(list(workflow_ids)))
-    return {(row.workflow_id, row.effect_id): row.mean_seconds for row in await tx.execute(query)}
-
-
-async def making(tx: Tx, *, stage: str) -> list[Making]:
-    """The fleets of a stage whose machines somebody makes."""
-    query = select(fleets.c.id, fleets.c.machines, fleets.c.scaling)
-    found = (await tx.execute(query.where(fleets.c.stage == stage, fleets.c.machines.is_not(None)))).all()
-    ids = [row.id for row in found]
-    if not ids:
-        return []
-    mapped: dict[int, set[int]] = defaultdict(set)
-    for row in await tx.execute(select(workflow_fleets).where(workflow_fleets.c.fleet_id.in_(ids))):
-        mapped[row.fleet_id].add(row.workflow_id)
-    m = machines.c
-    present = select(m.fleet_id, m.ordered_at, m.registered_at).where(m.fleet_id.in_(ids), m.ended_at.is_(None))
-    there = (await tx.execute(present)).all()
-    boots = select(m.fleet_id, m.launched_at, m.registered_at).where(
-        m.fleet_id.in_(ids), m.launched_at.is_not(None), m.registered_at.is_not(None)
-    )
-    took: dict[int, list[float]] = defaultdict(list)
-    for row in await tx.execute(boots.order_by(m.ordered_at.desc()).limit(NEWEST_BOOTS)):
-        took[row.fleet_id].append((row.registered_at - row.launched_at).total_seconds())
-    return [
-        Making(
-            row.id,
-            json_value(row.machines),
-            json_value(row.scaling),
-            frozenset(mapped[row.id]),
-            [each.ordered_at for each in there if each.fleet_id == row.id and each.registered_at is None],
-            sum(each.fleet_id == row.id for each in there),
-            sum(took[row.id]) / len(took[row.id]) if took[row.id] else None,
+        Serving(
+            row.worker_id, row.fleet_id, row.max_concurrency, read_providers(row.said), frozenset(its[row.worker_id])
         )
-        for row in found
+        for row in rows
     ]
 
 

@@ -1,0 +1,137 @@
+"""What is learnt: how long jobs and boots take, how often jobs arrive, and what providers would not do lately."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import exp, log
+from statistics import quantiles
+
+from comfyrelay.domain.scaling.machines import FAILED_BOOTS, Ended, Machine
+from comfyrelay.domain.scaling.spec import InstanceType, MachineSpec
+
+# Of a workflow that nobody has run yet.
+UNKNOWN_SECONDS = 60.0
+# A new job counts for at least so much of what is known: a workflow that changes is followed within a few dozen.
+LEAST_WEIGHT = 0.05
+HALF_LIFE_SECONDS = 300.0
+DEFAULT_BOOT_SECONDS = 180.0
+# So many of the newest boots tell how long one takes.
+NEWEST_BOOTS = 20
+LAUNCHES_SECONDS = 300.0
+# For so long a provider that said no is not asked for the same again, by the kind of its refusal.
+REFUSED_SECONDS = {"capacity": 60.0, "throttled": 15.0, "quota": 300.0, "setup": 60.0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Duration:
+    jobs: int
+    mean_seconds: float
+    mean_square: float
+
+    def with_one_more(self, seconds: float) -> "Duration":
+        weight = max(1 / (self.jobs + 1), LEAST_WEIGHT)
+        return Duration(
+            jobs=self.jobs + 1,
+            mean_seconds=self.mean_seconds + weight * (seconds - self.mean_seconds),
+            mean_square=self.mean_square + weight * (seconds * seconds - self.mean_square),
+        )
+
+
+NOTHING_LEARNT = Duration(jobs=0, mean_seconds=0.0, mean_square=0.0)
+
+
+@dataclass(slots=True)
+class Rate:
+    """Arrivals a second, of which those half a life ago count half."""
+
+    _weight: float = 0.0
+    _at: datetime | None = None
+
+    def add(self, at: datetime) -> None:
+        if self._at is None or at >= self._at:
+            self._weight = self._left(at) + 1.0
+            self._at = at
+        else:
+            # it came to the queue late: it counts as what is left of it
+            self._weight += exp(-_DECAY * (self._at - at).total_seconds())
+
+    def at(self, now: datetime) -> float:
+        return self._left(now) * _DECAY
+
+    def _left(self, now: datetime) -> float:
+        if self._at is None:
+            return 0.0
+        return self._weight * exp(-_DECAY * max(0.0, (now - self._at).total_seconds()))
+
+
+_DECAY = log(2) / HALF_LIFE_SECONDS
+
+
+@dataclass(slots=True)
+class Rates:
+    """By stage and workflow."""
+
+    _rates: dict[tuple[str, int], Rate] = field(default_factory=dict)
+
+    def add(self, stage: str, workflow: int, at: datetime) -> None:
+        self._rates.setdefault((stage, workflow), Rate()).add(at)
+
+    def of(self, stage: str, workflow: int, now: datetime) -> float:
+        rate = self._rates.get((stage, workflow))
+        return 0.0 if rate is None else rate.at(now)
+
+
+def boot_seconds(newest: Sequence[Machine], spec: MachineSpec) -> float:
+    """How long a machine takes from its order to its worker: three quarters of the newest took no longer. Before the
+    first, what the operator expects (`boot_seconds` among the options)."""
+    took = [
+        (each.registered_at - each.ordered_at).total_seconds() for each in newest if each.registered_at is not None
+    ][:NEWEST_BOOTS]
+    if len(took) >= 2:
+        return max(1.0, quantiles(took, n=4, method="inclusive")[2])
+    if took:
+        return max(1.0, took[0])
+    expected = spec.options.get("boot_seconds")
+    return float(expected) if isinstance(expected, int | float) and expected > 0 else DEFAULT_BOOT_SECONDS
+
+
+def failed_boots(newest: Iterable[Machine]) -> list[Machine]:
+    """The newest launches in a row that never became a worker. Those that boot yet, that were refused, and that were
+    ended because nobody needed them, tell nothing."""
+    failed = []
+    for each in newest:
+        if each.registered_at is not None:
+            break
+        if each.ended_at is not None and each.ended in FAILED_BOOTS:
+            failed.append(each)
+    return failed
+
+
+def launches_ago(newest: Iterable[Machine], now: datetime) -> list[float]:
+    ago = [(now - each.ordered_at).total_seconds() for each in newest if each.ended != Ended.REFUSED]
+    return [each for each in ago if each <= LAUNCHES_SECONDS]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Available:
+    """The instance types that can be tried, and whether that is none because all were refused lately."""
+
+    types: Sequence[InstanceType]
+    all_refused: bool
+
+
+def available_types(types: Sequence[InstanceType], newest: Iterable[Machine], now: datetime) -> Available:
+    refused: set[str | None] = set()
+    for each in newest:
+        if each.ended == Ended.REFUSED and each.ended_at is not None:
+            kind = (each.reason or "").split(":", 2)[1]
+            if (now - each.ended_at).total_seconds() < REFUSED_SECONDS.get(kind, 60.0):
+                # what is not about a type is about the fleet
+                refused.add(each.instance_type if kind == "capacity" else None)
+    left = [] if None in refused else [each for each in types if each.name not in refused]
+    return Available(types=left, all_refused=not left and bool(refused))
+
+
+def refusal(kind: str, text: str) -> str:
+    """The reason of a machine that was refused."""
+    return f"{Ended.REFUSED}:{kind}:{text}"

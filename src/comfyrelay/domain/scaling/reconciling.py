@@ -1,0 +1,168 @@
+"""What became of machines that were ordered: held against what their provider has, and against the workers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from comfyrelay.domain.scaling.machines import Ended, Machine
+
+# An order that nobody has answered is placed again after so long, by the same key.
+ORDER_AGAIN = timedelta(seconds=10)
+# An end that has not come about is asked for again after so long.
+END_AGAIN = timedelta(seconds=10)
+# Providers may take a moment until they list what they have just made.
+UNLISTED = timedelta(seconds=60)
+# A worker that restarts is away for a moment.
+AWAY = timedelta(seconds=120)
+BOOT_FACTOR = 3.0
+BOOT_MARGIN = timedelta(seconds=120)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sighting:
+    """A machine as its provider tells of it."""
+
+    id: str
+    is_ending: bool = False
+    key: str | None = None
+    worker_id: str | None = None
+    instance_type: str | None = None
+    price_per_hour: float | None = None
+    launched_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registered:
+    """A worker of the fleet."""
+
+    registered_at: datetime
+    is_stale: bool = False
+    leases: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class Reconciled:
+    """`changes` are of rows, by key; `...` stands for the present."""
+
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # machines that nobody has ordered here
+    adopt: list[Sighting] = field(default_factory=list)
+    # to be ended, with the reason
+    end: dict[str, str] = field(default_factory=dict)
+    # are ending, and have to be told again
+    end_again: list[str] = field(default_factory=list)
+    order_again: list[str] = field(default_factory=list)
+
+    def change(self, key: str, **values: Any) -> None:
+        self.changes.setdefault(key, {}).update(values)
+
+
+def reconcile(
+    machines: Sequence[Machine],
+    sightings: Sequence[Sighting] | None,
+    workers: Mapping[str, Registered],
+    *,
+    absent_since: Mapping[str, datetime],
+    boot_seconds: float,
+    now: datetime,
+) -> Reconciled:
+    """Without `sightings` the provider could not be asked: what it has is as it was. `absent_since` tells since when
+    the workers of machines have been away."""
+    found = Reconciled()
+    matched = _matched(machines, sightings or ())
+    for machine in machines:
+        sighting = matched.get(machine.key)
+        if sighting is not None:
+            _note(found, machine, sighting)
+        worker = workers.get(machine.worker) or (workers.get(_as_worker(sighting)) if sighting else None)
+        if worker is not None and machine.registered_at is None:
+            found.change(machine.key, registered_at=max(worker.registered_at, machine.ordered_at))
+        if sightings is not None and sighting is None and _is_gone(machine, now):
+            _note_gone(found, machine, worker)
+        elif machine.ending_at is not None:
+            if now - machine.ending_at >= END_AGAIN and not (sighting is not None and sighting.is_ending):
+                found.end_again.append(machine.key)
+        elif (why := _useless(machine, worker, absent_since, boot_seconds=boot_seconds, now=now)) is not None:
+            found.end[machine.key] = why
+        elif machine.provider_id is None and sighting is None and now - machine.ordered_at >= ORDER_AGAIN:
+            found.order_again.append(machine.key)
+    known = {each.id for each in matched.values()}
+    found.adopt = [each for each in sightings or () if each.id not in known and not each.is_ending]
+    return found
+
+
+def _matched(machines: Sequence[Machine], sightings: Iterable[Sighting]) -> dict[str, Sighting]:
+    """By key. What a provider cannot tell the order of belongs to the oldest order without a machine."""
+    by_id = {each.provider_id: each.key for each in machines if each.provider_id is not None}
+    keys = {each.key for each in machines}
+    waiting = [each for each in machines if each.provider_id is None and each.ending_at is None]
+    matched: dict[str, Sighting] = {}
+    strangers = []
+    for sighting in sightings:
+        key = by_id.get(sighting.id) or (sighting.key if sighting.key in keys else None)
+        if key is not None:
+            matched[key] = sighting
+        elif sighting.key is None:
+            strangers.append(sighting)
+    for sighting in strangers:
+        free = [each for each in waiting if each.key not in matched]
+        same = [each for each in free if each.instance_type in (None, sighting.instance_type)] or free
+        if same and not sighting.is_ending:
+            matched[same[0].key] = sighting
+    return matched
+
+
+def _note(found: Reconciled, machine: Machine, sighting: Sighting) -> None:
+    if machine.provider_id is None:
+        found.change(
+            machine.key,
+            provider_id=sighting.id,
+            worker_id=_as_worker(sighting),
+            launched_at=sighting.launched_at or ...,
+            instance_type=sighting.instance_type or machine.instance_type,
+            price_per_hour=machine.price_per_hour if sighting.price_per_hour is None else sighting.price_per_hour,
+        )
+    elif sighting.worker_id is not None and sighting.worker_id != machine.worker_id:
+        found.change(machine.key, worker_id=sighting.worker_id)
+
+
+def _as_worker(sighting: Sighting) -> str:
+    return sighting.worker_id or sighting.id
+
+
+def _is_gone(machine: Machine, now: datetime) -> bool:
+    """Whether one that its provider does not list is no more."""
+    if machine.provider_id is None:
+        return machine.ending_at is not None
+    return machine.registered_at is not None or now - (machine.launched_at or machine.ordered_at) >= UNLISTED
+
+
+def _note_gone(found: Reconciled, machine: Machine, worker: Registered | None) -> None:
+    if machine.ending_at is not None:
+        found.change(machine.key, ended_at=...)
+    else:
+        was_worker = machine.registered_at is not None or worker is not None
+        found.change(machine.key, ended_at=..., reason=str(Ended.GONE if was_worker else Ended.GONE_BOOTING))
+
+
+def _useless(
+    machine: Machine,
+    worker: Registered | None,
+    absent_since: Mapping[str, datetime],
+    *,
+    boot_seconds: float,
+    now: datetime,
+) -> str | None:
+    """Why a machine that costs and does nothing is to be ended."""
+    if machine.registered_at is None and worker is None:
+        longest = timedelta(seconds=BOOT_FACTOR * boot_seconds) + BOOT_MARGIN
+        if now - machine.ordered_at >= longest:
+            return f"{Ended.BOOT_FAILED}: no worker after {(now - machine.ordered_at).total_seconds():.0f} s"
+        return None
+    if worker is None:
+        since = absent_since.get(machine.key)
+        return f"{Ended.SILENT}: its worker left" if since is not None and now - since >= AWAY else None
+    if worker.is_stale and not worker.leases:
+        return f"{Ended.SILENT}: its worker was not heard of any more"
+    return None

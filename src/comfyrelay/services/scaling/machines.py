@@ -1,0 +1,208 @@
+"""The life of machines: intended, ordered, seen, ended. Whatever is to happen is written down before it happens."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from comfyrelay.domain.records.fleet import Fleet
+from comfyrelay.domain.scaling import learning
+from comfyrelay.domain.scaling.machines import Ended, Machine
+from comfyrelay.domain.scaling.plan import FleetPlan
+from comfyrelay.domain.scaling.reconciling import Reconciled, Registered, Sighting, reconcile
+from comfyrelay.domain.scaling.spec import InstanceType
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.fleet.workers import Workers
+from comfyrelay.services.scaling.leadership import Leadership
+from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS
+from comfyrelay.services.steps import Step
+from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.scaling import decisions, machines, seen
+from comfyrelay.store.database import Tx
+
+BY = "scaling"
+DECISIONS_KEPT = 10_000
+# Decisions are looked through for old ones each so many.
+_SWEEP_EACH = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Intent:
+    """What was written down: this is to be ordered, this is to be ended, and this turned out to be busy."""
+
+    ordered: Sequence[Machine] = ()
+    ending: Sequence[Machine] = ()
+    busy: Sequence[str] = ()
+    decision_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Due:
+    """What a look at a fleet's machines leaves to be done."""
+
+    end: Sequence[Machine] = ()
+    order: Sequence[Machine] = ()
+    # machines that are not ending
+    total: int = 0
+
+
+class Machines:
+    def __init__(self, databases: Databases, leadership: Leadership, workers: Workers, *, stale_seconds: float) -> None:
+        self._databases = databases
+        self._leadership = leadership
+        self._workers = workers
+        self._stale_seconds = stale_seconds
+        # Since when the workers of machines have been away.
+        self._absent_since: dict[str, datetime] = {}
+
+    async def look(self, fleet: Fleet, sightings: Sequence[Sighting] | None) -> Due:
+        """Note what became of a fleet's machines, and mark those to be ended that are of no use."""
+        async with self._databases.central.read() as tx:
+            present = await machines.present(tx, [fleet.id])
+            newest = await machines.newest(tx, fleet.id, most=NEWEST_ORDERS)
+            registered = await self._registered(tx, fleet)
+            now = await dispatches.now(tx)
+        self._note_absent(present, registered, now)
+        found = reconcile(
+            present,
+            sightings,
+            registered,
+            absent_since=self._absent_since,
+            boot_seconds=learning.boot_seconds(newest, fleet.machine_spec),
+            now=now,
+        )
+        if found.changes or found.adopt or found.end:
+            await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
+        async with self._databases.central.read() as tx:
+            after = {each.key: each for each in await machines.present(tx, [fleet.id])}
+        marked = [after[key] for key in (*found.end, *found.end_again) if key in after]
+        return Due(
+            end=[each for each in marked if each.ending_at is not None],
+            order=[after[key] for key in found.order_again if key in after],
+            total=sum(each.ending_at is None for each in after.values()),
+        )
+
+    async def intend(
+        self, fleet: Fleet, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], types: Sequence[InstanceType]
+    ) -> Intent:
+        """Write a decision down, and what it is going to do, unless that is only a report."""
+        prices = {each.name: each.price_per_hour for each in types}
+
+        async def work(tx: Tx) -> Intent:
+            ordered: list[Machine] = []
+            ending: list[Machine] = []
+            busy: list[str] = []
+            if not plan.is_report:
+                rows = [
+                    {
+                        "key": new_key(),
+                        "fleet_id": fleet.id,
+                        "instance_type": each.instance_type,
+                        "price_per_hour": prices.get(each.instance_type or ""),
+                    }
+                    for each in plan.launch
+                    for _ in range(each.count)
+                ]
+                ordered = await machines.order(tx, rows)
+                present = {each.key: each for each in await machines.present(tx, [fleet.id])}
+                for key in plan.end:
+                    if key in present and await self._mark(tx, present[key], str(Ended.UNNEEDED)):
+                        ending.append(present[key])
+                    elif key in present:
+                        busy.append(key)
+            id_ = await decisions.record(
+                tx,
+                fleet_id=fleet.id,
+                policy=str(fleet.scaling_spec.policy),
+                desired=plan.desired,
+                launch=[{"count": each.count, "instance_type": each.instance_type} for each in plan.launch],
+                end=list(plan.end),
+                outcome={"busy": busy} if busy else {},
+                reason=reason,
+                seen=dict(saw),
+            )
+            if id_ % _SWEEP_EACH == 0:
+                await decisions.forget_old(tx, fleet.id, keep=DECISIONS_KEPT)
+            return Intent(ordered=ordered, ending=ending, busy=busy, decision_id=id_)
+
+        return await self._leadership.run(Step.SCALE_INTENT, work)
+
+    async def note_launched(self, launched: Mapping[str, Sighting], refused: Mapping[str, tuple[str, str]]) -> None:
+        """By key: machines that are there now, and the kind and the text of refusals."""
+
+        async def work(tx: Tx) -> None:
+            for key, each in launched.items():
+                values: dict[str, Any] = {
+                    "provider_id": each.id,
+                    "worker_id": each.worker_id or each.id,
+                    "launched_at": each.launched_at or ...,
+                }
+                if each.instance_type is not None:
+                    values["instance_type"] = each.instance_type
+                if each.price_per_hour is not None:
+                    values["price_per_hour"] = each.price_per_hour
+                await machines.change(tx, key, **values)
+            for key, (kind, text) in refused.items():
+                await machines.change(tx, key, ended_at=..., reason=learning.refusal(kind, text))
+
+        if launched or refused:
+            await self._leadership.run(Step.SCALE_OUTCOME, work)
+
+    async def note_outcome(self, decision_id: int, outcome: Mapping[str, Any]) -> None:
+        await self._leadership.run(Step.SCALE_OUTCOME, lambda tx: decisions.note_outcome(tx, decision_id, outcome))
+
+    async def present(self, fleet: Fleet) -> list[Machine]:
+        async with self._databases.central.read() as tx:
+            return await machines.present(tx, [fleet.id])
+
+    async def _write(self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled) -> None:
+        for key, values in found.changes.items():
+            await machines.change(tx, key, **values)
+        await machines.adopt(tx, [_adopted(fleet, each) for each in found.adopt])
+        by_key = {each.key: each for each in present}
+        for key, why in found.end.items():
+            await self._mark(tx, by_key[key], why)
+
+    async def _mark(self, tx: Tx, machine: Machine, why: str) -> bool:
+        """Mark a machine as ending, unless its worker has got something to do meanwhile."""
+        if not await self._workers.drain_if_idle(tx, machine.worker, by=BY):
+            return False
+        await machines.change(tx, machine.key, ending_at=..., reason=why)
+        return True
+
+    async def _registered(self, tx: Tx, fleet: Fleet) -> dict[str, Registered]:
+        held: dict[str, int] = {}
+        for lease in await seen.leases_of(tx, [fleet.id]):
+            held[lease.worker_id] = held.get(lease.worker_id, 0) + 1
+        return {
+            each.worker_id: Registered(
+                registered_at=each.created_at, is_stale=each.is_stale, leases=held.get(each.worker_id, 0)
+            )
+            for each in await seen.workers_of(tx, [fleet.id], stale_seconds=self._stale_seconds)
+        }
+
+    def _note_absent(self, present: Sequence[Machine], registered: Mapping[str, Registered], now: datetime) -> None:
+        for each in present:
+            if each.worker in registered or each.registered_at is None:
+                self._absent_since.pop(each.key, None)
+            else:
+                self._absent_since.setdefault(each.key, now)
+
+
+def new_key() -> str:
+    """Short, and fit to be part of any name that a provider gives."""
+    return f"m{secrets.token_hex(8)}"
+
+
+def _adopted(fleet: Fleet, each: Sighting) -> dict[str, Any]:
+    times = {} if each.launched_at is None else {"ordered_at": each.launched_at, "launched_at": each.launched_at}
+    return {
+        "key": each.key or each.id,
+        "fleet_id": fleet.id,
+        "provider_id": each.id,
+        "worker_id": each.worker_id or each.id,
+        "instance_type": each.instance_type,
+        "price_per_hour": each.price_per_hour,
+        **times,
+    }

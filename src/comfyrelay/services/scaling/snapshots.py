@@ -1,0 +1,294 @@
+"""What a decision sees: queue, machines and limits of all fleets of a stage, read from the database."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+from comfyrelay.domain.records.fleet import Fleet
+from comfyrelay.domain.scaling import learning
+from comfyrelay.domain.scaling.machines import Machine
+from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
+from comfyrelay.domain.scaling.spec import InstanceType
+from comfyrelay.services.databases import Databases
+from comfyrelay.services.scaling.durations import Predictions
+from comfyrelay.store.central import dispatches
+from comfyrelay.store.central.scaling import machines, seen
+from comfyrelay.store.central.scaling.seen import Lease, SeenWorker, Waiting
+from comfyrelay.store.database import Tx
+
+T = TypeVar("T")
+
+# So many of the newest orders of a fleet tell how its launches went.
+NEWEST_ORDERS = 200
+ARRIVALS_AT_ONCE = 5000
+# Ids are given before a transaction ends: so many of the last are looked at again.
+LATE_IDS = 500
+# One that takes longer than it should is about to be done, or is a long one.
+LEAST_SECONDS_LEFT = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageSeen:
+    """A snapshot, and the rows that it was made of."""
+
+    stage: str
+    snapshot: Snapshot
+    fleets: Mapping[str, Fleet]
+    # by the id of a fleet
+    machines: Mapping[int, Sequence[Machine]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rows:
+    now: datetime
+    waiting: Sequence[Waiting]
+    workers: Mapping[int, Sequence[SeenWorker]]
+    leases: Mapping[str, Sequence[Lease]]
+    machines: Mapping[int, Sequence[Machine]]
+    newest: Mapping[int, Sequence[Machine]]
+    workflows: Mapping[int, set[int]]
+    predictions: Predictions
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What is not in the database: how often jobs arrive, and since when fleets have had nothing to do."""
+
+    rates: learning.Rates = field(default_factory=learning.Rates)
+    last_id: int | None = None
+    counted: set[int] = field(default_factory=set)
+    idle_since: dict[int, datetime] = field(default_factory=dict)
+
+
+class Snapshots:
+    def __init__(self, databases: Databases, *, stale_seconds: float) -> None:
+        self._databases = databases
+        self._stale_seconds = stale_seconds
+        self._memory = _Memory()
+
+    async def fleets(self) -> list[Fleet]:
+        async with self._databases.central.read() as tx:
+            return await seen.fleets_of(tx)
+
+    async def take(
+        self,
+        stage: str,
+        *,
+        can_launch: Callable[[Fleet], bool] = lambda _fleet: True,
+        prices: Mapping[int, Sequence[InstanceType]] | None = None,
+    ) -> StageSeen:
+        """`prices` are the instance types of fleets as they cost now, where that is known better than the fleet says
+        it. Reads lock nothing: a job that moves meanwhile may be seen twice, and the next snapshot sees it once."""
+        async with self._databases.central.read() as tx:
+            fleets = [each for each in await seen.fleets_of(tx) if each.stage == stage]
+            rows = await self._read(tx, stage, fleets)
+            await self._count_arrivals(tx)
+        return StageSeen(
+            stage=stage,
+            snapshot=Snapshot(
+                now=rows.now,
+                work=self._work(stage, rows),
+                fleets=[
+                    self._fleet(each, rows, can_launch=can_launch(each), types=(prices or {}).get(each.id))
+                    for each in fleets
+                ],
+            ),
+            fleets={each.slug: each for each in fleets},
+            machines=rows.machines,
+        )
+
+    async def _read(self, tx: Tx, stage: str, fleets: Sequence[Fleet]) -> _Rows:
+        ids = [each.id for each in fleets]
+        workflows = await seen.workflows_of(tx, ids)
+        all_workflows = {each for found in workflows.values() for each in found}
+        return _Rows(
+            now=await dispatches.now(tx),
+            waiting=await seen.waiting(tx, stage, all_workflows, down_pools=self._databases.down()),
+            workers=_by(await seen.workers_of(tx, ids, stale_seconds=self._stale_seconds), "fleet_id"),
+            leases=_by(await seen.leases_of(tx, ids), "worker_id"),
+            machines=_by(await machines.present(tx, ids), "fleet_id"),
+            newest={each: await machines.newest(tx, each, most=NEWEST_ORDERS) for each in ids},
+            workflows=workflows,
+            predictions=await Predictions.read(tx, all_workflows),
+        )
+
+    async def _count_arrivals(self, tx: Tx) -> None:
+        memory = self._memory
+        while True:
+            after = None if memory.last_id is None else max(0, memory.last_id - LATE_IDS)
+            found = await seen.arrivals(tx, after=after, most=ARRIVALS_AT_ONCE)
+            for each in found:
+                if each.id not in memory.counted:
+                    memory.rates.add(each.stage, each.workflow_id, each.created_at)
+            is_first, newest = after is None, found[-1].id if found else 0
+            memory.counted = {each.id for each in found if each.id > newest - LATE_IDS}
+            is_end = is_first or len(found) < ARRIVALS_AT_ONCE
+            memory.last_id = max(memory.last_id or 0, newest)
+            if is_end:
+                return
+
+    def _work(self, stage: str, rows: _Rows) -> list[QueuedWork]:
+        waiting = _by(rows.waiting, "workflow_id")
+        found = []
+        for workflow in sorted({each for ids in rows.workflows.values() for each in ids}):
+            its = waiting.get(workflow, ())
+            rate = self._memory.rates.of(stage, workflow, rows.now)
+            jobs = sum(each.jobs for each in its)
+            seconds = sum(each.jobs * rows.predictions.seconds(workflow, each.effect_id) for each in its)
+            found.append(
+                QueuedWork(
+                    workflow=workflow,
+                    jobs=jobs,
+                    seconds=seconds,
+                    seconds_per_job=seconds / jobs if jobs else rows.predictions.seconds(workflow),
+                    oldest_seconds=max((_since(each.oldest_at, rows.now) for each in its), default=0.0),
+                    jobs_per_second=rate,
+                )
+            )
+        return found
+
+    def _fleet(self, fleet: Fleet, rows: _Rows, *, can_launch: bool, types: Sequence[InstanceType] | None) -> SeenFleet:
+        spec, newest = fleet.machine_spec, rows.newest[fleet.id]
+        types = types if types is not None else spec.instance_types
+        boot = learning.boot_seconds(newest, spec)
+        available = learning.available_types(types, newest, rows.now)
+        failed = learning.failed_boots(newest)
+        found = _Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines()
+        return SeenFleet(
+            slug=fleet.slug,
+            workflows=frozenset(rows.workflows.get(fleet.id, ())),
+            scaling=fleet.scaling_spec,
+            machines=found,
+            instance_types=available.types,
+            all_refused=available.all_refused,
+            slots=spec.slots,
+            boot_seconds=boot,
+            can_launch=can_launch,
+            launches_ago=learning.launches_ago(newest, rows.now),
+            failed_boots=len(failed),
+            failed_boot_seconds_ago=min(
+                (_since(each.ended_at, rows.now) for each in failed if each.ended_at is not None), default=None
+            ),
+            idle_seconds=self._idle_seconds(fleet, rows, found),
+        )
+
+    def _idle_seconds(self, fleet: Fleet, rows: _Rows, found: Sequence[SeenMachine]) -> float | None:
+        workflows = rows.workflows.get(fleet.id, set())
+        is_wanted = any(each.workflow_id in workflows for each in rows.waiting)
+        if is_wanted or any(each.leases for each in found):
+            self._memory.idle_since[fleet.id] = rows.now
+            return None
+        # Whoever has just begun to look does not know when the last job was; the machines do.
+        since = self._memory.idle_since.get(fleet.id)
+        known = [each.idle_seconds for each in found if each.state is MachineState.READY]
+        if since is not None:
+            known.append(_since(since, rows.now))
+        else:
+            self._memory.idle_since[fleet.id] = rows.now
+        return min(known, default=0.0)
+
+
+class _Fleet:
+    """The machines of one fleet: those that were ordered, and workers that somebody else has started."""
+
+    def __init__(self, fleet: Fleet, rows: _Rows, *, boot_seconds: float, types: Mapping[str, InstanceType]) -> None:
+        self._spec = fleet.machine_spec
+        self._rows = rows
+        self._boot_seconds = boot_seconds
+        self._types = types
+        self._machines = rows.machines.get(fleet.id, ())
+        self._workers = {each.worker_id: each for each in rows.workers.get(fleet.id, ())}
+
+    def machines(self) -> list[SeenMachine]:
+        own = {each.worker for each in self._machines}
+        foreign = [each for each in self._workers.values() if each.worker_id not in own and not each.is_stale]
+        return [*(self._ordered(each) for each in self._machines), *(self._foreign(each) for each in foreign)]
+
+    def _ordered(self, machine: Machine) -> SeenMachine:
+        worker = self._workers.get(machine.worker)
+        kind = self._types.get(machine.instance_type or "")
+        age = _since(machine.ordered_at, self._rows.now)
+        state = self._state(machine, worker)
+        price = machine.price_per_hour if machine.price_per_hour is not None else kind.price_per_hour if kind else 0.0
+        return SeenMachine(
+            id=machine.key,
+            state=state,
+            instance_type=machine.instance_type,
+            price_per_hour=price,
+            speed=kind.speed if kind else 1.0,
+            slots=worker.max_concurrency if worker else self._spec.slots,
+            leases=len(self._leases(worker)),
+            boot_seconds_left=max(LEAST_SECONDS_LEFT, self._boot_seconds - age)
+            if state is MachineState.BOOTING
+            else 0.0,
+            idle_seconds=self._idle(worker) if state is MachineState.READY else 0.0,
+            busy_seconds_left=self._left(worker, kind.speed if kind else 1.0),
+            age_seconds=age,
+        )
+
+    def _foreign(self, worker: SeenWorker) -> SeenMachine:
+        """Capacity, but not ours to end: it is never idle for long."""
+        kind = self._types.get(worker.instance_type or "")
+        takes = worker.is_approved and not worker.is_draining
+        leases = len(self._leases(worker))
+        return SeenMachine(
+            id=foreign_id(worker.worker_id),
+            state=_working(leases) if takes else MachineState.DRAINING,
+            instance_type=worker.instance_type,
+            speed=kind.speed if kind else 1.0,
+            slots=worker.max_concurrency,
+            leases=leases,
+            busy_seconds_left=self._left(worker, kind.speed if kind else 1.0),
+            age_seconds=_since(worker.created_at, self._rows.now),
+        )
+
+    def _state(self, machine: Machine, worker: SeenWorker | None) -> MachineState:
+        if machine.ending_at is not None:
+            return MachineState.DRAINING
+        if worker is None:
+            return MachineState.BOOTING if machine.registered_at is None else MachineState.DRAINING
+        if worker.is_stale or worker.is_draining or not worker.is_approved:
+            return MachineState.DRAINING
+        return _working(len(self._leases(worker)))
+
+    def _leases(self, worker: SeenWorker | None) -> Sequence[Lease]:
+        return self._rows.leases.get(worker.worker_id, ()) if worker else ()
+
+    def _idle(self, worker: SeenWorker | None) -> float:
+        return _since(worker.last_at or worker.created_at, self._rows.now) if worker else 0.0
+
+    def _left(self, worker: SeenWorker | None, speed: float) -> float:
+        leases = self._leases(worker)
+        if worker is None or not leases:
+            return 0.0
+        left = [
+            max(
+                LEAST_SECONDS_LEFT,
+                self._rows.predictions.seconds(each.workflow_id, each.effect_id) / speed
+                - _since(each.leased_at, self._rows.now),
+            )
+            for each in leases
+        ]
+        return sum(left) / min(len(leases), worker.max_concurrency)
+
+
+def foreign_id(worker_id: str) -> str:
+    """The id of a machine that was not ordered here, and is not ended from here."""
+    return f"worker:{worker_id}"
+
+
+def _working(leases: int) -> MachineState:
+    return MachineState.BUSY if leases else MachineState.READY
+
+
+def _since(then: datetime, now: datetime) -> float:
+    return max(0.0, (now - then).total_seconds())
+
+
+def _by(rows: Sequence[T], name: str) -> dict[Any, list[T]]:
+    found: dict[Any, list[T]] = defaultdict(list)
+    for each in rows:
+        found[getattr(each, name)].append(each)
+    return dict(found)
