@@ -11,6 +11,7 @@ from comfyrelay.domain.scaling.snapshot import MachineState, SeenMachine
 from comfyrelay.domain.scaling.spec import MachineProviderName
 from comfyrelay.domain.states import Provider, Stage
 from comfyrelay.services.scaling.durations import Predictions
+from comfyrelay.services.scaling.snapshots import LEAST_SECONDS_LEFT
 from comfyrelay.store.central import blocks, dispatches, gaps
 from comfyrelay.store.central.scaling import bursts, machines, seen
 from comfyrelay.store.central.scaling.bursts import Serving, Waiting
@@ -30,7 +31,7 @@ class _Times:
 
     def left(self, lease: Lease) -> float:
         elapsed = (self.now - lease.leased_at).total_seconds()
-        return max(0.0, self.predictions.seconds(lease.workflow_id, lease.effect_id) - elapsed)
+        return max(LEAST_SECONDS_LEFT, self.predictions.seconds(lease.workflow_id, lease.effect_id) - elapsed)
 
 
 async def take_snapshot(

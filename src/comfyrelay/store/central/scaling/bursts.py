@@ -35,7 +35,6 @@ from comfyrelay.store.rows import columns_of, ids_table, rows_table, with_ids, w
 from comfyrelay.store.types import relay_now, word
 
 HOUR_SECONDS = 3600.0
-_QUEUED = d.c.status == word(DispatchStatus.QUEUED)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,23 +129,23 @@ async def queue(
 
 @cache
 def queue_query(dialect: str) -> Executable:
-    r = ids_table(dialect)
+    r, q = ids_table(dialect), d.alias("first")
     conditions = [
-        _QUEUED,
-        d.c.stage == bindparam("stage", type_=Text()),
-        d.c.provider == bindparam("provider", type_=Text()),
-        d.c.attempts < d.c.max_attempts,
-        d.c.available_at <= relay_now(),
+        q.c.status == word(DispatchStatus.QUEUED),
+        q.c.stage == bindparam("stage", type_=Text()),
+        q.c.provider == bindparam("provider", type_=Text()),
+        q.c.attempts < q.c.max_attempts,
+        q.c.available_at <= relay_now(),
     ]
-    order = (d.c.priority.desc(), d.c.rank, d.c.id)
+    order = (q.c.priority.desc(), q.c.rank, q.c.id)
     most = bindparam("most", type_=BigInteger())
     if dialect == "postgresql":
         # through the hot index, workflow by workflow, and no further than is wanted
-        first = select(d.c.id).where(*conditions, d.c.workflow_id == r.c.id).order_by(*order).limit(most).lateral("q")
+        first = select(q.c.id).where(*conditions, q.c.workflow_id == r.c.id).order_by(*order).limit(most).lateral("q")
         source = r.join(first, true()).join(d, d.c.id == first.c.id)
         return select(*_waiting_columns()).select_from(_with_others(source))
-    place = func.row_number().over(partition_by=d.c.workflow_id, order_by=order).label("place")
-    placed = select(d.c.id, place).join(r, d.c.workflow_id == r.c.id).where(*conditions).subquery("q")
+    place = func.row_number().over(partition_by=q.c.workflow_id, order_by=order).label("place")
+    placed = select(q.c.id, place).join(r, q.c.workflow_id == r.c.id).where(*conditions).subquery("q")
     source = placed.join(d, d.c.id == placed.c.id)
     return select(*_waiting_columns()).select_from(_with_others(source)).where(placed.c.place <= most)
 
