@@ -1,100 +1,22 @@
 """Jobs that wait for too long go to Comfy Cloud, within what that may cost; and what they cost is written down."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from comfyrelay.domain.lifecycle import FAILED_IN_THE_CLOUD
-from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.records.catalogue import Effect, Workflow
-from comfyrelay.domain.records.jobs import Job
-from comfyrelay.domain.scaling.burst import NOBODY_LEFT, BurstDecision
+from comfyrelay.domain.scaling.burst import NOBODY_LEFT
 from comfyrelay.domain.scaling.spec import MachineProviderName, MachineSpec
 from comfyrelay.domain.scaling.spec_json import machines_to_json
 from comfyrelay.domain.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault, InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.queue.building import LeasedJob
 from comfyrelay.store.central.scaling import bursts
 from comfyrelay.store.central.tables import fleets
 from comfyrelay.store.wakeup import LocalWakeup
+from tests.bursting import EXPECTED, PRICE, a_house, cloud_worker
 from tests.harness import PostgresBackend, SqliteBackend, World, execute, open_world
-
-# A job takes 60 s as long as nothing is known of it: 6,000 millionths in the cloud.
-PRICE = 100
-EXPECTED = 6_000
-
-
-@dataclass(kw_only=True)
-class House:
-    """A workflow that may run anywhere, a worker of ours that is busy for 60 s, and one that speaks to the cloud."""
-
-    world: World
-    user: User
-    workflow: Workflow
-    effect: Effect
-    own: str
-    cloud: str
-    running: LeasedJob
-
-    async def submit(self, count: int = 1, **values: Any) -> list[Job]:
-        return [await self.world.submit(self.user, self.effect, **values) for _ in range(count)]
-
-    async def look(self) -> Sequence[BurstDecision]:
-        found = await self.world.engine.scaling.bursting.run_once(Stage.PRODUCTION)
-        await self.world.settled()
-        return found
-
-    async def providers(self, jobs: Sequence[Job]) -> list[str]:
-        return [(await self.world.dispatch(each)).provider for each in jobs]
-
-    async def lease_in_cloud(self) -> LeasedJob:
-        leased = await self.world.lease(self.cloud, providers=[Provider.CLOUD])
-        assert leased is not None
-        return leased
-
-    async def why(self, job: Job) -> str:
-        return (await self.world.engine.queue.waiting.of_job(job.tenant_id, job.id)).text
-
-
-async def cloud_worker(world: World, fleet: str, *, name: str = "cloud", slots: int = 10) -> str:
-    await world.engine.fleet.workers.register(
-        worker_id=name,
-        fleet_slug=fleet,
-        stage=Stage.PRODUCTION,
-        max_concurrency=slots,
-        capabilities={"providers": ["cloud"]},
-    )
-    return name
-
-
-async def a_house(world: World, *, limit: int | None = 1_000_000, **effect: Any) -> House:
-    workflow = await world.workflow(
-        provider=WorkflowProvider.ANY,
-        cloud_micros_per_second=PRICE,
-        self_hosted_micros_per_second=10,
-        burst_micros_per_hour=limit,
-    )
-    made = await world.effect(workflow, **effect)
-    fleet = await world.fleet(workflow)
-    user = await world.user()
-    own = await world.worker(fleet, name="own")
-    await world.submit(user, made)
-    running = await world.lease(own)
-    assert running is not None
-    return House(
-        world=world,
-        user=user,
-        workflow=workflow,
-        effect=made,
-        own=own,
-        cloud=await cloud_worker(world, fleet),
-        running=running,
-    )
 
 
 async def test_jobs_beyond_the_wait_they_accept_go_to_the_cloud_and_the_others_stay(world: World) -> None:

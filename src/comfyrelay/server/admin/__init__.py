@@ -1,6 +1,6 @@
 """The API of administrators."""
 
-from comfyrelay.server.admin import assets, dispatches, effects, fleets, tenants, workers, workflows
+from comfyrelay.server.admin import assets, bursts, dispatches, effects, fleets, tenants, workers, workflows
 
 __all__ = ["ROUTERS"]
 
@@ -11,5 +11,6 @@ ROUTERS = (
     fleets.router,
     workers.router,
     dispatches.router,
+    bursts.router,
     tenants.router,
 )
