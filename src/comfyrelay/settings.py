@@ -184,6 +184,9 @@ class Settings(ArgumentsOnly):
 
     max_fleet_workers: Count = Field(50, description="workers that may register in one fleet")
     default_fleet: str | None = Field(None, description="fleet that runs every new workflow, those of users too")
+    fleet_commands_dir: Path | None = Field(
+        None, description="folder with the programs of this host that fleets may run, and no others"
+    )
     worker_stale_seconds: Seconds = Field(300, description="silence after which a worker counts as gone")
     max_failures_before_block: Count = Field(1, description="failures after which a worker is blocked")
     block_cooldown_seconds: SecondsOrZero = Field(60, description="how long such a block lasts")
@@ -204,10 +207,10 @@ class Settings(ArgumentsOnly):
     database_pool_size: Count = Field(10, description="connections kept to each PostgreSQL database")
     database_wait_seconds: SecondsOrZero = Field(60, description="how long a start waits for the central database")
 
-    @field_validator("data_dir")
+    @field_validator("data_dir", "fleet_commands_dir")
     @classmethod
-    def _absolute(cls, folder: Path) -> Path:
-        return folder.expanduser().absolute()
+    def _absolute(cls, folder: Path | None) -> Path | None:
+        return folder and folder.expanduser().absolute()
 
     @model_validator(mode="after")
     def _priorities_in_order(self) -> Self:

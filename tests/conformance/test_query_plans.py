@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.store.central import claims, demand, dispatch_list, dispatches
+from comfyrelay.store.central.scaling import decisions, durations, machines, seen
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 from tests.harness import PostgresBackend
@@ -37,6 +38,26 @@ SELECT 1 + n % 20, n, now(), now(), n % 3, 0, 3, status, 'production', 'self_hos
   FROM (SELECT n, CASE WHEN n % 500 = 499 THEN 'leased' WHEN n % 10 < 3 THEN 'queued' WHEN n % 100 = 55 THEN 'failed'
                        WHEN n % 100 = 56 THEN 'canceled' WHEN n % 100 = 57 THEN 'paused' ELSE 'completed' END AS status
           FROM generate_series(1, {ROWS}) AS n) AS rows;
+
+INSERT INTO fleets (id, slug, stage, name, created_at)
+SELECT n, 'f' || n, 'production', 'f', now() FROM generate_series(1, 50) AS n;
+
+INSERT INTO workers (worker_id, fleet_id, stage, capabilities, max_concurrency, last_seen_at, created_at)
+SELECT 'w' || n, 1 + n % 50, 'production', '{{}}', 1, now(), now() FROM generate_series(1, 2000) AS n;
+
+INSERT INTO worker_audit_logs (created_at, dispatch_id, worker_id, event)
+SELECT now(), n, 'w' || n % 2000, CASE WHEN n % 2 = 0 THEN 'lease' ELSE 'complete' END
+  FROM generate_series(1, {ROWS}) AS n;
+
+INSERT INTO machines (key, fleet_id, worker_id, ordered_at, ended_at)
+SELECT 'm' || n, 1 + n % 5, 'w' || n, now() - make_interval(secs => n), CASE WHEN n % 100 > 0 THEN now() END
+  FROM generate_series(1, 20000) AS n;
+
+INSERT INTO scaling_decisions (fleet_id, created_at, policy, desired, launch, "end", outcome, reason, seen)
+SELECT 1 + n % 50, now(), 'fast', 1, '[]', '[]', '{{}}', 'x', '{{}}' FROM generate_series(1, 20000) AS n;
+
+INSERT INTO workflow_durations (workflow_id, effect_id, jobs, mean_seconds, mean_square, updated_at)
+SELECT 1 + n % 20, n, 1, 1, 1, now() FROM generate_series(1, 2000) AS n;
 """
 
 FILL_TENANT = f"""
@@ -75,6 +96,14 @@ async def central(filled: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(filled[0])
     yield connection
     await connection.close()
+
+
+@pytest.fixture
+async def scaling(central: asyncpg.Connection) -> asyncpg.Connection:
+    """As statements are run: the planner may not choose to read whole tables."""
+    for name in ("enable_seqscan", "enable_hashjoin", "enable_mergejoin"):
+        await central.execute(f"SET {name} = off")
+    return central
 
 
 @pytest.fixture
@@ -225,6 +254,47 @@ async def test_a_tenant_s_dispatches_are_found_by_the_tenant(central: asyncpg.Co
     nodes = await explain(central, await listing(DispatchFilter(tenant_id="t7")))
     assert indexes(nodes) == {"uq_ai_job_dispatches_tenant_id_tenant_job_id"}
     assert not scans_everything(nodes)
+
+
+# By what it asks for: the statement, the indexes that it goes through, and how many rows it may read at most.
+SCALING: dict[str, tuple[Any, set[str], int]] = {
+    "what waits": (
+        seen.waiting_query("production", [1, 2], down_pools=["b"]),
+        {"ix_ai_job_dispatches_queued"},
+        10_000,
+    ),
+    "what arrived": (seen.arrivals_query(after=ROWS - 100, most=5000), {"pk_ai_job_dispatches"}, 100),
+    "the newest arrivals": (seen.arrivals_query(after=None, most=500), {"pk_ai_job_dispatches"}, 500),
+    "workers": (
+        seen.workers_query([1, 2], stale_seconds=300),
+        {"ix_workers_fleet_id", "ix_worker_audit_logs_worker_id_id"},
+        2 * 80,
+    ),
+    "leases": (seen.leases_query([1]), {"ix_ai_job_dispatches_leased", "pk_workers"}, 500),
+    "machines": (machines.present_query([1, 2]), {"ix_machines_present"}, 200),
+    "orders": (machines.newest_query().params(fleet_id=1, most=200), {"ix_machines_fleet_id_ordered_at"}, 200),
+    "types": (machines.by_worker_query(["w1", "w2"]), {"ix_machines_worker"}, 2),
+    "decisions": (
+        decisions.newest_query(1, before_id=None, limit=51),
+        {"ix_scaling_decisions_fleet_id_id"},
+        51,
+    ),
+    "completed jobs": (
+        durations.completed_query().params(after=ROWS - 1000, most=1000),
+        {"pk_worker_audit_logs", "pk_ai_job_dispatches"},
+        2000,
+    ),
+    "durations": (durations.known_query([1, 2]), {"pk_workflow_durations"}, 200),
+}
+
+
+@pytest.mark.parametrize("what", SCALING)
+async def test_what_scaling_sees_it_sees_through_indexes(scaling: asyncpg.Connection, what: str) -> None:
+    query, wanted, most = SCALING[what]
+    nodes = await explain(scaling, query, run=True)
+    assert indexes(nodes) == wanted
+    assert not scans_everything(nodes)
+    assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= most
 
 
 async def test_a_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) -> None:

@@ -13,8 +13,10 @@ import pytest
 from comfyrelay import atomic
 from comfyrelay.desk.scripts.config import script_settings
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
+from comfyrelay.fleet.providers.registry import Providers, Surroundings
 from comfyrelay.lock import FolderLock
 from comfyrelay.portable import files, processes, signals, system, terminal
+from comfyrelay.settings import Settings
 from comfyrelay.storage.folder import Folder
 
 pytestmark = pytest.mark.skipif(not system.IS_WINDOWS, reason="this is not Windows, nor plays it")
@@ -110,6 +112,14 @@ def test_scripts_are_refused_in_one_sentence(tmp_path: Path) -> None:
         script_settings({}, data_dir=tmp_path, input_folder=tmp_path)
     assert refused.value.detail.startswith("Scripts need Linux, macOS or WSL: ")
     assert not list(tmp_path.iterdir())
+
+
+def test_machines_of_this_host_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    around = Surroundings(settings=Settings(data_dir=tmp_path), api_url="http://127.0.0.1:8420", secrets={})
+    with pytest.raises(ConfigurationError) as refused:
+        Providers(around).get("local")
+    assert refused.value.detail.startswith("Machines of the provider `local` need Linux, macOS or WSL: ")
+    assert not Providers(around).get("static").can_launch
 
 
 def test_an_error_of_the_system_that_is_not_about_rights_comes_at_once(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 CONFORMANCE = "tests/conformance"
 CHAOS = "tests/chaos"
 API = "tests/api"
+FLEET = "tests/fleet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,5 +323,29 @@ TWINS = (
         new="failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes and not held]",
         tests=f"{CONFORMANCE}/test_holds.py",
         only="sqlite and one_resume_runs",
+    ),
+    Twin(
+        name="scaling: a booting machine counts as nothing",
+        file="domain/scaling/staffing.py",
+        old="        return (max(0.0, machine.boot_seconds_left),) * machine.slots",
+        new="        return ()",
+        tests=f"{FLEET}/test_decide.py",
+        only="booting_machine_is_capacity",
+    ),
+    Twin(
+        name="scaling: the busy machine is ended",
+        file="domain/scaling/staffing.py",
+        old="    return machine.state is MachineState.READY and machine.leases == 0",
+        new="    return machine.state in (MachineState.READY, MachineState.BUSY)",
+        tests=f"{FLEET}/test_decide.py",
+        only="busy_machine_is_never_ended",
+    ),
+    Twin(
+        name="scaling: the limit of money is forgotten",
+        file="domain/scaling/limits.py",
+        old="""        bounds.append((affordable, f"the limit""",
+        new="""        bounds.append((limits.max_machines, f"the limit""",
+        tests=f"{FLEET}/test_decide.py",
+        only="no_more_money",
     ),
 )

@@ -5,6 +5,7 @@ import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.portable.system import IS_WINDOWS
@@ -20,9 +21,16 @@ def check_system() -> None:
 
 
 async def launch(
-    argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], grace_seconds: float, umask: int | None
+    argv: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    grace_seconds: float,
+    umask: int | None = None,
+    output: IO[bytes] | None = None,
 ) -> Process:
-    """Start a command under the launcher, which ends it when its standard input is closed."""
+    """Start a command under the launcher, which ends it when its standard input is closed. What it says can be read
+    from the process, or goes to `output`."""
     check_system()
     mask = "-" if umask is None else f"{umask:o}"
     return await asyncio.create_subprocess_exec(
@@ -31,7 +39,7 @@ async def launch(
         cwd=folder,
         env=dict(environment),
         stdin=PIPE,
-        stdout=PIPE,
+        stdout=PIPE if output is None else output,
         stderr=STDOUT,
         # Ctrl-C in our terminal is for us
         start_new_session=True,

@@ -54,7 +54,7 @@ class Bundle(Request):
 class FleetMachines(Request):
     """What is not sent stays as it is; what is null is as by default again."""
 
-    provider: MachineProviderName | None = None
+    provider: Line | None = None
     image: Line | None = None
     instance_types: Annotated[list[InstanceType], Field(max_length=50)] | None = None
     bundle: Bundle | None = None

@@ -132,13 +132,10 @@ class _Stage:
     def _for_queue(self, fleet: SeenFleet) -> int:
         """Machines that what waits needs beyond what is there, to be done soon after they could begin."""
         left = [each for number, each in self.left.items() if number in fleet.workflows and each.seconds > ROUNDING]
-        seconds = sum(each.seconds for each in left)
-        if seconds <= ROUNDING:
-            return 0
-        jobs = sum(each.jobs for each in left)
-        load = sum(each.load_seconds * each.seconds for each in left) / seconds
-        by_jobs = ceil(jobs / fleet.slots - ROUNDING)
-        return min(ceil(seconds / _does(fleet, load) - ROUNDING), by_jobs)
+        by_work = sum(each.seconds / _does(fleet, each.load_seconds) for each in left)
+        # a job runs on one machine
+        by_jobs = sum(each.jobs for each in left) / fleet.slots
+        return ceil(min(by_work, by_jobs) - ROUNDING)
 
     def _for_arrivals(self, fleet: SeenFleet, work: Iterable[QueuedWork]) -> int:
         kind = preferred_type(fleet)

@@ -102,7 +102,7 @@ def failed_boots(newest: Iterable[Machine]) -> list[Machine]:
     for each in newest:
         if each.registered_at is not None:
             break
-        if each.ended_at is not None and each.ended in FAILED_BOOTS:
+        if each.ended in FAILED_BOOTS:
             failed.append(each)
     return failed
 

@@ -21,7 +21,8 @@ class Policy(StrEnum):
 
 
 class MachineProviderName(StrEnum):
-    """Who makes machines: nobody (they are simply there), this host, a script, an Auto Scaling group, a cluster."""
+    """Who makes machines: nobody (they are simply there), this host, a script, an Auto Scaling group, a cluster.
+    Other packages may bring others, by names of their own."""
 
     STATIC = "static"
     LOCAL = "local"
@@ -49,7 +50,7 @@ class Bundle:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineSpec:
-    provider: MachineProviderName = MachineProviderName.STATIC
+    provider: MachineProviderName | str = MachineProviderName.STATIC
     image: str | None = None
     # the first is the one that is preferred
     instance_types: Sequence[InstanceType] = ()

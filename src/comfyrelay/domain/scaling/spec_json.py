@@ -21,7 +21,8 @@ _LIMITS = ("min_machines", "max_machines", "launches_per_minute", "cost_per_hour
 def machines_from_json(found: Mapping[str, Any] | None) -> MachineSpec:
     values = _said(found)
     if "provider" in values:
-        values["provider"] = MachineProviderName(values["provider"])
+        name = values["provider"]
+        values["provider"] = MachineProviderName(name) if name in set(MachineProviderName) else str(name)
     if "instance_types" in values:
         values["instance_types"] = tuple(InstanceType(**_said(each)) for each in values["instance_types"])
     if "bundle" in values:

@@ -73,7 +73,7 @@ def drained_in(seconds: float, machines: Sequence[SeenMachine]) -> float | None:
         return None
     left, speed, now = seconds, 0.0, slots[0][0]
     for start, more in slots:
-        if speed * (start - now) >= left:
+        if speed and speed * (start - now) >= left:
             break
         left -= speed * (start - now)
         now = start

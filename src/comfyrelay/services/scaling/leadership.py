@@ -4,8 +4,6 @@ The database's clock alone counts. Each leader has a term, and what it writes is
 the same transaction that looks: a leader that was asleep finds out before it has changed anything.
 """
 
-import asyncio
-import contextlib
 import secrets
 import socket
 import time
@@ -15,7 +13,7 @@ from typing import TypeVar
 import structlog
 
 from comfyrelay.domain.scaling.machines import Leader
-from comfyrelay.errors import ComfyRelayError, LeadershipLost
+from comfyrelay.errors import LeadershipLost
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central.scaling import leaders
@@ -34,11 +32,16 @@ class Leadership:
     ) -> None:
         self._databases = databases
         self._name = name
-        self._ttl = ttl_seconds
+        self.ttl_seconds = ttl_seconds
         # no two processes, nor two lives of one, have the same
         self.holder = holder or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._leader: Leader | None = None
         self._until = 0.0
+
+    @property
+    def renew_seconds(self) -> float:
+        """How often it is to be claimed."""
+        return self.ttl_seconds / 3
 
     @property
     def leader(self) -> Leader | None:
@@ -50,19 +53,12 @@ class Leadership:
         began = time.monotonic()
         before = self._leader
         found = await self._databases.central.run(
-            Step.LEAD, lambda tx: leaders.claim(tx, self._name, self.holder, seconds=self._ttl)
+            Step.LEAD, lambda tx: leaders.claim(tx, self._name, self.holder, seconds=self.ttl_seconds)
         )
-        self._leader, self._until = found, began + self._ttl
+        self._leader, self._until = found, began + self.ttl_seconds
         if (found and found.term) != (before and before.term):
             log.info("leadership.changed", name=self._name, leads=found is not None, term=found and found.term)
         return found
-
-    async def keep(self) -> None:
-        """Claim it again and again, each third of its time, until cancelled."""
-        while True:
-            with contextlib.suppress(ComfyRelayError):
-                await self.claim()
-            await asyncio.sleep(self._ttl / 3)
 
     async def run(self, step: Step, work: Callable[[Tx], Awaitable[T]]) -> T:
         """A transaction that only the leader may run; `LeadershipLost` when that is another by now."""

@@ -169,7 +169,7 @@ class Snapshots:
             launches_ago=learning.launches_ago(newest, rows.now),
             failed_boots=len(failed),
             failed_boot_seconds_ago=min(
-                (_since(each.ended_at, rows.now) for each in failed if each.ended_at is not None), default=None
+                (_since(at, rows.now) for each in failed if (at := each.ending_at or each.ended_at)), default=None
             ),
             idle_seconds=self._idle_seconds(fleet, rows, found),
         )

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Select, delete, insert, select, update
+from sqlalchemy import Select, delete, insert, select, tuple_, update
 
 from comfyrelay.domain.scaling.machines import ScalingDecision
 from comfyrelay.store.central.tables import scaling_decisions as s
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import newest_first
+from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import relay_now
 
+LARGEST_ID = 2**63 - 1
 _DECISION = [s.c[name] for name in ScalingDecision.__dataclass_fields__]
 
 
@@ -23,18 +24,24 @@ async def note_outcome(tx: Tx, decision_id: int, outcome: Mapping[str, Any]) -> 
     await tx.execute(update(s).where(s.c.id == decision_id).values(outcome=dict(outcome)))
 
 
-def of_fleet_query(fleet_id: int) -> Select[Any]:
-    return select(*_DECISION).where(s.c.fleet_id == fleet_id)
+def newest_query(fleet_id: int, *, before_id: int | None, limit: int) -> Select[Any]:
+    """In the order of the index by fleet and id, and compared as it is: asked for the one fleet, a planner may go
+    through those of all fleets by their ids, and for a fleet with few of them through all there are."""
+    before = LARGEST_ID if before_id is None else before_id
+    return (
+        select(*_DECISION)
+        .where(tuple_(s.c.fleet_id, s.c.id) < tuple_(fleet_id, before), s.c.fleet_id >= fleet_id)
+        .order_by(s.c.fleet_id.desc(), s.c.id.desc())
+        .limit(limit)
+    )
 
 
 async def page(
     tx: Tx, fleet_id: int, *, before_id: int | None = None, limit: int
 ) -> tuple[list[ScalingDecision], int | None]:
     """The newest first, and the id to go on before."""
-    query = of_fleet_query(fleet_id)
-    if before_id is not None:
-        query = query.where(s.c.id < before_id)
-    rows, before = await newest_first(tx, query, s.c.id, limit=limit)
+    query = newest_query(fleet_id, before_id=before_id, limit=limit + 1)
+    rows, before = one_page((await tx.execute(query)).all(), "id", limit=limit)
     return [ScalingDecision(**row._mapping) for row in rows], before
 
 

@@ -1,0 +1,83 @@
+"""The account that fleets are made in, and what a fleet needs before it is made."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import boto3
+
+from comfyrelay.domain.scaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.fleet.aws.access import Aws
+from comfyrelay.fleet.aws.blueprint import Blueprint, draw
+from comfyrelay.fleet.aws.options import read_options
+from comfyrelay.fleet.aws.provision import Action, Change, Provisioner, apply
+from comfyrelay.fleet.providers.base import FleetMachines
+from tests.fleet.aws.proxy import Proxy
+
+REGION = "eu-west-1"
+API = "https://relay.example.com"
+SECRET = "a-secret-of-the-fleet"
+TYPES = (
+    InstanceType(name="g4dn.xlarge", price_per_hour=0.2),
+    InstanceType(name="g5.xlarge", price_per_hour=0.4, speed=2.0),
+)
+
+
+class Account:
+    """The account as somebody sees it who asks AWS himself."""
+
+    def __init__(self, proxy: Proxy, clients: dict[str, Any]) -> None:
+        self.proxy = proxy
+        self._clients = clients
+
+    def client(self, service: str) -> Any:
+        # to make one takes a tenth of a second
+        if service not in self._clients:
+            session = boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION)
+            make: Any = session.client
+            self._clients[service] = make(service, endpoint_url=self.proxy.url)
+        return self._clients[service]
+
+    def subnets(self) -> list[str]:
+        found = self.client("ec2").describe_subnets()["Subnets"]
+        return [each["SubnetId"] for each in sorted(found, key=lambda each: each["AvailabilityZone"])][:3]
+
+    def group(self, name: str) -> Any:
+        found = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+        return found[0] if found else None
+
+    def fleet(
+        self,
+        slug: str = "video",
+        *,
+        stage: str = "production",
+        max_machines: int = MAX_MACHINES,
+        instance_types: Sequence[InstanceType] = TYPES,
+        **options: Any,
+    ) -> FleetMachines:
+        return FleetMachines(
+            slug=slug,
+            stage=stage,
+            spec=MachineSpec(
+                provider=MachineProviderName.AWS,
+                image="ami-0123456789abcdef0",
+                instance_types=instance_types,
+                options={"subnets": self.subnets(), "instance_profile": "worker", **options},
+            ),
+            max_machines=max_machines,
+        )
+
+
+def drawn(fleet: FleetMachines) -> Blueprint:
+    return draw(fleet, read_options(fleet.spec.options, {}), region=REGION, api_base_url=API)
+
+
+async def planned(fleet: FleetMachines, *, secret: str = SECRET) -> Sequence[Change]:
+    aws = Aws()
+    return await Provisioner(aws, budgets=aws).plan(drawn(fleet), secret=secret)
+
+
+async def provisioned(fleet: FleetMachines, *, secret: str = SECRET) -> list[tuple[Action, str]]:
+    """Make it, and return what was done."""
+    changes = await planned(fleet, secret=secret)
+    await apply(changes)
+    return [(each.action, each.what) for each in changes]

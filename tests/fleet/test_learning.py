@@ -1,0 +1,107 @@
+"""What is learnt from what was: durations, rates, boots, and refusals."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.scaling.learning import (
+    HALF_LIFE_SECONDS,
+    NOTHING_LEARNT,
+    Rate,
+    available_types,
+    boot_seconds,
+    failed_boots,
+    launches_ago,
+    refusal,
+)
+from comfyrelay.domain.scaling.machines import Ended, Machine
+from comfyrelay.domain.scaling.spec import InstanceType, MachineSpec
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def machine(ordered: float = 0, *, booted_in: float | None = None, **more: Any) -> Machine:
+    registered = None if booted_in is None else ago(ordered - booted_in)
+    return Machine(key="k", fleet_id=1, ordered_at=ago(ordered), registered_at=registered, **more)
+
+
+def refused(kind: str, instance_type: str | None, *, seconds: float = 5) -> Machine:
+    return machine(seconds, ended_at=ago(seconds), reason=refusal(kind, "No: none."), instance_type=instance_type)
+
+
+def test_a_steady_stream_is_known_by_its_rate() -> None:
+    rate = Rate()
+    for second in range(5000, 0, -20):
+        rate.add(ago(second))
+    assert rate.at(NOW) == pytest.approx(1 / 20, rel=0.05)
+
+
+def test_what_came_half_a_life_ago_counts_half_in_whatever_order_it_is_told() -> None:
+    one, other = Rate(), Rate()
+    for seconds in (HALF_LIFE_SECONDS, 0.0):
+        one.add(ago(seconds))
+    for seconds in (0.0, HALF_LIFE_SECONDS):
+        other.add(ago(seconds))
+    assert one.at(NOW) == pytest.approx(other.at(NOW))
+    single = Rate()
+    single.add(NOW)
+    assert one.at(NOW) == pytest.approx(1.5 * single.at(NOW))
+
+
+def test_first_durations_are_averaged_and_later_ones_followed() -> None:
+    learnt = NOTHING_LEARNT
+    for seconds in (10.0, 20.0, 30.0):
+        learnt = learnt.with_one_more(seconds)
+    assert learnt.jobs == 3
+    assert learnt.mean_seconds == pytest.approx(20.0)
+    assert learnt.mean_square == pytest.approx((100 + 400 + 900) / 3)
+    for _ in range(100):
+        learnt = learnt.with_one_more(100.0)
+    assert learnt.mean_seconds > 95
+
+
+def test_boots_take_as_long_as_three_quarters_of_the_newest_did() -> None:
+    spec = MachineSpec(options={"boot_seconds": 90})
+    assert boot_seconds([], MachineSpec()) == 180.0
+    assert boot_seconds([], spec) == 90.0
+    assert boot_seconds([machine(500, booted_in=40)], spec) == 40.0
+    booted = [machine(500, booted_in=seconds) for seconds in (10, 20, 30, 40, 50)]
+    assert boot_seconds([machine(5), *booted], spec) == 40.0
+
+
+def test_boots_that_failed_are_counted_back_to_the_last_worker() -> None:
+    failed = machine(50, ended_at=NOW, reason=f"{Ended.BOOT_FAILED}: no worker after 400 s")
+    gone = machine(60, ended_at=NOW, reason=str(Ended.GONE_BOOTING))
+    unneeded = machine(55, ended_at=NOW, reason=str(Ended.UNNEEDED))
+    rows = [machine(5), failed, unneeded, refused("capacity", None), gone, machine(90, booted_in=9), failed]
+    assert failed_boots(rows) == [failed, gone]
+
+
+def test_refusals_are_no_launches() -> None:
+    assert launches_ago([machine(5), refused("capacity", "a"), machine(299), machine(301)], NOW) == [5.0, 299.0]
+
+
+@pytest.mark.parametrize(
+    ("row", "left", "all_refused"),
+    [
+        (refused("capacity", "a"), ["b"], False),
+        (refused("capacity", "a", seconds=61), ["a", "b"], False),
+        (refused("setup", "a"), [], True),
+        (refused("quota", "a", seconds=299), [], True),
+        (refused("throttled", None, seconds=16), ["a", "b"], False),
+    ],
+)
+def test_a_type_that_was_refused_lately_is_not_tried(row: Machine, left: list[str], all_refused: bool) -> None:
+    types = [InstanceType(name="a"), InstanceType(name="b")]
+    found = available_types(types, [row], NOW)
+    assert ([each.name for each in found.types], found.all_refused) == (left, all_refused)
+
+
+def test_a_fleet_without_types_waits_after_a_refusal() -> None:
+    assert available_types([], [refused("capacity", None)], NOW).all_refused
+    assert not available_types([], [], NOW).all_refused

@@ -1,0 +1,367 @@
+"""The scaling loop: what it orders, what it ends, what it writes down, and what happens when something fails."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.scaling.machines import Ended
+from comfyrelay.domain.scaling.snapshot import MachineState
+from comfyrelay.domain.states import Stage
+from comfyrelay.errors import ProviderError
+from comfyrelay.fleet.loop import ScalingLoop, reason_class, scaling
+from comfyrelay.fleet.providers.base import Observed, ObservedState, Order, RefusalKind, Refused
+from comfyrelay.store.central.scaling import decisions
+from tests.fleet.yard import Fleets, Yard, lead, open_fleets
+from tests.harness import PATIENCE_SECONDS, Crash, World
+
+
+@pytest.fixture
+async def fleets(world: World) -> Fleets:
+    return await open_fleets(world)
+
+
+class TestLaunching:
+    async def test_a_job_that_finds_no_machine_has_one_launched(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        [order] = fleets.yard.launches
+        [machine] = await fleets.present()
+        assert order == [machine.key]
+        assert machine.provider_id == f"{fleets.fleet}.{machine.key}"
+        assert fleets.yard.totals == [1]
+
+    async def test_it_is_written_down_before_it_is_ordered(self, fleets: Fleets) -> None:
+        known: list[set[str]] = []
+
+        async def before(_orders: Sequence[Order]) -> None:
+            known.append({each.key for each in await fleets.present()})
+
+        fleets.yard.before = before
+        await fleets.submit()
+        await fleets.decide()
+        assert known == [set(fleets.yard.launches[0])]
+
+    async def test_a_machine_that_boots_is_not_ordered_twice(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        for _ in range(3):
+            await fleets.round()
+        assert len(fleets.yard.launches) == 1
+        await fleets.pass_time(60)
+        await fleets.round()
+        assert len(fleets.yard.launches) == 1
+
+    async def test_it_is_registered_when_its_worker_is_and_boots_are_learnt_from(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        assert (await fleets.seen()).boot_seconds == 100.0
+        await fleets.pass_time(42)
+        await fleets.boot()
+        await fleets.look()
+        [machine] = await fleets.present()
+        assert machine.registered_at is not None
+        assert (machine.registered_at - machine.ordered_at).total_seconds() == 42
+        seen = await fleets.seen()
+        assert seen.boot_seconds == 42
+        assert [each.state for each in seen.machines] == [MachineState.READY]
+
+    async def test_a_type_that_is_refused_gives_way_to_the_next(self, world: World) -> None:
+        types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
+        fleets = await open_fleets(world, instance_types=types)
+        fleets.yard.refuses = [Refused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        await fleets.submit()
+        await fleets.decide()
+        assert await fleets.present() == []
+        [refused] = await fleets.decisions()
+        assert refused.outcome == {"launched": 0, "refused": 1, "refusals": ["No cheap ones."]}
+        await fleets.decide()
+        [machine] = await fleets.present()
+        assert (machine.instance_type, machine.price_per_hour) == ("dear", 1.5)
+        # a refusal is no boot that failed, and is forgotten after a while
+        seen = await fleets.seen()
+        assert seen.failed_boots == 0
+        assert [each.name for each in seen.instance_types] == ["dear"]
+        await fleets.pass_time(61)
+        assert [each.name for each in (await fleets.seen()).instance_types] == ["cheap", "dear"]
+
+    async def test_a_provider_that_refuses_everything_is_not_asked_again_at_once(self, fleets: Fleets) -> None:
+        fleets.yard.refuses = [Refused(kind=RefusalKind.SETUP, text="There is no group.")]
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
+        await fleets.pass_time(61)
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 2
+
+    async def test_workers_that_somebody_else_started_are_capacity_and_are_never_ended(self, fleets: Fleets) -> None:
+        await fleets.world.worker(fleets.fleet, name="by-hand")
+        await fleets.submit()
+        await fleets.decide()
+        assert fleets.yard.launches == []
+        await fleets.change(scaling={"max_machines": 0})
+        await fleets.decide()
+        assert fleets.yard.ends == []
+        assert [each.id for each in (await fleets.seen()).machines] == ["worker:by-hand"]
+
+
+class TestEnding:
+    async def ready(self, fleets: Fleets) -> str:
+        """A machine whose worker has just finished."""
+        await fleets.submit()
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.look()
+        leased = await fleets.world.lease(worker)
+        assert leased is not None
+        await fleets.world.complete(leased)
+        return worker
+
+    async def test_the_last_one_stays_fifteen_minutes_and_is_drained_before_it_ends(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.pass_time(890)
+        await fleets.round()
+        assert fleets.yard.ends == []
+        await fleets.pass_time(20)
+        await fleets.round()
+        assert fleets.yard.ends == [[worker]]
+        assert (await fleets.world.audit(worker))[-1] == "drain"
+        await fleets.look()
+        assert await fleets.present() == []
+        [machine] = await fleets.orders()
+        assert machine.ended == Ended.UNNEEDED
+
+    async def test_one_that_gets_a_job_at_the_last_moment_is_not_ended(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.pass_time(1000)
+        seen = await fleets.world.engine.scaling.snapshots.take(Stage.PRODUCTION)
+        await fleets.submit()
+        assert await fleets.world.lease(worker) is not None
+        [machine] = await fleets.present()
+
+        async def as_it_was(*_: object, **_more: object) -> object:
+            return seen
+
+        fleets.loop._scaling.snapshots.take = as_it_was  # type: ignore[method-assign,assignment]
+        await fleets.decide()
+        assert fleets.yard.ends == []
+        [last, *_] = await fleets.decisions()
+        assert last.end == [machine.key]
+        assert last.outcome == {"busy": [machine.key]}
+        assert (await fleets.present())[0].ending_at is None
+
+    async def test_an_end_that_fails_is_asked_for_again(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.pass_time(1000)
+        fleets.yard.fails = ProviderError("throttled")
+        await fleets.decide()
+        assert fleets.yard.ends == [[worker]]
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]]
+        fleets.yard.fails = None
+        await fleets.pass_time(15)
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]] * 2
+        await fleets.look()
+        assert await fleets.present() == []
+
+    async def test_one_that_disappears_is_gone_and_its_job_has_another_launched(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        del fleets.yard.there[worker]
+        await fleets.world.engine.fleet.workers.deregister(worker)
+        await fleets.look()
+        assert await fleets.present() == []
+        assert (await fleets.orders())[0].ended == Ended.GONE
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 2
+
+    async def test_one_whose_worker_left_is_ended_after_a_moment(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.world.engine.fleet.workers.deregister(worker)
+        await fleets.look()
+        assert [each.state for each in (await fleets.seen()).machines] == [MachineState.DRAINING]
+        assert fleets.yard.ends == []
+        await fleets.pass_time(121)
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]]
+
+    async def test_one_whose_worker_fell_silent_is_ended(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.world.advance(301)
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]]
+
+    async def test_machines_that_nobody_ordered_here_are_adopted(self, fleets: Fleets) -> None:
+        id_ = f"{fleets.fleet}.another"
+        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, instance_type="g5")
+        await fleets.look()
+        [machine] = await fleets.present()
+        assert (machine.provider_id, machine.instance_type) == (id_, "g5")
+        await fleets.submit()
+        await fleets.decide()
+        assert fleets.yard.launches == []
+
+
+class TestFailures:
+    async def test_boots_that_never_become_workers_are_ended_and_in_the_end_no_more_are_tried(
+        self, fleets: Fleets
+    ) -> None:
+        await fleets.submit()
+        for _ in range(3):
+            await fleets.round()
+            await fleets.pass_time(3 * 100 + 121)
+        await fleets.round()
+        assert len(fleets.yard.launches) == 3
+        assert len(fleets.yard.ends) == 3
+        assert {each.ended for each in await fleets.orders()} == {Ended.BOOT_FAILED}
+        assert (await fleets.seen()).failed_boots == 3
+        [last, *_] = await fleets.decisions()
+        assert "3 launches in a row that never became a worker" in last.reason
+        # a worker that comes ends the row
+        await fleets.pass_time(301)
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 4
+        await fleets.boot()
+        await fleets.look()
+        assert (await fleets.seen()).failed_boots == 0
+
+    async def test_a_provider_that_fails_does_not_stop_the_others_and_is_written_down(self, world: World) -> None:
+        fleets = await open_fleets(world)
+        other = await open_fleets(world)
+        broken, sound = Yard(fails=ProviderError("The region is away.")), other.yard
+        providers = {fleets.fleet: broken, other.fleet: sound}
+
+        class Both(ScalingLoop):
+            def _provider(self, fleet: object) -> Yard:
+                return providers[fleet.slug]  # type: ignore[attr-defined]
+
+        loop = Both(world.engine, sound)
+        await fleets.submit()
+        await other.submit()
+        await loop.observe_once()
+        await loop.decide_once()
+        await loop.idle()
+        # decided on what was last known
+        assert len(sound.launches) == len(broken.launches) == 1
+        [last, *_] = await fleets.decisions()
+        assert last.reason.endswith("; the provider failed: The region is away.")
+        assert "failed" not in (await other.decisions())[0].reason
+
+    async def test_what_was_last_known_counts_while_a_provider_cannot_be_asked(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        fleets.yard.fails = ProviderError("away")
+        fleets.yard.there.clear()
+        await fleets.pass_time(120)
+        await fleets.round()
+        assert len(await fleets.present()) == 1
+        assert len(fleets.yard.launches) == 1
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    async def test_who_leads_after_a_crash_orders_the_same_machine(self, fleets: Fleets, when: str) -> None:
+        async def die(_orders: Sequence[Order]) -> None:
+            raise Crash(when)
+
+        setattr(fleets.yard, when, die)
+        await fleets.submit()
+        await fleets.loop.decide_once()
+        with pytest.raises(Crash):
+            await asyncio.gather(*fleets.loop._acts)
+        [ordered] = await fleets.present()
+        assert ordered.provider_id is None
+        await fleets.world.engine.scaling.leadership.resign()
+        await fleets.world.restart()
+        await lead(fleets.world)
+        fleets.yard.before = fleets.yard.after = Yard().before
+        fleets.loop = ScalingLoop(fleets.world.engine, fleets.yard)
+        for _ in range(3):
+            await fleets.pass_time(10)
+            await fleets.round()
+        assert {key for launch in fleets.yard.launches for key in launch} == {ordered.key}
+        assert len(fleets.yard.there) == 1
+        assert [each.provider_id for each in await fleets.present()] == list(fleets.yard.there)
+
+    async def test_a_leader_that_lost_it_writes_nothing_and_launches_nothing(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        old = fleets.world.engine.scaling.leadership
+        assert old.leader is not None
+        before = old.leader.term
+        await old.resign()
+        assert (await old.claim()).term == before + 1  # type: ignore[union-attr]
+        # it does not know of it yet
+        assert old.leader is not None
+        old._leader = replace(old.leader, term=before)
+        await fleets.loop._quietly("decide", fleets.loop.decide_once)
+        assert fleets.yard.launches == []
+        assert await fleets.present() == []
+        assert await fleets.decisions() == []
+
+
+class TestDecisions:
+    async def test_one_is_recorded_when_something_is_done_or_the_reason_changes(self, fleets: Fleets) -> None:
+        await fleets.decide()
+        await fleets.decide()
+        [first] = await fleets.decisions()
+        assert (first.launch, first.end, first.desired) == ([], [], 0)
+        await fleets.submit(2)
+        await fleets.decide()
+        [second, _] = await fleets.decisions()
+        assert sum(each["count"] for each in second.launch) == second.desired > 0
+        assert second.outcome["refused"] == 0
+        assert second.seen["work"][0]["jobs"] == 2
+        assert second.reason.startswith("2 jobs, 120 s of work, no machine: ")
+        recorded = len(await fleets.decisions())
+        for _ in range(3):
+            await fleets.pass_time(1)
+            await fleets.decide()
+        assert len(await fleets.decisions()) <= recorded + 1
+
+    async def test_only_the_newest_are_kept(self, fleets: Fleets) -> None:
+        fleet = await fleets.record()
+        for number in range(5):
+            row: dict[str, Any] = {"policy": "fast", "reason": "x", "launch": [], "end": [], "outcome": {}, "seen": {}}
+            record = partial(decisions.record, fleet_id=fleet.id, desired=number, **row)
+            await fleets.world.engine.databases.central.run("test", record)
+        removed = await fleets.world.engine.databases.central.run(
+            "test", lambda tx: decisions.forget_old(tx, fleet.id, keep=2)
+        )
+        assert removed == 3
+        assert [each.desired for each in await fleets.decisions()] == [4, 3]
+
+    @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
+    async def test_nothing_is_done_while_paused_or_in_a_dry_run(self, fleets: Fleets, how: str) -> None:
+        await fleets.change(scaling={how: True})
+        await fleets.submit()
+        for _ in range(3):
+            await fleets.decide()
+        assert fleets.yard.launches == []
+        assert await fleets.present() == []
+        [recorded] = await fleets.decisions()
+        assert ("paused" if how == "is_paused" else "dry run") in recorded.reason
+        await fleets.change(scaling={how: False})
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
+
+    def test_numbers_and_what_was_seen_make_no_other_reason(self) -> None:
+        one = "1 job, 60 s of work, no machine: 1 machine would keep the wait near 180 s; launching 1"
+        other = "9 jobs, 540.5 s of work, 1 busy: 4 machine would keep the wait near 99.5 s; launching 3"
+        assert reason_class(one) == reason_class(other)
+        assert reason_class(one) != reason_class("nothing waits, no machine: nothing to do")
+
+
+async def test_the_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fleets) -> None:
+    launched = asyncio.Event()
+
+    async def after(_orders: Sequence[Order]) -> None:
+        launched.set()
+
+    fleets.yard.after = after
+    async with scaling(fleets.world.engine, fleets.yard), asyncio.timeout(PATIENCE_SECONDS):
+        await fleets.submit()
+        await launched.wait()
+    # whoever comes next need not wait
+    assert await fleets.world.engine.scaling.leadership.current() is None

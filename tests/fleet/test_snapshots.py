@@ -1,0 +1,144 @@
+"""What a decision sees is what is in the database, in seconds of work."""
+
+from typing import Any
+
+import pytest
+
+from comfyrelay.domain.scaling.learning import HALF_LIFE_SECONDS
+from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork
+from comfyrelay.domain.states import Stage
+from comfyrelay.store.central import catalogue
+from comfyrelay.store.central.scaling import durations
+from tests.fleet.yard import Fleets, open_fleets
+from tests.harness import World
+
+
+@pytest.fixture
+async def fleets(world: World) -> Fleets:
+    return await open_fleets(world)
+
+
+async def work(fleets: Fleets) -> QueuedWork:
+    found = await fleets.world.engine.scaling.snapshots.take(Stage.PRODUCTION)
+    return next(each for each in found.snapshot.work if each.workflow == fleets.effect.workflow_id)
+
+
+async def run_one(fleets: Fleets, worker: str, seconds: float, **more: Any) -> None:
+    await fleets.world.submit(fleets.user, more.get("effect") or fleets.effect)
+    leased = await fleets.world.lease(worker)
+    assert leased is not None
+    await fleets.world.advance(seconds)
+    await fleets.world.complete(leased)
+
+
+async def learn(fleets: Fleets) -> int:
+    return await fleets.world.engine.scaling.durations.learn()
+
+
+class TestDurations:
+    async def test_of_what_nobody_has_run_a_minute_is_expected(self, fleets: Fleets) -> None:
+        await fleets.submit(2)
+        found = await work(fleets)
+        assert (found.jobs, found.seconds, found.seconds_per_job) == (2, 120.0, 60.0)
+
+    async def test_they_are_learnt_for_each_workflow_and_each_effect(self, fleets: Fleets) -> None:
+        workflow = fleets.effect.workflow_id
+        async with fleets.world.engine.databases.central.read() as tx:
+            slug = (await catalogue.workflow_slugs(tx, [workflow]))[workflow]
+        long = await fleets.world.engine.catalogue.effects.create(slug="long", workflow_slug=slug, credits_cost=0)
+        worker = await fleets.world.worker(fleets.fleet)
+        await run_one(fleets, worker, 10)
+        await run_one(fleets, worker, 20)
+        await run_one(fleets, worker, 90, effect=long)
+        assert await learn(fleets) == 3
+        assert await learn(fleets) == 0
+        async with fleets.world.engine.databases.central.read() as tx:
+            known = await durations.known(tx, [workflow])
+        means = {effect: round(each.mean_seconds, 3) for (_, effect), each in known.items()}
+        assert means == {durations.ALL: 40.0, fleets.effect.id: 15.0, long.id: 90.0}
+        await fleets.submit()
+        await fleets.world.submit(fleets.user, long)
+        assert (await work(fleets)).seconds == pytest.approx(105.0)
+
+    async def test_before_anything_is_learnt_the_last_job_of_the_effect_counts(self, fleets: Fleets) -> None:
+        await run_one(fleets, await fleets.world.worker(fleets.fleet), 33)
+        await fleets.submit()
+        assert (await work(fleets)).seconds == 33.0
+
+    async def test_on_a_fast_machine_a_job_counts_for_what_it_would_take_on_another(self, world: World) -> None:
+        fleets = await open_fleets(world, instance_types=[{"name": "fast", "speed": 2.0}])
+        await fleets.submit()
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.look()
+        leased = await world.lease(worker)
+        assert leased is not None
+        await world.advance(30)
+        await world.complete(leased)
+        await learn(fleets)
+        await fleets.submit()
+        assert (await work(fleets)).seconds == 60.0
+
+
+class TestQueue:
+    async def test_what_cannot_be_leased_now_does_not_count(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        later = await fleets.world.submit(fleets.user, fleets.effect)
+        await fleets.world.engine.queue.control.pause(later.tenant_id, later.id)
+        other = await open_fleets(fleets.world)
+        await other.submit()
+        assert (await work(fleets)).jobs == 1
+
+    async def test_arrivals_are_counted_once_and_fade(self, fleets: Fleets) -> None:
+        await fleets.submit(4)
+        first = (await work(fleets)).jobs_per_second
+        assert first == pytest.approx((await work(fleets)).jobs_per_second)
+        await fleets.pass_time(HALF_LIFE_SECONDS)
+        assert (await work(fleets)).jobs_per_second == pytest.approx(first / 2)
+        await fleets.submit(4)
+        assert (await work(fleets)).jobs_per_second == pytest.approx(first * 1.5)
+
+    async def test_a_process_that_begins_to_look_knows_of_earlier_arrivals(self, fleets: Fleets) -> None:
+        await fleets.submit(4)
+        before = (await work(fleets)).jobs_per_second
+        await fleets.world.restart()
+        assert (await work(fleets)).jobs_per_second == pytest.approx(before)
+
+
+class TestMachines:
+    async def test_one_that_runs_something_is_busy_for_as_long_as_it_should_take(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        [booting] = (await fleets.seen()).machines
+        assert (booting.state, booting.boot_seconds_left) == (MachineState.BOOTING, 100.0)
+        await fleets.pass_time(30)
+        assert (await fleets.seen()).machines[0].boot_seconds_left == 70.0
+        [worker] = await fleets.boot()
+        await fleets.look()
+        await fleets.world.lease(worker)
+        await fleets.pass_time(20)
+        [busy] = (await fleets.seen()).machines
+        assert (busy.state, busy.leases, busy.busy_seconds_left) == (MachineState.BUSY, 1, 40.0)
+
+    async def test_one_is_idle_since_its_last_job_whoever_leads(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.look()
+        leased = await fleets.world.lease(worker)
+        assert leased is not None
+        await fleets.world.advance(10)
+        await fleets.world.complete(leased)
+        await fleets.pass_time(120)
+        await fleets.world.restart()
+        seen = await fleets.seen()
+        assert (seen.machines[0].state, seen.machines[0].idle_seconds) == (MachineState.READY, 120.0)
+        assert seen.idle_seconds == 120.0
+
+    async def test_one_that_drains_is_no_capacity(self, fleets: Fleets) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.world.engine.fleet.workers.set_draining(worker, is_draining=True)
+        assert [each.state for each in (await fleets.seen()).machines] == [MachineState.DRAINING]
+        assert (await fleets.seen()).idle_seconds is None
