@@ -42,9 +42,7 @@ class Account:
         return [each["SubnetId"] for each in sorted(found, key=lambda each: each["AvailabilityZone"])][:3]
 
     def group(self, name: str) -> Any:
-        found = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])[
-            "AutoScalingGroups"
-        ]
+        found = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
         return found[0] if found else None
 
     def fleet(

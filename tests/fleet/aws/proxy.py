@@ -175,20 +175,12 @@ class Proxy:
         for group in groups.iter(_tag("AutoScalingGroups")):
             for member in group:
                 name = _text(member, "AutoScalingGroupName")
-                ids = [
-                    _text(each, "InstanceId")
-                    for each in member.iter(_tag("member"))
-                    if each.find(_tag("InstanceId")) is not None
-                ]
+                ids = [_text(each, "InstanceId") for each in member.iter(_tag("member")) if each.find(_tag("InstanceId")) is not None]
                 if form["InstanceId"] in ids:
                     if name in self._desired:
                         self._desired[name] -= 1
                     return self._pass_on(headers, urlencode(form).encode())
-        return _error(
-            "autoscaling",
-            "ValidationError",
-            f"Instance Id not found - No managed instance found for instance ID: {form['InstanceId']}",
-        )
+        return _error("autoscaling", "ValidationError", f"Instance Id not found - No managed instance found for instance ID: {form['InstanceId']}")
 
     def _describe_auto_scaling_groups(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
         status, kind, content = self._pass_on(headers, urlencode(form).encode())

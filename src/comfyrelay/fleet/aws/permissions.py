@@ -65,11 +65,7 @@ def permissions(names: Names) -> dict[str, Any]:
         ),
         "instance": _policy(
             [
-                {
-                    "Effect": "Allow",
-                    "Action": ("ssm:GetParameter",),
-                    "Resource": f"arn:aws:ssm:*:*:parameter{names.secret}",
-                },
+                {"Effect": "Allow", "Action": ("ssm:GetParameter",), "Resource": f"arn:aws:ssm:*:*:parameter{names.secret}"},
                 {"Effect": "Allow", "Action": _INSTANCE, "Resource": group},
             ]
         ),

@@ -185,9 +185,7 @@ class Provisioner:
         )
         there = _named((answer or {}).get("LifecycleHooks", ()), "LifecycleHookName", HOOK)
         why = f"a machine that ends has up to {wanted['HeartbeatTimeout']} s to finish or give back"
-        return self._put(
-            what, why, [(there, wanted)], lambda: self._aws.call("autoscaling", "put_lifecycle_hook", **wanted)
-        )
+        return self._put(what, why, [(there, wanted)], lambda: self._aws.call("autoscaling", "put_lifecycle_hook", **wanted))
 
     async def _fallback(self, blueprint: Blueprint) -> Sequence[Change]:
         names, wanted = blueprint.names, blueprint.fallback
@@ -200,7 +198,9 @@ class Provisioner:
 
         async def put_from_zero() -> None:
             made = await self._aws.call("autoscaling", "put_scaling_policy", **wanted.from_zero)
-            await self._aws.call("cloudwatch", "put_metric_alarm", **wanted.alarm, AlarmActions=[made["PolicyARN"]])
+            await self._aws.call(
+                "cloudwatch", "put_metric_alarm", **wanted.alarm, AlarmActions=[made["PolicyARN"]]
+            )
 
         return [
             self._put(
@@ -228,11 +228,11 @@ class Provisioner:
             if alarm is not None:
                 await self._aws.call("cloudwatch", "delete_alarms", AlarmNames=[names.from_zero])
             for each in there:
-                await self._aws.call("autoscaling", "delete_policy", AutoScalingGroupName=names.group, PolicyName=each)
+                await self._aws.call(
+                    "autoscaling", "delete_policy", AutoScalingGroupName=names.group, PolicyName=each
+                )
 
-        return [
-            Change(action=Action.REMOVE, what=f"scaling policies of {names.group}", why="no fallback is set", do=do)
-        ]
+        return [Change(action=Action.REMOVE, what=f"scaling policies of {names.group}", why="no fallback is set", do=do)]
 
     async def _budget(self, blueprint: Blueprint) -> Sequence[Change]:
         names, wanted = blueprint.names, blueprint.budget
@@ -290,7 +290,9 @@ class Provisioner:
     async def _found_budget(self, names: Names) -> tuple[str, Mapping[str, Any] | None]:
         account = await self._aws.account()
         try:
-            answer = await self._budgets.call("budgets", "describe_budget", AccountId=account, BudgetName=names.budget)
+            answer = await self._budgets.call(
+                "budgets", "describe_budget", AccountId=account, BudgetName=names.budget
+            )
         except AwsError as error:
             if error.aws_code not in _MISSING:
                 raise

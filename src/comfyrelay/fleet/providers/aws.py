@@ -47,9 +47,7 @@ class AwsProvider:
         return [
             *(
                 replace(
-                    each,
-                    launched_at=about[each.id]["LaunchTime"],
-                    is_spot=about[each.id].get("InstanceLifecycle") == "spot",
+                    each, launched_at=about[each.id]["LaunchTime"], is_spot=about[each.id].get("InstanceLifecycle") == "spot"
                 )
                 if each.id in about
                 else each
@@ -74,9 +72,7 @@ class AwsProvider:
         if coming := sum(each.startswith(f"{group['AutoScalingGroupName']}/") for each in ids):
             await self._set_desired(fleet, max(group["DesiredCapacity"] - coming, _counted(group)))
         # AWS would end an instance of any other group as well
-        there = {
-            each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING
-        }
+        there = {each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING}
         for each in ids:
             if each not in there:
                 continue
