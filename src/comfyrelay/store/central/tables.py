@@ -456,7 +456,6 @@ bursts = Table(
     one_of("stage", Stage),
     Index(None, "ended_at"),
 )
-partial_index("ix_bursts_open", bursts.c.workflow_id, where="ended_at IS NULL")
 
 dispatch_leases = Table(
     "dispatch_leases",

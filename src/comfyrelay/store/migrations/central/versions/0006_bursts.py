@@ -41,7 +41,3 @@ def upgrade() -> None:
         sa.UniqueConstraint("dispatch_id", name=op.f("uq_bursts_dispatch_id")),
     )
     op.create_index(op.f("ix_bursts_ended_at"), "bursts", ["ended_at"], unique=False)
-    is_open = sa.text("ended_at IS NULL")
-    op.create_index(
-        "ix_bursts_open", "bursts", ["workflow_id"], unique=False, postgresql_where=is_open, sqlite_where=is_open
-    )
