@@ -50,7 +50,7 @@ class TestRegistering:
         assert made["warnings"] == []
 
     async def test_a_workflow_may_run_on_either_provider_at_a_price_for_each(self, desk: Operating) -> None:
-        prices = {
+        prices: dict[str, Any] = {
             "self_hosted_micros_per_second": 250,
             "cloud_micros_per_second": 1000,
             "burst_micros_per_hour": 5_000_000,

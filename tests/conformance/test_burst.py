@@ -14,9 +14,15 @@ from comfyrelay.errors import Fault, InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
 from comfyrelay.store.central.scaling import bursts
 from comfyrelay.store.central.tables import fleets
+from comfyrelay.store.database import Tx
 from comfyrelay.store.wakeup import LocalWakeup
 from tests.bursting import EXPECTED, PRICE, a_house, cloud_worker
-from tests.harness import PostgresBackend, SqliteBackend, World, execute, open_world
+from tests.harness import PATIENCE_SECONDS, PostgresBackend, SqliteBackend, World, execute, open_world
+
+WAITS_FOR_A_LOCK = """
+SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
+ WHERE datname = current_database() AND locktype = 'advisory' AND NOT granted
+"""
 
 
 async def test_jobs_beyond_the_wait_they_accept_go_to_the_cloud_and_the_others_stay(world: World) -> None:
@@ -238,6 +244,31 @@ async def test_two_servers_never_both_spend_the_last_of_the_money(world: World) 
             await each.stop()
     assert sum(len(each) for each in done) == 1
     assert (await house.providers(jobs)).count("cloud") == 1
+
+
+async def test_who_spends_waits_for_whoever_is_spending(postgres_backend: PostgresBackend, tmp_path: Path) -> None:
+    async with open_world(postgres_backend, tmp_path) as world:
+        house = await a_house(world)
+        await house.submit(max_wait_seconds=10)
+        holding, release = asyncio.Event(), asyncio.Event()
+
+        async def hold(tx: Tx) -> None:
+            await bursts.lock(tx)
+            holding.set()
+            await release.wait()
+
+        central = world.engine.databases.central
+        holder = asyncio.create_task(central.run("test", hold))
+        await holding.wait()
+        looking = asyncio.create_task(house.look())
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            # the database knows who waits, and tells only when asked
+            while not looking.done() and not await execute(central, WAITS_FOR_A_LOCK):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not looking.done()
+        release.set()
+        await holder
+        assert len(await looking) == 1
 
 
 async def test_a_lease_and_a_burst_at_the_same_moment_never_both_get_a_job(world: World) -> None:
