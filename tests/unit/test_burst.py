@@ -45,10 +45,16 @@ JOBS = st.builds(
     workflow=WORKFLOWS,
     seconds=SECONDS,
     waited_seconds=SECONDS,
-    accepts_seconds=st.none() | SECONDS,
-    may_burst=st.booleans(),
-    has_burst=st.booleans(),
-    cloud_micros_per_second=st.none() | st.sampled_from([1, 100, 1000]),
+    # most of them would go, if only they were let
+    accepts_seconds=st.sampled_from([0.5, 10.0, 60.0, 300.0, None]),
+    may_burst=st.sampled_from([True, True, True, True, False]),
+    has_burst=st.sampled_from([False, False, False, False, True]),
+    cloud_micros_per_second=st.sampled_from([1, 100, 100, 1000, None]),
+)
+CLOUDS = st.sampled_from([1, 20]).map(
+    lambda slots: Runner(
+        machine=SeenMachine(id="cloud", state=MachineState.READY, slots=slots), workflows=frozenset({1, 2, 3})
+    )
 )
 
 
@@ -62,15 +68,15 @@ def snapshots() -> st.SearchStrategy[BurstSnapshot]:
     return st.builds(
         BurstSnapshot,
         here=st.lists(RUNNERS, max_size=3),
-        cloud=st.lists(RUNNERS, max_size=3),
+        cloud=st.lists(CLOUDS, min_size=1, max_size=2) | st.lists(RUNNERS, max_size=3),
         queue=numbered(1),
         cloud_queue=numbered(100),
         money=st.builds(
             Money,
             limit_micros=st.none() | AMOUNTS,
-            spent_micros=AMOUNTS,
+            spent_micros=st.sampled_from([0, 0, 600]),
             workflow_limit_micros=of_workflows,
-            workflow_spent_micros=of_workflows,
+            workflow_spent_micros=st.dictionaries(WORKFLOWS, st.sampled_from([0, 600]), max_size=3),
         ),
     )
 
