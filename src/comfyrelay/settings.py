@@ -176,6 +176,9 @@ class Settings(ArgumentsOnly):
     )
     max_attempts: Count = Field(3, description="leases a job may use up before it fails")
     retry_backoff_seconds: SecondsOrZero = Field(5, description="first wait of a job that cannot be built yet")
+    burst_micros_per_hour: int | None = Field(
+        None, ge=0, description="what all jobs that go to Comfy Cloud may cost in an hour, in millionths of a currency"
+    )
     reaper_interval_seconds: Seconds = Field(5, description="how often expired leases are looked for")
     recovery_interval_seconds: Seconds = Field(3, description="how often jobs without a dispatch are looked for")
 

@@ -114,3 +114,19 @@ def _filled(path: str, values: dict[str, str]) -> str:
         path = path.replace(f"{{{name}}}", value)
     assert "{" not in path
     return path
+
+
+class TestWaiting:
+    async def test_an_administrator_says_how_long_a_tenant_waits(self, desk: Operating) -> None:
+        path = f"/tenants/{desk.user.tenant_id}"
+        assert (await desk.send("PATCH", path, {"max_wait_seconds": 300}))["max_wait_seconds"] == 300
+        assert [each["max_wait_seconds"] for each in (await desk.get("/tenants"))["items"]] == [300, None]
+        await desk.send("PATCH", path, {"max_wait_seconds": None})
+        assert [each["max_wait_seconds"] for each in (await desk.get("/tenants"))["items"]] == [None, None]
+
+    @pytest.mark.parametrize("body", [{}, {"max_wait_seconds": -1}, {"max_wait_seconds": "soon"}, {"name": "Ada"}])
+    async def test_what_is_no_time_is_refused(self, desk: Operating, body: dict[str, Any]) -> None:
+        problem_of(await desk.call("PATCH", f"/tenants/{desk.user.tenant_id}", body), 422)
+
+    async def test_nobody_waits_for_a_tenant_that_is_not_there(self, desk: Operating) -> None:
+        problem_of(await desk.call("PATCH", "/tenants/nobody", {"max_wait_seconds": 1}), 404)

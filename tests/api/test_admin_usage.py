@@ -45,7 +45,7 @@ async def test_usage_is_told_by_fleet_workflow_and_tenant(api: Api) -> None:
         assert (row["name"], row["jobs"], row["busy_seconds"], row["lost_seconds"]) == (name, 1, 50, 0)
         assert row["cost"] == pytest.approx(0.05)
     dispatch = await admin.get(f"/api/admin/dispatches/{dispatch_id}")
-    assert dispatch["cost"] == pytest.approx(0.05)
+    assert dispatch["machine_cost"] == pytest.approx(0.05)
 
 
 async def test_days_can_be_chosen(api: Api) -> None:

@@ -49,6 +49,36 @@ class TestRegistering:
         assert (made["name"], made["provider"], made["is_active"]) == ("Face swap", "cloud", True)
         assert made["warnings"] == []
 
+    async def test_a_workflow_may_run_on_either_provider_at_a_price_for_each(self, desk: Operating) -> None:
+        prices: dict[str, Any] = {
+            "self_hosted_micros_per_second": 250,
+            "cloud_micros_per_second": 1000,
+            "burst_micros_per_hour": 5_000_000,
+        }
+        made = await desk.send("POST", "/workflows", new(provider="any", **prices))
+        assert {name: made[name] for name in ("provider", *prices)} == {"provider": "any", **prices}
+        assert [each["provider"] for each in (await desk.get("/workflows"))["items"] if each["slug"] == "swap"] == [
+            "any"
+        ]
+        changed = await desk.send("PATCH", "/workflows/swap", {"burst_micros_per_hour": None})
+        assert (changed["provider"], changed["burst_micros_per_hour"]) == ("any", None)
+        back = await desk.send("PATCH", "/workflows/swap", {"provider": "self_hosted"})
+        assert back["provider"] == "self_hosted"
+
+    @pytest.mark.parametrize(
+        ("wrong", "field"),
+        [
+            ({"provider": "any"}, "cloud_micros_per_second"),
+            ({"provider": "any", "cloud_micros_per_second": 0}, "cloud_micros_per_second"),
+            ({"provider": "any", "cloud_micros_per_second": 0.5}, "cloud_micros_per_second"),
+            ({"burst_micros_per_hour": -1}, "burst_micros_per_hour"),
+            ({"provider": "elsewhere"}, "provider"),
+        ],
+    )
+    async def test_a_price_that_is_none_is_refused(self, desk: Operating, wrong: dict[str, Any], field: str) -> None:
+        problem = problem_of(await desk.call("POST", "/workflows", new(**wrong)), 422)
+        assert field in problem["errors"]
+
     async def test_the_hash_of_a_file_among_the_defaults_is_filled_in(self, desk: Operating) -> None:
         made = await desk.send("POST", "/workflows", new(properties=[{**LOGO, "default_value": await asset(desk)}]))
         assert made["properties"][0]["default_value_hash"] == LOGO_HASH

@@ -19,6 +19,7 @@ from comfyrelay.domain.states import (
     DispatchStatus,
     JobStatus,
     Outcome,
+    Provider,
     TransactionType,
 )
 from comfyrelay.domain.updates import JobUpdate
@@ -53,6 +54,14 @@ class DispatchFact:
     worker_id: str | None = None
     lease_token: str | None = None
     cancel_requested_at: Any = None
+    cost_micros: int = 0
+    expected_cost_micros: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurstFact:
+    dispatch_id: int
+    ended_at: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +84,8 @@ class JobFact:
     reserved_tokens: int
     dispatch_version: int
     event_seq: int
+    cost_micros: int = 0
+    expected_cost_micros: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +110,7 @@ class Facts:
 
     dispatches: Sequence[DispatchFact] = ()
     leases: Sequence[LeaseFact] = ()
+    bursts: Sequence[BurstFact] = ()
     jobs: Sequence[JobFact] = ()
     attempts: Sequence[AttemptFact] = ()
     events: Sequence[tuple[str, int]] = ()
@@ -301,6 +313,24 @@ def every_job_is_reserved_once_and_settled_once(facts: Facts) -> Iterable[str]:
         yield f"there are transactions of the job {job_id}, which does not exist"
 
 
+# A job goes to the cloud once, and what that costs is promised for exactly as long as it is there.
+
+
+def every_burst_is_written_down_once(facts: Facts) -> Iterable[str]:
+    written: dict[int, list[BurstFact]] = defaultdict(list)
+    for burst in facts.bursts:
+        written[burst.dispatch_id].append(burst)
+    for each in facts.dispatches:
+        found = written.pop(each.id, [])
+        is_there = each.provider == Provider.CLOUD and each.status not in TERMINAL_DISPATCH
+        if len(found) != (each.expected_cost_micros is not None):
+            yield f"dispatch {each.id} is expected to cost {each.expected_cost_micros}, of which is written {found}"
+        elif found and is_there != (found[0].ended_at is None):
+            yield f"dispatch {each.id} is {each.status} at {each.provider}, of which is written {found}"
+    for dispatch_id in written:
+        yield f"the dispatch {dispatch_id}, which does not exist, went to the cloud"
+
+
 # Across 1: a step writes its outbox rows with its business rows, so whatever differs is under way.
 
 
@@ -350,6 +380,7 @@ ALWAYS: tuple[Rule, ...] = (
     job_and_dispatch_never_end_differently,
     balance_is_the_sum,
     every_job_is_reserved_once_and_settled_once,
+    every_burst_is_written_down_once,
     whatever_differs_is_under_way,
     a_dispatch_has_a_job,
     every_move_is_one_event,
@@ -382,6 +413,12 @@ def every_job_agrees_with_its_dispatch(facts: Facts) -> Iterable[str]:
             yield f"job {job.id} is {job.status} and has no dispatch"
         if dispatch is not None and JOB_STATUS_OF[DispatchStatus(dispatch.status)] != job.status:
             yield f"job {job.id} is {job.status}, its dispatch {dispatch.status}"
+        if dispatch is not None and _costs(dispatch) != _costs(job):
+            yield f"job {job.id} costs {_costs(job)}, its dispatch {_costs(dispatch)}"
+
+
+def _costs(fact: DispatchFact | JobFact) -> tuple[int, int | None]:
+    return fact.cost_micros, fact.expected_cost_micros
 
 
 def attempts_mirror_leases(facts: Facts) -> Iterable[str]:
@@ -476,6 +513,7 @@ async def look_at(databases: Databases) -> Facts:
 async def _look_at_central(database: Database, facts: Facts) -> None:
     async with database.read() as tx:
         facts.dispatches = [DispatchFact(**each) for each in await _rows(tx, central.ai_job_dispatches, DispatchFact)]
+        facts.bursts = [BurstFact(**each) for each in await _rows(tx, central.bursts, BurstFact)]
         facts.leases = [LeaseFact(**each) for each in await _rows(tx, central.dispatch_leases, LeaseFact)]
         entries = await tx.execute(select(central.outbox.c.updates))
         facts.entries = [JobUpdate.from_json(each) for row in entries for each in row.updates]

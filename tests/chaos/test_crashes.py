@@ -29,6 +29,7 @@ from comfyrelay.services.webhooks.deliveries import LEASE_SECONDS
 from comfyrelay.store.central import catalogue, tenants
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.database import Boundary
+from tests.bursting import EXPECTED, PRICE, a_house
 from tests.chaos.cases import on_both
 from tests.chaos.faults import die_on, drain
 from tests.chaos.invariants import (
@@ -308,6 +309,49 @@ async def reap_the_last_attempt(world: World) -> Script:
         if attempt < 2:
             await world.engine.queue.reaper.run_once()
     return Script(act=partial(run_reaper, world), ends=["failed"], balances=[1000])
+
+
+async def burst(world: World) -> Script:
+    """Two of three that wait too long go to the cloud: the money is enough for no more, however often it is tried."""
+    house = await a_house(world, limit=2 * EXPECTED)
+    jobs = await house.submit(3, max_wait_seconds=10)
+
+    async def two_have_gone() -> None:
+        assert (await house.providers(jobs)).count("cloud") == 2
+
+    return Script(act=partial(run_burst, world), ends=["completed"] * 4, balances=[960], then=two_have_gone)
+
+
+async def come_back_from_the_cloud(world: World) -> Script:
+    house = await a_house(world)
+    jobs = await house.submit(max_wait_seconds=10)
+    await run_burst(world)
+    await world.engine.fleet.workers.set_draining(house.cloud, is_draining=True)
+
+    async def it_is_here() -> None:
+        assert await house.providers(jobs) == ["self_hosted"]
+
+    return Script(act=partial(run_burst, world), ends=["completed"] * 2, balances=[980], then=it_is_here)
+
+
+async def fail_in_the_cloud(world: World) -> Script:
+    house = await a_house(world)
+    jobs = await house.submit(max_wait_seconds=10)
+    await run_burst(world)
+    leased = await house.lease_in_cloud()
+    await world.advance(5)
+
+    async def paid_once() -> None:
+        assert await house.providers(jobs) == ["self_hosted"]
+        assert (await world.dispatch(jobs[0])).cost_micros == 5 * PRICE
+
+    return Script(
+        act=lambda: world.fail(leased, fault=Fault.WORKER), ends=["completed"] * 2, balances=[980], then=paid_once
+    )
+
+
+async def run_burst(world: World) -> None:
+    await world.engine.scaling.bursting.run_once(Stage.PRODUCTION)
 
 
 async def run_reaper(world: World) -> None:
@@ -690,6 +734,9 @@ SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
     deregister: {Step.RELEASE: 1},
     revoke: {Step.WORKER: 1, Step.RELEASE: 1},
     recall: {Step.RECALL: 1},
+    burst: {Step.BURST: 1, Step.DELIVER_APPLY: 1},
+    come_back_from_the_cloud: {Step.BURST: 1, Step.DELIVER_APPLY: 1},
+    fail_in_the_cloud: {Step.SETTLE: 1, Step.DELIVER_APPLY: 1},
     reap: {Step.REAP: 1, Step.DELIVER_APPLY: 1},
     reap_the_last_attempt: {Step.REAP: 1, **VERDICT},
     relay_a_letter: VERDICT,

@@ -15,6 +15,7 @@ from tests.chaos.invariants import (
     QUIET,
     AttemptFact,
     Broken,
+    BurstFact,
     Change,
     DispatchFact,
     Facts,
@@ -104,7 +105,25 @@ def requeued(times: int) -> list[LeaseFact]:
     ]
 
 
+BURST = replace(LEASED, provider="cloud", expected_cost_micros=7)
+BURST_JOB = replace(JOB, expected_cost_micros=7)
 BAD: Sequence[tuple[Rule, Facts]] = [
+    (invariants.every_burst_is_written_down_once, running(dispatches=[BURST])),
+    (invariants.every_burst_is_written_down_once, running(bursts=[BurstFact(dispatch_id=1)])),
+    (invariants.every_burst_is_written_down_once, running(bursts=[BurstFact(dispatch_id=2)])),
+    (
+        invariants.every_burst_is_written_down_once,
+        running(dispatches=[BURST], bursts=[BurstFact(dispatch_id=1, ended_at=START)]),
+    ),
+    (
+        invariants.every_burst_is_written_down_once,
+        running(dispatches=[replace(BURST, provider="self_hosted")], bursts=[BurstFact(dispatch_id=1)]),
+    ),
+    (invariants.every_job_agrees_with_its_dispatch, running(jobs=[replace(JOB, cost_micros=1)])),
+    (
+        invariants.every_job_agrees_with_its_dispatch,
+        running(dispatches=[BURST], bursts=[BurstFact(dispatch_id=1)]),
+    ),
     (invariants.leased_means_one_lease, running(leases=[])),
     (invariants.leased_means_one_lease, running(leases=[LEASE, replace(LEASE, lease_token="two")])),
     (invariants.leased_means_one_lease, running(leases=[replace(LEASE, lease_token="two")])),

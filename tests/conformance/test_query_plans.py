@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.store.central import claims, demand, dispatch_list, dispatches, gaps
-from comfyrelay.store.central.scaling import decisions, durations, machines, seen
+from comfyrelay.store.central.scaling import bursts, decisions, durations, machines, seen
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 from tests.harness import PostgresBackend
@@ -55,6 +55,10 @@ SELECT 'm' || n, 1 + n % 5, 'w' || n, now() - make_interval(secs => n), CASE WHE
 
 INSERT INTO scaling_decisions (fleet_id, created_at, policy, desired, launch, "end", outcome, reason, seen)
 SELECT 1 + n % 50, now(), 'fast', 1, '[]', '[]', '{{}}', 'x', '{{}}' FROM generate_series(1, 20000) AS n;
+
+INSERT INTO bursts (dispatch_id, workflow_id, stage, created_at, ended_at, expected_cost_micros, reason, seen)
+SELECT n, 1 + n % 20, 'production', now(), CASE WHEN n % 100 > 0 THEN now() - make_interval(secs => 10 * n) END, 1, 'x',
+       '{{}}' FROM generate_series(1, 20000) AS n;
 
 INSERT INTO workflow_durations (workflow_id, effect_id, jobs, mean_seconds, mean_square, updated_at)
 SELECT 1 + n % 20, n, 1, 1, 1, now() FROM generate_series(1, 2000) AS n;
@@ -280,6 +284,7 @@ async def test_a_tenant_s_dispatches_are_found_by_the_tenant(central: asyncpg.Co
     assert not scans_everything(nodes)
 
 
+burst_queue: Any = bursts.queue_query("postgresql")
 # By what it asks for: the statement, the indexes that it goes through, and how many rows it may read at most.
 SCALING: dict[str, tuple[Any, set[str], int]] = {
     "what waits": (
@@ -307,6 +312,15 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
         durations.completed_query().params(after=ROWS - 1000, most=1000),
         {"pk_worker_audit_logs", "pk_ai_job_dispatches"},
         2000,
+    ),
+    "the money that is promised": (bursts.open_query(), {"ix_bursts_ended_at"}, 200),
+    "the money of the hour": (bursts.ended_query(), {"ix_bursts_ended_at"}, 360),
+    "who may burst": (
+        burst_queue.params(
+            rows=json.dumps([{"id": 1}, {"id": 2}]), stage="production", provider="self_hosted", most=50
+        ),
+        {"ix_ai_job_dispatches_queued", "pk_ai_job_dispatches", "pk_effects", "pk_tenants"},
+        2 * 50 * 2,
     ),
     "durations": (durations.known_query([1, 2]), {"pk_workflow_durations"}, 200),
 }

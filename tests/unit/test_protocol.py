@@ -195,7 +195,7 @@ def test_answers_may_have_words_that_their_receiver_does_not_know(model: type[Ba
 def test_one_job_of_a_status_that_a_client_does_not_know_leaves_the_page_readable() -> None:
     optional = dict.fromkeys(jobs.Job.model_fields)
     job = {**optional, "id": "j", "status": "queued", "item_no": 0, "priority": 0, "attempts": 0, "max_attempts": 3}
-    job |= {"reserved_tokens": 0, "outputs": [], "created_at": "2026-01-01T00:00:00Z"}
+    job |= {"reserved_tokens": 0, "cost_micros": 0, "outputs": [], "created_at": "2026-01-01T00:00:00Z"}
     page = base.Page[jobs.Job].model_validate({"items": [job, {**job, "status": "archived"}]})
     assert [each.status for each in page.items] == [JobStatus.QUEUED, "archived"]
     assert isinstance(page.items[0].status, JobStatus)

@@ -239,6 +239,7 @@ class Client:
         webhook_url: str | None = None,
         idempotency_key: str | None = None,
         wait_for_missing: bool = False,
+        max_wait_seconds: int | None = None,
     ) -> Job:
         """Submit a job. Send the same key again where it is not known whether the first time arrived.
 
@@ -256,6 +257,7 @@ class Client:
             webhook_url=webhook_url,
             idempotency_key=idempotency_key or uuid4().hex,
             wait_for_missing=wait_for_missing or None,
+            max_wait_seconds=max_wait_seconds,
         )
         return done.data
 
@@ -352,6 +354,7 @@ class Client:
         webhook_url: str | None = None,
         idempotency_key: str | None = None,
         wait_for_missing: bool = False,
+        max_wait_seconds: int | None = None,
     ) -> Batch:
         """Submit jobs together, all or none. An item may have `input_payload`, `input_file_id` and `label`."""
         done = await self._calls.send(
@@ -366,6 +369,7 @@ class Client:
             webhook_url=webhook_url,
             idempotency_key=idempotency_key or uuid4().hex,
             wait_for_missing=wait_for_missing or None,
+            max_wait_seconds=max_wait_seconds,
         )
         return done.data
 

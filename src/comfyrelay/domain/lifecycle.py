@@ -6,9 +6,10 @@ row's lock between reading the dispatch and writing what these functions return.
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from math import ceil
 from typing import Any, NamedTuple
 
-from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus, JobEventType, Outcome, PauseMode
+from comfyrelay.domain.states import TERMINAL_DISPATCH, DispatchStatus, JobEventType, Outcome, PauseMode, Provider
 from comfyrelay.errors import Fault
 
 
@@ -48,6 +49,14 @@ class Dispatch(NamedTuple):
     finished_at: datetime | None
     duration_seconds: float | None
     last_error: str | None
+    max_wait_seconds: int | None = None
+    # as of when it was queued; money is in millionths of a currency
+    self_hosted_micros_per_second: int | None = None
+    cloud_micros_per_second: int | None = None
+    # what its leases have cost so far
+    cost_micros: int = 0
+    # what going to the cloud should cost; `None` if it never went
+    expected_cost_micros: int | None = None
 
     @property
     def is_terminal(self) -> bool:
@@ -56,6 +65,17 @@ class Dispatch(NamedTuple):
     @property
     def is_leased(self) -> bool:
         return self.status == DispatchStatus.LEASED
+
+    @property
+    def has_burst(self) -> bool:
+        """Whether it went to the cloud because of a long wait, be it back or not."""
+        return self.expected_cost_micros is not None
+
+    @property
+    def micros_per_second(self) -> int | None:
+        """What a second costs where it is."""
+        is_cloud = self.provider == Provider.CLOUD
+        return self.cloud_micros_per_second if is_cloud else self.self_hosted_micros_per_second
 
     @property
     def attempts_used_up(self) -> bool:
@@ -152,6 +172,16 @@ def fail(
         event_type = JobEventType.FAILED
     else:
         after, event_type = _back(dispatch, now, retry_after, error, JobEventType.RETRYING)
+        after, reason = _home(after, FAILED_IN_THE_CLOUD)
+        return Move(
+            before=dispatch,
+            after=after,
+            event_type=event_type,
+            ended=Outcome.FAILED,
+            error=error,
+            fault=fault,
+            reason=reason,
+        )
     return Move(before=dispatch, after=after, event_type=event_type, ended=Outcome.FAILED, error=error, fault=fault)
 
 
@@ -202,16 +232,27 @@ def expire(dispatch: Dispatch, *, now: datetime, grace: timedelta, is_wanted: bo
         return None
     if may_be_late(dispatch, now=now, grace=grace, is_wanted=is_wanted):
         return None
+    return _with_unknown_cost(_expired(dispatch, now))
+
+
+def _expired(dispatch: Dispatch, now: datetime) -> Move:
     if dispatch.cancel_requested_at is not None:
         return _canceled(dispatch, now, ended=Outcome.EXPIRED)
-    error = "The worker stopped responding."
+    error, reason = "The worker stopped responding.", None
     if dispatch.attempts_used_up:
         after = _finished(dispatch, DispatchStatus.FAILED, now, error=error)
         event_type = JobEventType.FAILED
     else:
         after, event_type = _back(dispatch, now, timedelta(0), error, JobEventType.RETRYING)
+        after, reason = _home(after, FAILED_IN_THE_CLOUD)
     return Move(
-        before=dispatch, after=after, event_type=event_type, ended=Outcome.EXPIRED, error=error, fault=Fault.WORKER
+        before=dispatch,
+        after=after,
+        event_type=event_type,
+        ended=Outcome.EXPIRED,
+        error=error,
+        fault=Fault.WORKER,
+        reason=reason,
     )
 
 
@@ -315,6 +356,46 @@ def set_priority(dispatch: Dispatch, *, priority: int) -> Move | None:
     return Move(before=dispatch, after=after, event_type=JobEventType.PRIORITY)
 
 
+def burst(dispatch: Dispatch, *, expected_cost_micros: int, reason: str) -> Move | None:
+    """A queued, self-hosted dispatch goes to the cloud, once in its life."""
+    if dispatch.status != DispatchStatus.QUEUED or dispatch.provider != Provider.SELF_HOSTED or dispatch.has_burst:
+        return None
+    after = dispatch._replace(
+        provider=Provider.CLOUD, expected_cost_micros=expected_cost_micros, version=dispatch.version + 1
+    )
+    return Move(before=dispatch, after=after, event_type=JobEventType.PROVIDER, reason=reason)
+
+
+def come_back(dispatch: Dispatch, *, reason: str) -> Move | None:
+    """A dispatch that went to the cloud and waits there is self-hosted again, for good."""
+    if dispatch.status != DispatchStatus.QUEUED or dispatch.provider != Provider.CLOUD or not dispatch.has_burst:
+        return None
+    after = dispatch._replace(provider=Provider.SELF_HOSTED, version=dispatch.version + 1)
+    return Move(before=dispatch, after=after, event_type=JobEventType.PROVIDER, reason=reason)
+
+
+def charge(move: Move, *, ran_from: datetime | None, now: datetime) -> Move:
+    """Add what the run of the lease that ended cost, by the time it took; nothing if it never began."""
+    price = move.before.micros_per_second
+    if move.ended is None or price is None or ran_from is None:
+        return move
+    micros = ceil(price * max(0.0, (now - ran_from).total_seconds()))
+    return replace(move, after=move.after._replace(cost_micros=move.before.cost_micros + micros))
+
+
+def _with_unknown_cost(move: Move) -> Move:
+    """Nobody tells what became of the run. In the cloud it may have been paid for, so it counts as was expected."""
+    expected = move.before.expected_cost_micros if move.before.provider == Provider.CLOUD else None
+    return replace(move, after=move.after._replace(cost_micros=move.before.cost_micros + (expected or 0)))
+
+
+def _home(dispatch: Dispatch, reason: str) -> tuple[Dispatch, str | None]:
+    """What went to the cloud and failed there through a worker's fault is tried here next."""
+    if dispatch.provider != Provider.CLOUD or not dispatch.has_burst:
+        return dispatch, None
+    return dispatch._replace(provider=Provider.SELF_HOSTED), reason
+
+
 def stop_request(
     *,
     cancel_requested_at: datetime | None,
@@ -381,6 +462,8 @@ def _finished(
         last_error=error if error is not None else dispatch.last_error,
     )
 
+
+FAILED_IN_THE_CLOUD = "Comes back from Comfy Cloud: it failed there through no fault of its own."
 
 UNLEASED: dict[str, Any] = {
     "worker_id": None,

@@ -44,6 +44,8 @@ class JobState(NamedTuple):
     provider_job_id: str | None
     error_message: str | None
     error_detail: str | None
+    cost_micros: int = 0
+    expected_cost_micros: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +153,8 @@ def _apply(settled: Settled, update: JobUpdate) -> None:
         provider_job_id=update.provider_job_id or job.provider_job_id,
         error_message=error_message,
         error_detail=error_detail,
+        cost_micros=update.cost_micros,
+        expected_cost_micros=update.expected_cost_micros,
     )
     settled.events.append(
         Event(
@@ -223,6 +227,12 @@ def _event_data(update: JobUpdate, error_message: str | None) -> dict[str, Any]:
         data["hold"] = update.hold
     if update.event_type == JobEventType.PRIORITY:
         data["priority"] = update.priority
+    if update.provider is not None:
+        data["provider"] = update.provider
+    if update.event_type == JobEventType.PROVIDER:
+        data["expected_cost_micros"] = update.expected_cost_micros
+    if update.status in TERMINAL_JOB and update.cost_micros:
+        data["cost_micros"] = update.cost_micros
     if update.output is not None:
         data["output_file_id"] = update.output.file_id
     return data

@@ -35,6 +35,14 @@ class Provider(StrEnum):
     CLOUD = "cloud"
 
 
+class WorkflowProvider(StrEnum):
+    """Where jobs of a workflow may run. A dispatch is always at one of the two: with `any` it begins self-hosted."""
+
+    SELF_HOSTED = "self_hosted"
+    CLOUD = "cloud"
+    ANY = "any"
+
+
 class Stage(StrEnum):
     STAGING = "staging"
     PRODUCTION = "production"
@@ -83,6 +91,7 @@ class JobEventType(StrEnum):
     CANCEL_REQUESTED = "job:cancel_requested"
     PAUSE_REQUESTED = "job:pause_requested"
     PRIORITY = "job:priority"
+    PROVIDER = "job:provider"
 
 
 class TransactionType(StrEnum):

@@ -54,6 +54,11 @@ class JobUpdate:
     about: dict[str, Any] | None = None
     provider_job_id: str | None = None
     output: OutputFile | None = None
+    # Where it is from now on, when that changed with this move.
+    provider: str | None = None
+    # What its leases have cost so far, and what going to the cloud should cost.
+    cost_micros: int = 0
+    expected_cost_micros: int | None = None
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "JobUpdate":
@@ -107,6 +112,9 @@ def update_of(
         about=about,
         provider_job_id=provider_job_id,
         output=output,
+        provider=after.provider if after.provider != before.provider else None,
+        cost_micros=after.cost_micros,
+        expected_cost_micros=after.expected_cost_micros,
     )
 
 
@@ -126,4 +134,6 @@ def start_of(leased: Dispatch) -> JobUpdate:
         attempt=leased.attempts,
         worker_id=leased.worker_id,
         started_at=leased.leased_at,
+        cost_micros=leased.cost_micros,
+        expected_cost_micros=leased.expected_cost_micros,
     )

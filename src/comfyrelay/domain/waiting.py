@@ -138,7 +138,7 @@ def _not_before(available_at: datetime, now: datetime) -> Waiting:
     wait = (available_at - now).total_seconds()
     return Waiting(
         reason=Reason.NOT_BEFORE,
-        text=f"Not before {available_at:%H:%M:%S} UTC, in {_span(wait)}.",
+        text=f"Not before {available_at:%H:%M:%S} UTC, in {span(wait)}.",
         until=available_at,
         expected_start_seconds=wait,
     )
@@ -162,7 +162,7 @@ def _in_line(able: list[Serving], *, ahead: int, seconds_per_job: float | None) 
         return Waiting(reason=Reason.STARTING, text=text, position=ahead + 1, workers=len(able))
     slots = sum(each.slots for each in able)
     expected = None if seconds_per_job is None else ((ahead - free) // slots + 1) * seconds_per_job
-    guess = "" if expected is None else f" It should start in about {_span(expected)}."
+    guess = "" if expected is None else f" It should start in about {span(expected)}."
     many = "1 worker is" if len(able) == 1 else f"All {len(able)} workers are"
     busy = f"{many} busy." if not free else "Every worker will be busy with what comes before it."
     return Waiting(
@@ -174,7 +174,8 @@ def _in_line(able: list[Serving], *, ahead: int, seconds_per_job: float | None) 
     )
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """A time in words, as exact as it matters."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     if seconds < 90 * 60:

@@ -8,7 +8,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from comfyrelay.domain.capabilities import Fit
 from comfyrelay.domain.properties import PropertyType, Role
-from comfyrelay.domain.states import DispatchStatus, Provider, Stage, WorkerState
+from comfyrelay.domain.states import DispatchStatus, Provider, Stage, WorkerState, WorkflowProvider
 from comfyrelay.domain.waiting import Reason
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, AnswerBody, Page, Request, example
 from comfyrelay.protocol.fields import (
@@ -17,6 +17,7 @@ from comfyrelay.protocol.fields import (
     Json,
     JsonValue,
     Line,
+    MaxWait,
     Number,
     OpenEnum,
     PropertyKey,
@@ -40,6 +41,9 @@ Cost = Annotated[Whole, Field(ge=0, le=1_000_000_000)]
 Tokens = Annotated[Whole, Field(ge=1, le=1_000_000_000_000)]
 WorkerLimit = Annotated[Whole, Field(ge=0, le=1_000_000)]
 Priority = Annotated[Whole, Field(ge=-1_000_000, le=1_000_000)]
+# Money: millionths of the currency that the operator counts in, so that nothing is rounded away.
+Micros = Annotated[Whole, Field(ge=0, le=1_000_000_000_000_000)]
+Price = Annotated[Whole, Field(ge=1, le=1_000_000_000_000)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Scalar = str | bool | int | float
 
@@ -58,6 +62,9 @@ class Patch(Request):
 
     def changes(self) -> dict[str, Any]:
         return self.model_dump(exclude_unset=True)
+
+
+PRICES = ("self_hosted_micros_per_second", "cloud_micros_per_second", "burst_micros_per_hour")
 
 
 class WorkflowProperty(Request):
@@ -95,14 +102,17 @@ class NewCatalogueWorkflow(Request):
     output_node_id: Line | None = None
     output_extension: Extension | None = None
     output_mime_type: MediaType | None = None
-    provider: Provider = Provider.SELF_HOSTED
+    provider: WorkflowProvider = WorkflowProvider.SELF_HOSTED
+    self_hosted_micros_per_second: Micros | None = None
+    cloud_micros_per_second: Price | None = None
+    burst_micros_per_hour: Micros | None = None
     is_active: bool = True
 
 
 class WorkflowPatch(Patch):
     model_config = example(is_active=False)
 
-    may_be_null: ClassVar[frozenset[str]] = frozenset({"output_node_id"})
+    may_be_null: ClassVar[frozenset[str]] = frozenset({"output_node_id", *PRICES})
 
     slug: Unchanging = None
     name: Line | None = None
@@ -111,7 +121,10 @@ class WorkflowPatch(Patch):
     output_node_id: Line | None = None
     output_extension: Extension | None = None
     output_mime_type: MediaType | None = None
-    provider: Provider | None = None
+    provider: WorkflowProvider | None = None
+    self_hosted_micros_per_second: Micros | None = None
+    cloud_micros_per_second: Price | None = None
+    burst_micros_per_hour: Micros | None = None
     is_active: bool | None = None
 
 
@@ -120,7 +133,10 @@ class WorkflowSummary(AnswerBody):
     slug: str
     name: str
     tenant_id: str | None
-    provider: OpenEnum[Provider]
+    provider: OpenEnum[WorkflowProvider]
+    self_hosted_micros_per_second: int | None = None
+    cloud_micros_per_second: int | None = None
+    burst_micros_per_hour: int | None = None
     properties: list[dict[str, Any]]
     output_node_id: str | None
     output_extension: str
@@ -182,17 +198,21 @@ class NewEffect(Request):
     workflow_slug: Slug
     property_overrides: Json = Field(default_factory=dict)
     credits_cost: Cost
+    max_wait_seconds: MaxWait | None = None
     is_active: bool = True
 
 
 class EffectPatch(Patch):
     model_config = example(credits_cost=7)
 
+    may_be_null: ClassVar[frozenset[str]] = frozenset({"max_wait_seconds"})
+
     slug: Unchanging = None
     name: Line | None = None
     workflow_slug: Slug | None = None
     property_overrides: Json | None = None
     credits_cost: Cost | None = None
+    max_wait_seconds: MaxWait | None = None
     is_active: bool | None = None
 
 
@@ -203,6 +223,7 @@ class EffectDetails(AnswerBody):
     workflow_slug: str
     property_overrides: dict[str, Any]
     credits_cost: int
+    max_wait_seconds: int | None = None
     is_active: bool
     last_processing_time_seconds: float | None
     created_at: datetime
@@ -355,7 +376,10 @@ class Dispatch(AnswerBody):
     finished_at: datetime | None
     duration_seconds: float | None
     # what its leases cost of their machines; counted within a minute or two of the end of each
-    cost: float | None
+    machine_cost: float | None
+    max_wait_seconds: int | None = None
+    cost_micros: int = 0
+    expected_cost_micros: int | None = None
 
 
 class Usage(AnswerBody):
@@ -407,7 +431,40 @@ class Tenant(AnswerBody):
     name: str
     is_admin: bool
     balance: int | None
+    max_wait_seconds: int | None = None
     created_at: datetime
+
+
+class TenantPatch(Patch):
+    """How long the tenant's jobs may wait before they may go where they cost more; null: as long as it takes."""
+
+    model_config = example(max_wait_seconds=300)
+
+    may_be_null: ClassVar[frozenset[str]] = frozenset({"max_wait_seconds"})
+
+    max_wait_seconds: MaxWait | None = None
+
+
+class ChangedTenant(AnswerBody):
+    id: str
+    max_wait_seconds: int | None
+
+
+class Burst(AnswerBody):
+    """A job that went to Comfy Cloud: why, what that should cost and what it has cost there, and whether it came
+    back. Money is in millionths of the operator's currency."""
+
+    id: int
+    dispatch_id: int
+    workflow_slug: str
+    stage: OpenEnum[Stage]
+    reason: str
+    back_reason: str | None
+    expected_cost_micros: int
+    cost_micros: int
+    seen: Annotated[dict[str, Any], Reported]
+    created_at: datetime
+    ended_at: datetime | None
 
 
 class NewCredits(Request):

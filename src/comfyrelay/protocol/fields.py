@@ -82,6 +82,10 @@ RowId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
 
 Id = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]
 Key = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
+MaxWait = Annotated[
+    Whole,
+    Field(ge=0, le=31_536_000, description="so many seconds it may wait before it may go where it costs more"),
+]
 Slug = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 PropertyKey = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
 Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="clamped to the server's range")]

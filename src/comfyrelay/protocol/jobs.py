@@ -18,7 +18,19 @@ from comfyrelay.domain.states import (
     VideoStatus,
 )
 from comfyrelay.protocol.base import AnswerBody, Request, example
-from comfyrelay.protocol.fields import LARGEST_ID, STORABLE, Id, Json, Key, Line, OpenEnum, Priority, RowId, Slug
+from comfyrelay.protocol.fields import (
+    LARGEST_ID,
+    STORABLE,
+    Id,
+    Json,
+    Key,
+    Line,
+    MaxWait,
+    OpenEnum,
+    Priority,
+    RowId,
+    Slug,
+)
 
 WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
 
@@ -99,6 +111,7 @@ class Submission(Request):
     priority: Priority = 0
     webhook_url: WebhookUrl | None = None
     stage: Annotated[Stage | None, Field(description="only for administrators; the server's otherwise")] = None
+    max_wait_seconds: MaxWait | None = None
     wait_for_missing: WaitForMissing = False
 
     @property
@@ -155,6 +168,9 @@ class Job(AnswerBody):
     attempts: int
     max_attempts: int
     reserved_tokens: int
+    max_wait_seconds: int | None = None
+    cost_micros: int = 0
+    expected_cost_micros: int | None = None
     error: str | None
     waiting: Waiting | None
     outputs: list[Output]

@@ -105,7 +105,8 @@ class Engine:
         )
         self.queue = Queue(ground, self.outbox, self.catalogue.graphs, comfyui_away=self._hooks.comfyui_away)
         self.fleet = Fleet(ground, self.queue, self.catalogue.graphs, desk_workers=self._hooks.desk_workers)
-        self.scaling = Scaling(ground, self.fleet)
+        self.scaling = Scaling(ground, self.fleet, self.outbox, self.queue)
+        self.queue.waiting.why_here = self.scaling.bursting.why_here
         self.jobs = Jobs(
             ground,
             self.outbox,
@@ -144,6 +145,8 @@ class Engine:
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
             _every("fitting", RETENTION_SECONDS, self.catalogue.fitting.forget_unused),
+            # what is queued close together is decided together
+            _every("burst", 0.2, self.scaling.bursting.look),
             # ends that come close together are sent together
             _every("webhooks", 0.2, self._send_webhooks),
         )

@@ -21,6 +21,7 @@ class Step(StrEnum):
     RELEASE = "release"
     RECALL = "recall"
     REAP = "reap"
+    BURST = "burst"
     # what a user or an operator asks for
     CONTROL = "control"
     MOVE = "move"

@@ -26,6 +26,7 @@ class ListedTenant:
 
     id: str
     db_pool: str
+    max_wait_seconds: int | None
     created_at: datetime
     user_id: str
     email: str

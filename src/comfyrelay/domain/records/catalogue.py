@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from comfyrelay.domain.states import WorkflowProvider
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workflow:
@@ -14,6 +16,10 @@ class Workflow:
     tenant_id: str | None
     kind: str
     provider: str
+    may_burst: bool
+    self_hosted_micros_per_second: int | None
+    cloud_micros_per_second: int | None
+    burst_micros_per_hour: int | None
     graph_path: str
     properties: Sequence[Mapping[str, Any]]
     output_node_id: str | None
@@ -22,6 +28,10 @@ class Workflow:
     is_active: bool
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def may_run_at(self) -> WorkflowProvider:
+        return WorkflowProvider.ANY if self.may_burst else WorkflowProvider(self.provider)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +45,7 @@ class Effect:
     credits_cost: int
     is_active: bool
     last_processing_time_seconds: float | None
+    max_wait_seconds: int | None
     created_at: datetime
     updated_at: datetime
 

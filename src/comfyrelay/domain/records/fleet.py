@@ -120,3 +120,20 @@ class AuditRecord:
     event: str
     dispatch_id: int | None
     data: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Burst:
+    """A job that went to the cloud: why, what that should cost, and what became of it."""
+
+    id: int
+    dispatch_id: int
+    workflow_id: int
+    stage: str
+    created_at: datetime
+    ended_at: datetime | None
+    expected_cost_micros: int
+    cost_micros: int
+    reason: str
+    back_reason: str | None
+    seen: Mapping[str, Any]

@@ -34,6 +34,9 @@ class Job:
     request_digest: str
     webhook_url: str | None
     reserved_tokens: int
+    max_wait_seconds: int | None
+    cost_micros: int
+    expected_cost_micros: int | None
     provider_job_id: str | None
     error_message: str | None
     error_detail: str | None
@@ -69,6 +72,7 @@ class NewJob:
     input_file_id: str | None = None
     retry_of: str | None = None
     webhook_url: str | None = None
+    max_wait_seconds: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

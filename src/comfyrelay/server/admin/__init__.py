@@ -1,6 +1,17 @@
 """The API of administrators."""
 
-from comfyrelay.server.admin import assets, dispatches, effects, fleets, scaling, tenants, usage, workers, workflows
+from comfyrelay.server.admin import (
+    assets,
+    bursts,
+    dispatches,
+    effects,
+    fleets,
+    scaling,
+    tenants,
+    usage,
+    workers,
+    workflows,
+)
 
 __all__ = ["ROUTERS"]
 
@@ -12,6 +23,7 @@ ROUTERS = (
     scaling.router,
     workers.router,
     dispatches.router,
+    bursts.router,
     tenants.router,
     usage.router,
 )

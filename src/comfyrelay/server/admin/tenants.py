@@ -1,5 +1,6 @@
 """Tenants and their credits, and the audit of all workers."""
 
+from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
@@ -19,6 +20,17 @@ async def list_tenants(
     """Tenants with their users and balances, newest first; `search` is a part of an email address."""
     page = await context.engine.operations.inspection.tenants(email=search, cursor=cursor, limit=limit)
     return page_of(page, _body)
+
+
+@router.patch("/tenants/{tenant_id}", responses=may_answer(404, 422))
+async def change_tenant(tenant_id: TenantId, body: wire.TenantPatch, context: ContextOf) -> Answer[wire.ChangedTenant]:
+    """Say how long a tenant's jobs may wait before they may go to Comfy Cloud."""
+    changes = body.changes()
+    if "max_wait_seconds" not in changes:
+        raise InvalidInput(errors={"max_wait_seconds": "Say what is to be changed; null takes it away."})
+    await context.engine.accounts.tenancy.set_max_wait(tenant_id, body.max_wait_seconds)
+    data = wire.ChangedTenant(id=tenant_id, max_wait_seconds=body.max_wait_seconds)
+    return Answer(data=data, message="Changed.")
 
 
 @router.post("/tenants/{tenant_id}/credits", responses=may_answer(404, 409, 422))

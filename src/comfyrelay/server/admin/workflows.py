@@ -32,7 +32,7 @@ async def list_workflows(
     page = await context.engine.catalogue.workflows.page(
         tenant_id=tenant_id, is_active=is_active, cursor=cursor, limit=limit
     )
-    return page_of(page, wire.WorkflowSummary.of)
+    return page_of(page, lambda each: wire.WorkflowSummary.of(each, provider=each.may_run_at))
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
@@ -58,6 +58,7 @@ async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -
         output_extension=read.output_extension,
         output_mime_type=read.output_mime_type or "video/mp4",
         provider=body.provider,
+        **{name: getattr(body, name) for name in wire.PRICES},
         is_active=body.is_active,
     )
     return _answer(await engine.catalogue.workflows.get(workflow.slug), "Registered", read.remark)
@@ -106,7 +107,7 @@ async def validate_workflow(
 
 
 def _body(view: WorkflowView) -> wire.WorkflowDetails:
-    return wire.WorkflowDetails.of(view, view.workflow)
+    return wire.WorkflowDetails.of(view, view.workflow, provider=view.workflow.may_run_at)
 
 
 def _plain(properties: Sequence[wire.WorkflowProperty]) -> list[dict[str, Any]]:

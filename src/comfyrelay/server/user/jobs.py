@@ -43,6 +43,7 @@ async def submit(body: wire.NewJob, response: Response, context: ContextOf, user
         priority=body.priority,
         webhook_url=body.webhook,
         stage=chosen_stage(user, body.stage),
+        max_wait_seconds=body.max_wait_seconds,
         wait_for_missing=body.wait_for_missing,
         shows_workers=user.is_admin,
     )

@@ -2,7 +2,7 @@
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.accounts import Tenant, User
-from comfyrelay.errors import InvalidInput
+from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import tenants
@@ -48,6 +48,12 @@ class Tenancy:
         # The wallet is opened again by whoever first needs it, should this step not happen.
         await database.run(Step.TENANT, lambda tx: ledger.open_wallets(tx, [user.tenant_id]))
         return user
+
+    async def set_max_wait(self, tenant_id: str, seconds: int | None) -> None:
+        """How long the tenant's jobs may wait before they may cost more; `None`: as long as it takes."""
+        found = await self._databases.central.run(Step.TENANT, lambda tx: tenants.set_max_wait(tx, tenant_id, seconds))
+        if not found:
+            raise NotFound(f"There is no tenant {tenant_id!r}.")
 
     async def user_of(self, email: str) -> User | None:
         async with self._databases.central.read() as tx:

@@ -36,6 +36,7 @@ class Effects:
         property_overrides: Mapping[str, Any] | None = None,
         name: str | None = None,
         is_active: bool = True,
+        max_wait_seconds: int | None = None,
     ) -> Effect:
         if credits_cost < 0:
             raise InvalidInput(errors={"credits_cost": "This must not be negative."})
@@ -54,6 +55,7 @@ class Effects:
                 asset_hashes=hashes,
                 credits_cost=credits_cost,
                 is_active=is_active,
+                max_wait_seconds=max_wait_seconds,
             )
 
         return await self._databases.central.run(Step.CATALOGUE, work)

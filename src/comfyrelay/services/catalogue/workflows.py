@@ -10,7 +10,7 @@ from comfyrelay.domain.capabilities import Fit, Fitness, Needs, fitness
 from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.records.fleet import Equipped
-from comfyrelay.domain.states import Provider, Stage, WorkflowKind
+from comfyrelay.domain.states import Provider, Stage, WorkflowKind, WorkflowProvider
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.checks import check_output_node, read_properties
@@ -81,7 +81,10 @@ class Workflows:
         graph: Graph,
         properties: Sequence[Mapping[str, Any]] = (),
         name: str | None = None,
-        provider: Provider = Provider.SELF_HOSTED,
+        provider: Provider | WorkflowProvider = Provider.SELF_HOSTED,
+        self_hosted_micros_per_second: int | None = None,
+        cloud_micros_per_second: int | None = None,
+        burst_micros_per_hour: int | None = None,
         output_node_id: str | None = None,
         output_extension: str = "mp4",
         output_mime_type: str = "video/mp4",
@@ -92,6 +95,7 @@ class Workflows:
     ) -> Workflow:
         """Make a workflow, unless `same` finds one that takes its place."""
         self._graphs.check_size(graph)
+        _check_price(provider, cloud_micros_per_second)
         read_properties(properties)
         check_output_node(check_graph(graph), output_node_id)
         path = await self._graphs.store(graph)
@@ -100,7 +104,10 @@ class Workflows:
             "name": name or slug,
             "tenant_id": tenant_id,
             "kind": kind,
-            "provider": provider,
+            **_providers(provider),
+            "self_hosted_micros_per_second": self_hosted_micros_per_second,
+            "cloud_micros_per_second": cloud_micros_per_second,
+            "burst_micros_per_hour": burst_micros_per_hour,
             "graph_path": path,
             "properties": await self._assets.with_hashes(properties),
             "output_node_id": output_node_id,
@@ -159,6 +166,12 @@ class Workflows:
         if "properties" in values:
             read_properties(values["properties"])
             values["properties"] = await self._assets.with_hashes(values["properties"])
+        _check_price(
+            values.get("provider", before.may_run_at),
+            values.get("cloud_micros_per_second", before.cloud_micros_per_second),
+        )
+        if "provider" in values:
+            values |= _providers(values["provider"])
         if "output_extension" in values:
             values["output_extension"] = values["output_extension"].lstrip(".")
         changed = await self._databases.central.run(Step.CATALOGUE, lambda tx: _change(tx, before, values))
@@ -232,6 +245,22 @@ async def _keep_effects_valid(tx: Tx, workflow: Workflow, properties: Sequence[M
             raise InvalidInput(
                 errors={"properties": f"The effect {effect.slug!r} would no longer work. {problems}"}
             ) from error
+
+
+def _providers(provider: Provider | WorkflowProvider) -> dict[str, Any]:
+    """Self-hosted first: a job that may run anywhere begins there."""
+    may_burst = provider == WorkflowProvider.ANY
+    return {"provider": Provider.SELF_HOSTED if may_burst else Provider(provider), "may_burst": may_burst}
+
+
+def _check_price(provider: Provider | WorkflowProvider, cloud_micros_per_second: int | None) -> None:
+    if provider == WorkflowProvider.ANY and cloud_micros_per_second is None:
+        raise InvalidInput(
+            errors={
+                "cloud_micros_per_second": "Say what a second in Comfy Cloud costs, in millionths of your currency: "
+                "a workflow that may run there too needs a price."
+            }
+        )
 
 
 def _properties_of(workflow: Workflow) -> list[Property]:

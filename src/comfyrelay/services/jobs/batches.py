@@ -14,7 +14,7 @@ from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFo
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs import rerun
 from comfyrelay.services.jobs.accept import Acceptance, Accepted
-from comfyrelay.services.jobs.requests import Item, JobRequest, check_texts
+from comfyrelay.services.jobs.requests import Item, JobRequest, check_texts, waits
 from comfyrelay.services.jobs.resolve import Resolver, Target
 from comfyrelay.services.paging import Listed, listed
 from comfyrelay.services.queue.control import Control
@@ -35,6 +35,7 @@ class BatchRequest:
     webhook_url: str | None = None
     notify_urls: Sequence[str] = field(default=(), repr=False)
     stage: Stage | None = None
+    max_wait_seconds: int | None = None
     wait_for_missing: bool = False
     shows_workers: bool = False
     # what makes it the same request as another with its key; that of all the rest, where none is given
@@ -311,6 +312,7 @@ def _digest(request: BatchRequest) -> str:
             "webhook_url": request.webhook_url,
             "notify_urls": list(request.notify_urls),
             "stage": request.stage,
+            **waits(request.max_wait_seconds),
             "items": [
                 [dict(each.input_payload), each.input_file_id, each.video_id, each.label, each.output_folder]
                 for each in request.items
@@ -330,6 +332,7 @@ def _job_request(request: BatchRequest, item: Item, number: int) -> JobRequest:
         priority=request.priority,
         webhook_url=request.webhook_url,
         stage=request.stage,
+        max_wait_seconds=request.max_wait_seconds,
         wait_for_missing=request.wait_for_missing,
         shows_workers=request.shows_workers,
     )

@@ -42,6 +42,8 @@ class JobRequest:
     webhook_url: str | None = None
     # Without one, the server's.
     stage: Stage | None = None
+    # So long it may wait before it may cost more.
+    max_wait_seconds: int | None = None
     # Whether it may wait until a worker has what it needs, and whether its user may know the workers by name. Neither
     # makes it another request.
     wait_for_missing: bool = False
@@ -61,8 +63,14 @@ class JobRequest:
                 "delay_seconds": self.delay_seconds,
                 "webhook_url": self.webhook_url,
                 "stage": self.stage,
+                **waits(self.max_wait_seconds),
             }
         )
+
+
+def waits(max_wait_seconds: int | None) -> dict[str, int]:
+    """For digests: a request that says nothing of it is the same as before anybody could."""
+    return {} if max_wait_seconds is None else {"max_wait_seconds": max_wait_seconds}
 
 
 def chosen_stage(user: User, stage: Stage | None) -> Stage | None:

@@ -287,6 +287,7 @@ class Resolver:
             video_id=item.video_id,
             input_file_id=primary.id if primary else None,
             webhook_url=request.webhook_url,
+            max_wait_seconds=request.max_wait_seconds,
         )
 
 

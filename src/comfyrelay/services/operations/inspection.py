@@ -30,7 +30,7 @@ class DispatchView:
     progress: Any
     last_worker_id: str | None
     # what its leases cost of their machines, as far as it has been counted
-    cost: float | None = None
+    machine_cost: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +151,7 @@ async def _dispatch_views(tx: Tx, found: Sequence[ListedDispatch]) -> list[Dispa
             workflow_slug=slugs[each.dispatch.workflow_id],
             progress=each.progress,
             last_worker_id=workers_.get(each.dispatch.id),
-            cost=costs.get(each.dispatch.id),
+            machine_cost=costs.get(each.dispatch.id),
         )
         for each in found
     ]

@@ -13,11 +13,13 @@ from comfyrelay.domain.records.jobs import Job
 from comfyrelay.domain.states import JobEventType, JobStatus
 from comfyrelay.domain.updates import JobUpdate
 from comfyrelay.errors import PoolUnavailable
+from comfyrelay.hint import Hint
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applying import Applying
 from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue, dispatches
+from comfyrelay.store.central.catalogue import Priced
 from comfyrelay.store.central.dispatches import NewDispatch
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
@@ -43,6 +45,8 @@ class OutboxRecovery:
         self._applying = applying
         self._wakeup = wakeup
         self._reported: set[tuple[str, Step, int]] = set()
+        # something was queued that may go to the cloud
+        self.burst_hint = Hint()
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Recovered:
         """Finish what is older than the grace, in every pool; a pool that is down does not hold up the others."""
@@ -137,15 +141,18 @@ class OutboxRecovery:
         if not found:
             return 0
 
-        async def work(tx: Tx) -> tuple[int, list[Job]]:
+        async def work(tx: Tx) -> tuple[int, list[Job], bool]:
             known = await catalogue.existing_workflows(tx, {each.workflow_id for each in found})
-            new = [new_dispatch(pool, each) for each in found if each.workflow_id in known]
+            new = [new_dispatch(pool, each, known[each.workflow_id]) for each in found if each.workflow_id in known]
             made = await dispatches.enqueue(tx, new) if new else 0
-            return made, [each for each in found if each.workflow_id not in known]
+            hopeless = [each for each in found if each.workflow_id not in known]
+            return made, hopeless, any(each.may_burst for each in known.values())
 
-        made, hopeless = await self._databases.central.run(Step.SUBMIT_ENQUEUE, work)
+        made, hopeless, may_burst = await self._databases.central.run(Step.SUBMIT_ENQUEUE, work)
         if made:
             await self._wakeup.notify()
+            if may_burst:
+                self.burst_hint.give()
         if hopeless:
             await self._applying.apply(pool, [_refusal(pool, hopeless)])
         return made
@@ -179,7 +186,7 @@ def _refusal(pool: str, hopeless: Sequence[Job]) -> OutboxEntry:
     )
 
 
-def new_dispatch(pool: str, job: Job) -> NewDispatch:
+def new_dispatch(pool: str, job: Job, priced: Priced) -> NewDispatch:
     return NewDispatch(
         tenant_id=job.tenant_id,
         tenant_job_id=job.id,
@@ -193,4 +200,7 @@ def new_dispatch(pool: str, job: Job) -> NewDispatch:
         max_attempts=job.max_attempts,
         batch_id=job.batch_id,
         available_at=job.available_at,
+        max_wait_seconds=job.max_wait_seconds,
+        self_hosted_micros_per_second=priced.self_hosted_micros_per_second,
+        cloud_micros_per_second=priced.cloud_micros_per_second,
     )

@@ -26,6 +26,7 @@ from comfyrelay.services.steps import Step
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit, blocks, catalogue, dispatches, leases
 from comfyrelay.store.central.dispatches import Condition
+from comfyrelay.store.central.scaling import bursts
 from comfyrelay.store.database import Tx
 from comfyrelay.store.outbox import OutboxEntry
 from comfyrelay.store.wakeup import Wakeup
@@ -116,6 +117,7 @@ class Decisions:
             return Decided(found=found)
         moves = [each.move for each in decisions]
         await dispatches.write(tx, moves)
+        await bursts.note(tx, moves, at=now)
         if ended := [each for each in decisions if each.move.ended is not None]:
             await leases.end(tx, [(each.move, each.by) for each in ended], at=now)
             await audit.record(tx, [_audit_entry(each, now) for each in ended])

@@ -15,7 +15,7 @@ from comfyrelay.domain import lifecycle
 from comfyrelay.domain.holding import hold_text, holds_the_rest, may_hold
 from comfyrelay.domain.ids import output_id, output_path, upload_path
 from comfyrelay.domain.lifecycle import Dispatch, Move
-from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.domain.states import DispatchStatus, Outcome
 from comfyrelay.domain.updates import OutputFile
 from comfyrelay.errors import Fault, LeaseLost
 from comfyrelay.group_commit import GroupCommit
@@ -225,7 +225,8 @@ class Settle:
             batch.pools[index] = dispatch.db_pool
             if dispatch.id not in decisions and _is_holder(dispatch, report):
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
-                move = await _with_hold(tx, _move(dispatch, report, now, began_at), report)
+                move = _charged(_move(dispatch, report, now, began_at), report, now, began_at)
+                move = await _with_hold(tx, move, report)
                 details = _details(dispatch, report, began_at)
                 decisions[dispatch.id] = Decision(move=move, by=report.verb, details=details)
                 settlement = Settlement(dispatch_id=dispatch.id, status=move.after.status)
@@ -280,6 +281,12 @@ def _move(dispatch: Dispatch, report: Report, now: datetime, began_at: datetime 
             assert_never(report.verb)
     assert move is not None, "the holder of a lease can always end it"
     return move
+
+
+def _charged(move: Move, report: Report, now: datetime, began_at: datetime | None) -> Move:
+    """What is given back without having begun costs nothing: its worker says when it began, if it did."""
+    has_run = report.began_after_seconds is not None or move.ended in {Outcome.COMPLETED, Outcome.FAILED}
+    return lifecycle.charge(move, ran_from=began_at if has_run else None, now=now)
 
 
 async def _with_hold(tx: Tx, move: Move, report: Report) -> Move:

@@ -1,6 +1,7 @@
 """Why is it waiting?"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.records.fleet import Fleet
@@ -10,7 +11,7 @@ from comfyrelay.domain.waiting import NOTHING_COMING, Coming, Reason, Serving, W
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import blocks, catalogue, dispatches, gaps, workers
-from comfyrelay.store.central.scaling import decisions, machines, seen
+from comfyrelay.store.central.scaling import bursts, decisions, machines, seen
 from comfyrelay.store.database import Tx
 
 
@@ -22,20 +23,38 @@ class WhyWaiting:
         self._databases = databases
         self._worker_stale_seconds = worker_stale_seconds
         self._comfyui_away = comfyui_away
+        # why a job that waits for longer than it accepts was not sent to the cloud
+        self.why_here: Callable[[int], str | None] = lambda _dispatch_id: None
 
     async def of_job(self, tenant_id: str, job_id: str) -> Waiting:
         async with self._databases.central.read() as tx:
             found = await dispatches.of_jobs(tx, [(tenant_id, job_id)])
             if job_id not in found:
                 raise NotFound(f"There is no job {job_id!r} in the queue.")
-            return await self._of(tx, found[job_id])
+            waiting = await self._of(tx, found[job_id])
+            return replace(waiting, text=await self._with_burst(tx, found[job_id], waiting.text))
+
+    async def _with_burst(self, tx: Tx, dispatch: Dispatch, text: str) -> str:
+        """Where it waits may be where nobody expects it: first comes why."""
+        if dispatch.status != DispatchStatus.QUEUED:
+            return text
+        if dispatch.has_burst:
+            burst = await bursts.of_dispatch(tx, dispatch.id)
+            why = None if burst is None else burst.back_reason or burst.reason
+            return text if why is None else f"{why} {text}"
+        why_here = self.why_here(dispatch.id)
+        return text if why_here is None else f"{text} {why_here}"
 
     async def _of(self, tx: Tx, dispatch: Dispatch) -> Waiting:
         if dispatch.status not in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
             status = JOB_STATUS_OF[DispatchStatus(dispatch.status)]
             return Waiting(reason=Reason.NOT_WAITING, text=f"It is not waiting: it is {status}.")
         able = await workers.serving(
-            tx, dispatch.workflow_id, stage=dispatch.stage, stale_seconds=self._worker_stale_seconds
+            tx,
+            dispatch.workflow_id,
+            stage=dispatch.stage,
+            provider=Provider(dispatch.provider),
+            stale_seconds=self._worker_stale_seconds,
         )
         blocked = await blocks.of_hash(tx, dispatch.workflow_hash)
         lacking = await gaps.of_hash(tx, dispatch.workflow_hash) if dispatch.provider == Provider.SELF_HOSTED else {}

@@ -1,7 +1,11 @@
-"""How many machines there should be: what is seen, what is done about it, and what comes of it."""
+"""How many machines there should be, and which jobs do not wait for them: what is seen, what is done about it, and what
+comes of it."""
 
 from comfyrelay.services.fleet import Fleet
 from comfyrelay.services.ground import Ground
+from comfyrelay.services.outbox import Outbox
+from comfyrelay.services.queue import Queue
+from comfyrelay.services.scaling.burst import Bursting
 from comfyrelay.services.scaling.durations import Durations
 from comfyrelay.services.scaling.figures import FiguresOfFleets
 from comfyrelay.services.scaling.history import History
@@ -17,7 +21,7 @@ LEADER = "scaling"
 
 
 class Scaling:
-    def __init__(self, ground: Ground, fleet: Fleet) -> None:
+    def __init__(self, ground: Ground, fleet: Fleet, outbox: Outbox, queue: Queue) -> None:
         databases, stale_seconds = ground.databases, ground.settings.worker_stale_seconds
         # given when there may be something to decide: a job came or ended
         self.hint = ground.wakeup.subscribe()
@@ -29,3 +33,10 @@ class Scaling:
         self.views = ScalingViews(databases, self.snapshots, self.leadership, fleet.fleets)
         self.figures = FiguresOfFleets(databases)
         self.usage = Usage(databases)
+        self.bursting = Bursting(
+            databases,
+            queue.decisions,
+            hint=outbox.recovery.burst_hint,
+            limit_micros_per_hour=ground.settings.burst_micros_per_hour,
+            worker_stale_seconds=stale_seconds,
+        )

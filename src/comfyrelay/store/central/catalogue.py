@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, Float, Text, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
@@ -67,15 +67,25 @@ async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = 
     return Workflow(**row._mapping) if row else None
 
 
-async def existing_workflows(tx: Tx, ids: Iterable[int]) -> set[int]:
+class Priced(NamedTuple):
+    """What a second of a workflow costs, and whether its jobs may go to the cloud."""
+
+    may_burst: bool
+    self_hosted_micros_per_second: int | None
+    cloud_micros_per_second: int | None
+
+
+async def existing_workflows(tx: Tx, ids: Iterable[int]) -> dict[int, Priced]:
     """Those of the workflows that are there, and that cannot be deleted until the transaction ends."""
-    return {row.id for row in await tx.fetch(_existing_workflows, with_ids(sorted(ids)))}
+    rows = await tx.fetch(_existing_workflows, with_ids(sorted(ids)))
+    return {row[0]: Priced(bool(row[1]), row[2], row[3]) for row in rows}
 
 
 @cache
 def _existing_workflows(dialect: str) -> Executable:
     r = ids_table(dialect)
-    query = select(workflows.c.id).join(r, workflows.c.id == r.c.id).where(_PRESENT).order_by(workflows.c.id)
+    columns = [workflows.c[name] for name in ("id", *Priced._fields)]
+    query = select(*columns).join(r, workflows.c.id == r.c.id).where(_PRESENT).order_by(workflows.c.id)
     return query.with_for_update(of=workflows, read=True, key_share=True)
 
 

@@ -45,6 +45,9 @@ _ENDED = d.c.status.in_([word(each) for each in sorted(TERMINAL_DISPATCH)])
 # What a move may change. Everything else of a dispatch is set once, when it is made.
 _MOVED = (
     "status",
+    "provider",
+    "cost_micros",
+    "expected_cost_micros",
     "priority",
     "attempts",
     "epoch",
@@ -66,7 +69,7 @@ _MOVED = (
     "last_error",
 )
 
-_FINISH = ("status", "version", "finished_at", "duration_seconds", "last_error")
+_FINISH = ("status", "version", "finished_at", "duration_seconds", "last_error", "cost_micros")
 
 _LEASE = (
     "attempts",
@@ -95,6 +98,9 @@ class NewDispatch:
     max_attempts: int
     batch_id: str | None
     available_at: datetime
+    max_wait_seconds: int | None = None
+    self_hosted_micros_per_second: int | None = None
+    cloud_micros_per_second: int | None = None
 
 
 _NEW = tuple(name for name in NewDispatch.__dataclass_fields__ if name != "available_at")

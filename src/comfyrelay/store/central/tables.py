@@ -55,6 +55,7 @@ tenants = Table(
     Column("name", Text, nullable=False),
     Column("db_pool", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
+    Column("max_wait_seconds", Integer),
 )
 
 users = Table(
@@ -92,6 +93,13 @@ workflows = Table(
     Column("tenant_id", Text, ForeignKey("tenants.id")),
     Column("kind", Text, nullable=False, server_default=WorkflowKind.GRAPH),
     Column("provider", Text, nullable=False, server_default=Provider.SELF_HOSTED),
+    # Whether its jobs, which begin self-hosted, may go to the cloud: what the API calls the provider `any`.
+    Column("may_burst", Boolean, nullable=False, server_default=false()),
+    # Money is in millionths of the currency that the operator counts in.
+    Column("self_hosted_micros_per_second", BigInteger),
+    Column("cloud_micros_per_second", BigInteger),
+    # What its bursts may cost in an hour.
+    Column("burst_micros_per_hour", BigInteger),
     Column("graph_path", Text, nullable=False),
     Column("properties", JsonText, nullable=False),
     Column("output_node_id", Text),
@@ -122,6 +130,8 @@ effects = Table(
     Column("credits_cost", BigInteger, nullable=False),
     Column("is_active", Boolean, nullable=False, server_default=true()),
     Column("last_processing_time_seconds", Float),
+    # How long its jobs may wait before they may cost more; of effect, tenant and job the strictest counts.
+    Column("max_wait_seconds", Integer),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     CheckConstraint("credits_cost >= 0", name="credits_cost"),
@@ -343,7 +353,14 @@ ai_job_dispatches = Table(
     Column("pause_requested_at", UtcTime),
     Column("release_requested_at", UtcTime),
     Column("passed_over_at", UtcTime),
+    # The prices of its workflow when it was queued, what its leases have cost, and what a burst should cost: null
+    # unless it went to the cloud, which happens once.
+    Column("self_hosted_micros_per_second", BigInteger),
+    Column("cloud_micros_per_second", BigInteger),
+    Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
+    Column("expected_cost_micros", BigInteger),
     Column("duration_seconds", Float),
+    Column("max_wait_seconds", Integer),
     Column("priority", Integer, nullable=False, server_default=text("0")),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("max_attempts", Integer, nullable=False),
@@ -426,6 +443,29 @@ partial_index(
     "ix_ai_job_dispatches_exhausted",
     ai_job_dispatches.c.id,
     where="status IN ('queued', 'paused') AND attempts >= max_attempts",
+)
+
+bursts = Table(
+    "bursts",
+    metadata,
+    # One for each job that went to the cloud: why, what it should cost, and what it has cost there.
+    Column("id", BigId, primary_key=True),
+    # A job bursts once. No foreign key, as in `dispatch_leases`.
+    Column("dispatch_id", BigInteger, nullable=False, unique=True),
+    Column("workflow_id", BigInteger, nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    # When it ended, or came back: what it cost counts for an hour from then, and until then what it should cost.
+    Column("ended_at", UtcTime),
+    Column("expected_cost_micros", BigInteger, nullable=False),
+    Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
+    Column("reason", Text, nullable=False),
+    # Why it came back, if it did.
+    Column("back_reason", Text),
+    # What was seen: the wait here, the wait there, what was accepted.
+    Column("seen", JsonText, nullable=False),
+    one_of("stage", Stage),
+    Index(None, "ended_at"),
 )
 
 dispatch_leases = Table(

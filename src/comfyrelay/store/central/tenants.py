@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from comfyrelay.domain.records.accounts import ListedTenant, Tenant, User
@@ -37,6 +37,12 @@ async def lock(tx: Tx, tenant_id: str) -> None:
     await tx.execute(select(tenants.c.id).where(tenants.c.id == tenant_id).with_for_update(key_share=True))
 
 
+async def set_max_wait(tx: Tx, tenant_id: str, seconds: int | None) -> bool:
+    """How long its jobs may wait before they may cost more; whether there is such a tenant."""
+    query = update(tenants).where(tenants.c.id == tenant_id).values(max_wait_seconds=seconds)
+    return (await tx.execute(query.returning(tenants.c.id))).first() is not None
+
+
 async def user(tx: Tx, user_id: str) -> User | None:
     row = (await tx.execute(select(*USER_COLUMNS).where(users.c.id == user_id))).one_or_none()
     return User(**row._mapping) if row else None
@@ -62,7 +68,7 @@ async def page(
 ) -> tuple[list[ListedTenant], str | None]:
     """The newest tenants first, those whose user's email contains `email`; and the id to go on before."""
     of_user = [users.c.id.label("user_id"), users.c.email, users.c.name, users.c.is_admin]
-    query = select(tenants.c.id, tenants.c.db_pool, tenants.c.created_at, *of_user)
+    query = select(tenants.c.id, tenants.c.db_pool, tenants.c.max_wait_seconds, tenants.c.created_at, *of_user)
     query = query.join_from(tenants, users, users.c.tenant_id == tenants.c.id)
     if before_id is not None:
         query = query.where(tenants.c.id < before_id)

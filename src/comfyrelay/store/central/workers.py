@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Text, bindparam, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Text, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.records.fleet import ServingWorker, Worker
-from comfyrelay.domain.states import DispatchStatus, RegistrationSource, WorkflowKind
+from comfyrelay.domain.states import DispatchStatus, Provider, RegistrationSource, WorkflowKind
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
@@ -168,10 +168,26 @@ def _record_seen(dialect: str) -> Executable:
     return update(workers).values(last_seen_at=relay_now()).where(workers.c.worker_id == r.c.id)
 
 
-async def serving(tx: Tx, workflow_id: int, *, stage: str, stale_seconds: float) -> list[ServingWorker]:
-    """Workers that may run the workflow now, with how many leases each holds."""
+def said_providers(dialect: str) -> ColumnElement[str]:
+    """The providers that a worker says it serves, as JSON; the rest of what it says of itself is long."""
+    if dialect == "postgresql":
+        return func.json_extract_path_text(workers.c.capabilities, "providers")
+    return func.json_extract(workers.c.capabilities, "$.providers")
+
+
+def read_providers(said: str | None) -> list[str] | None:
+    found = None if said is None else json_value(said)
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else None
+
+
+async def serving(
+    tx: Tx, workflow_id: int, *, stage: str, provider: Provider, stale_seconds: float
+) -> list[ServingWorker]:
+    """Workers that may run the workflow now, with how many leases each holds; without those that say that they serve
+    other providers."""
+    said = said_providers(tx.dialect).label("said")
     query = (
-        select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"))
+        select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"), said)
         .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
         .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
         .where(
@@ -183,7 +199,11 @@ async def serving(tx: Tx, workflow_id: int, *, stage: str, stale_seconds: float)
             workers.c.last_seen_at >= relay_now(-stale_seconds),
         )
     )
-    return [ServingWorker(**row._mapping) for row in await tx.execute(query)]
+    return [
+        ServingWorker(worker_id=row.worker_id, max_concurrency=row.max_concurrency, leases=row.leases)
+        for row in await tx.execute(query)
+        if provider in (read_providers(row.said) or Provider)
+    ]
 
 
 async def workflows_of(tx: Tx, worker_ids: Sequence[str]) -> list[int]:

@@ -62,6 +62,8 @@ _SETTLED = (
     "provider_job_id",
     "error_message",
     "error_detail",
+    "cost_micros",
+    "expected_cost_micros",
 )
 _ATTEMPT = tuple(Attempt.__dataclass_fields__)
 _EVENT = ("job_id", "seq", "tenant_id", "type", "data")

@@ -118,6 +118,11 @@ ai_jobs = Table(
     Column("input_payload", JsonText, nullable=False),
     Column("webhook_url", Text),
     Column("reserved_tokens", BigInteger, nullable=False),
+    # How long its user lets it wait before it may cost more.
+    Column("max_wait_seconds", Integer),
+    # What its runs have cost, and what going to the cloud should cost, if it went: in millionths of a currency.
+    Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
+    Column("expected_cost_micros", BigInteger),
     Column("provider_job_id", Text),
     Column("error_message", Text),
     Column("error_detail", Text),

@@ -1,0 +1,26 @@
+"""Jobs that went to Comfy Cloud because they would have waited for too long."""
+
+from comfyrelay.domain.records.fleet import Burst
+from comfyrelay.protocol import admin as wire
+from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.base.context import ContextOf
+from comfyrelay.server.base.pages import page_of
+from comfyrelay.server.base.parameters import AnyId, Limit, NumberCursor
+from comfyrelay.server.base.problems import may_answer
+
+router = admin_router("/bursts")
+
+
+@router.get("", responses=may_answer(422))
+async def list_bursts(
+    context: ContextOf, workflow: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
+) -> Answer[Page[wire.Burst]]:
+    """Which jobs went, newest first: why, what that should cost, and what it has cost."""
+    page = await context.engine.scaling.bursting.page(workflow_slug=workflow, cursor=cursor, limit=limit)
+    return page_of(page, _body)
+
+
+def _body(found: tuple[Burst, str]) -> wire.Burst:
+    burst, slug = found
+    return wire.Burst.of(burst, workflow_slug=slug)
