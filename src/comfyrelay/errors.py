@@ -80,6 +80,7 @@ __all__ = [
     "OutputGone",
     "PaymentRequired",
     "PoolUnavailable",
+    "ProviderError",
     "RateLimited",
     "RequestTimeout",
     "RunInterrupted",

@@ -22,6 +22,8 @@ _FILES = (
 )
 _FOLDERS = (
     *("objects", "inputs", "outputs", "script", "stand-in", "worker", ".inputs.part"),
+    # of fleets whose machines are processes, or made by scripts
+    *("machines", "fleet-commands"),
     # of a restore
     *("before-restore-*", ".restore-*"),
 )

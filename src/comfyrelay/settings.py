@@ -184,6 +184,7 @@ class Settings(ArgumentsOnly):
     fleet_commands_dir: Path | None = Field(
         None, description="folder with the programs of this host that fleets may run, and no others"
     )
+    scaling: bool = Field(True, description="whether this server launches and ends machines of fleets that are scaled")
     worker_stale_seconds: Seconds = Field(300, description="silence after which a worker counts as gone")
     max_failures_before_block: Count = Field(1, description="failures after which a worker is blocked")
     block_cooldown_seconds: SecondsOrZero = Field(60, description="how long such a block lasts")

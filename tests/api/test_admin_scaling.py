@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.fleet.loop import ScalingLoop
 from tests.api.harness import Api, problem_of
 from tests.api.operating import Operating, operate
+from tests.fleet.yard import Yard
 
 HOME = "/fleets/production/home-clip"
 MACHINES = {
@@ -134,3 +136,56 @@ class TestBundles:
     async def test_several_fleets_may_serve_one_workflow(self, desk: Operating) -> None:
         await desk.send("POST", "/fleets", {"slug": "second", "workflow_slugs": ["clip"]})
         assert (await desk.get(HOME))["workflow_slugs"] == ["clip"]
+
+
+class TestWhatWasDecided:
+    async def test_the_machines_and_the_last_decision_are_told(self, desk: Operating) -> None:
+        await desk.send("PATCH", HOME, {"machines": {**MACHINES, "bundle": None}, "scaling": {"max_machines": 3}})
+        await desk.submit()
+        engine = desk.api.engine
+        yard = Yard()
+        engine.scaling.leadership.ttl_seconds = 1_000_000.0
+        await engine.scaling.leadership.claim()
+        loop = ScalingLoop(engine, yard)
+        await loop.decide_once()
+        await loop.idle()
+        found = await desk.get(f"{HOME}/scaling")
+        assert (found["slug"], found["stage"], found["provider"]) == ("home-clip", "production", "aws")
+        assert (found["max_machines"], found["queued_jobs"], found["queued_seconds"]) == (3, 1, 60.0)
+        assert found["by_state"] == {"booting": 1, "ready": 0, "busy": 0, "draining": 0}
+        assert [each["instance_type"] for each in found["machines"]] == ["g5.xlarge"]
+        assert found["spent_per_hour"] == 0.5
+        assert found["leader"] == engine.scaling.leadership.holder
+        assert found["decision"]["launch"] == [{"count": 1, "instance_type": "g5.xlarge"}]
+        [decision] = (await desk.get(f"{HOME}/decisions"))["items"]
+        assert decision == found["decision"]
+        assert decision["outcome"] == {"launched": 1, "refused": 0}
+
+    async def test_decisions_come_in_pages_newest_first(self, desk: Operating) -> None:
+        await desk.send("PATCH", HOME, {"scaling": {"is_dry_run": True}})
+        engine = desk.api.engine
+        engine.scaling.leadership.ttl_seconds = 1_000_000.0
+        await engine.scaling.leadership.claim()
+        loop = ScalingLoop(engine, Yard())
+        await loop.decide_once()
+        await desk.submit()
+        await loop.decide_once()
+        first = await desk.get(f"{HOME}/decisions", limit=1)
+        second = await desk.get(f"{HOME}/decisions", limit=1, cursor=first["next_cursor"])
+        assert "dry run" in first["items"][0]["reason"]
+        assert "nothing waits" in second["items"][0]["reason"]
+        assert second["next_cursor"] is None
+
+    async def test_a_fleet_is_paused_and_resumed_and_keeps_the_rest(self, desk: Operating) -> None:
+        await desk.send("PATCH", HOME, {"scaling": SCALING})
+        assert (await desk.send("POST", f"{HOME}/pause"))["is_paused"] is True
+        assert (await desk.get(HOME))["scaling"] == {**SCALING, "is_paused": True}
+        assert (await desk.send("POST", f"{HOME}/resume"))["is_paused"] is False
+        assert (await desk.get(HOME))["scaling"] == SCALING
+
+    @pytest.mark.parametrize(
+        ("method", "path"), [("GET", "scaling"), ("GET", "decisions"), ("POST", "pause"), ("POST", "resume")]
+    )
+    async def test_one_that_is_not_there_is_404(self, desk: Operating, method: str, path: str) -> None:
+        problem_of(await desk.call(method, f"/fleets/production/none/{path}"), 404)
+        problem_of(await desk.call(method, f"/fleets/nowhere/home-clip/{path}"), 422)

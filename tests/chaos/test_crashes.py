@@ -17,8 +17,10 @@ from comfyrelay.domain.ids import job_folder, output_path
 from comfyrelay.domain.ordering import MoveTo
 from comfyrelay.domain.payments import Payment
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.domain.states import PauseMode
+from comfyrelay.domain.states import PauseMode, Stage
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
+from comfyrelay.fleet.loop import ScalingLoop
+from comfyrelay.fleet.providers.base import Observed, ObservedState
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.settle import Output, Report, Verb
 from comfyrelay.services.steps import Step
@@ -41,6 +43,7 @@ from tests.chaos.invariants import (
     look,
     nothing_is_under_way,
 )
+from tests.fleet.yard import Yard
 from tests.harness import Crash, World, execute, submit_batch
 
 
@@ -594,6 +597,45 @@ def repair(world: World, *, ends: Sequence[str], balances: Sequence[int]) -> Scr
     )
 
 
+async def scale_a_fleet(world: World) -> Script:
+    """Whoever leads finds a machine that nobody ordered, and orders one more: whenever it dies, there are two."""
+    desk = await world.desk()
+    _, leased = await desk.leased()
+    await world.complete(leased)
+    yard = Yard()
+    id_ = f"{desk.fleet}.stray"
+    yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, key="stray")
+    await world.engine.fleet.fleets.change(
+        stage=Stage.PRODUCTION,
+        slug=desk.fleet,
+        changes={
+            "machines": {"provider": "command", "options": {"boot_seconds": 100_000}},
+            "scaling": {"min_machines": 3},
+        },
+    )
+
+    async def act() -> None:
+        engine = world.engine
+        engine.scaling.leadership.ttl_seconds = 600.0
+        # the term of one that died is over
+        await world.advance(601)
+        await engine.fleet.workers.record_seen([desk.worker])
+        assert await engine.scaling.leadership.claim() is not None
+        loop = ScalingLoop(engine, yard)
+        await loop.observe_once()
+        await loop.decide_once()
+        await loop.idle()
+
+    async def then() -> None:
+        [fleet] = await world.engine.scaling.snapshots.fleets()
+        present = await world.engine.scaling.machines.present(fleet)
+        assert len({key for launch in yard.launches for key in launch}) == 1
+        assert {each.provider_id for each in present} == set(yard.there)
+        assert len(present) == 2
+
+    return Script(act=act, then=then, ends=["completed"], balances=[990])
+
+
 async def interrupted(world: World, step: Step, act: Callable[[], Awaitable[object]]) -> None:
     """A step that an earlier process began and did not commit."""
     die_on(world, step, Boundary.BEFORE_COMMIT)
@@ -645,6 +687,13 @@ SCENARIOS: Mapping[Scenario, Mapping[Step, int]] = {
     create_a_user: {Step.TENANT: 2},
     create_what_a_fleet_runs: {Step.CATALOGUE: 3},
     register: {Step.WORKER: 1},
+    scale_a_fleet: {
+        Step.LEAD: 1,
+        Step.LEARN: 1,
+        Step.SCALE_SEEN: 1,
+        Step.SCALE_INTENT: 1,
+        Step.SCALE_OUTCOME: 1,
+    },
     repair_a_lost_letter: {Step.REPAIR: 1, Step.DELIVER_APPLY: 1},
     repair_a_lost_dispatch: {Step.SUBMIT_ENQUEUE: 1, Step.REPAIR: 1},
     repair_a_wallet: {Step.REPAIR: 1},

@@ -136,9 +136,11 @@ def kill_all(pid: int) -> None:
     """As a host that loses power: nobody in it gets to tidy up."""
     with suppress(psutil.Error):
         first = psutil.Process(pid)
-        for each in [first, *first.children(recursive=True)]:
-            with suppress(psutil.Error):
-                each.kill()
+        everybody = [first, *first.children(recursive=True)]
+        for what in (psutil.Process.suspend, psutil.Process.kill):
+            for each in everybody:
+                with suppress(psutil.Error):
+                    what(each)
 
 
 @pytest.fixture

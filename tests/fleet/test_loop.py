@@ -11,7 +11,7 @@ import pytest
 from comfyrelay.domain.scaling.machines import Ended
 from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.states import Stage
-from comfyrelay.errors import ProviderError
+from comfyrelay.errors import Conflict, ProviderError
 from comfyrelay.fleet.loop import ScalingLoop, reason_class, scaling
 from comfyrelay.fleet.providers.base import Observed, ObservedState, Order, RefusalKind, Refused
 from comfyrelay.store.central.scaling import decisions
@@ -365,3 +365,11 @@ async def test_the_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fle
         await launched.wait()
     # whoever comes next need not wait
     assert await fleets.world.engine.scaling.leadership.current() is None
+
+
+async def test_a_fleet_with_machines_is_not_deleted(fleets: Fleets) -> None:
+    await fleets.submit()
+    await fleets.decide()
+    with pytest.raises(Conflict, match="still has 1 machine"):
+        await fleets.world.engine.fleet.fleets.delete(stage=Stage.PRODUCTION, slug=fleets.fleet)
+    assert len(await fleets.present()) == 1

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.waiting import Reason, Serving, Waiting, explain
+from comfyrelay.domain.waiting import Coming, Reason, Serving, Waiting, explain
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 FREE = Serving(slots=1, leases=0)
@@ -60,3 +60,36 @@ def test_workers_that_are_blocked_do_not_shorten_the_wait() -> None:
 )
 def test_a_wait_reads_as_a_person_would_say_it(seconds: float, words: str) -> None:
     assert f"in {words}." in told(available_at=NOW + timedelta(seconds=seconds)).text
+
+
+class TestMachinesThatStart:
+    def test_with_no_worker_the_machine_that_is_starting_is_the_reason(self) -> None:
+        waiting = told(coming=Coming(boot_seconds_left=[170.0]))
+        assert (waiting.reason, waiting.expected_start_seconds) == (Reason.MACHINE_STARTING, 170.0)
+        assert waiting.text == "A machine is starting, about 3 minutes."
+
+    @pytest.mark.parametrize(
+        ("seconds", "words"), [(0.4, "about 1 second"), (80, "about 80 seconds"), (91, "about 2 minutes")]
+    )
+    def test_how_long_it_takes_is_in_words(self, seconds: float, words: str) -> None:
+        assert told(coming=Coming(boot_seconds_left=[seconds])).text == f"A machine is starting, {words}."
+
+    def test_of_several_the_first_is_told_and_each_takes_the_next_in_line(self) -> None:
+        coming = Coming(boot_seconds_left=[300.0, 60.0])
+        assert told(coming=coming).text == "2 machines are starting, about 60 seconds."
+        assert [told(coming=coming, ahead=each).expected_start_seconds for each in range(3)] == [60.0, 300.0, None]
+
+    def test_beside_a_busy_worker_whatever_comes_first_counts(self) -> None:
+        waiting = told(BUSY, seconds_per_job=500, coming=Coming(boot_seconds_left=[60.0]))
+        assert (waiting.reason, waiting.expected_start_seconds) == (Reason.BUSY, 60.0)
+        assert waiting.text.endswith(" A machine is starting, about 60 seconds.")
+        assert told(BUSY, seconds_per_job=5, coming=Coming(boot_seconds_left=[60.0])).expected_start_seconds == 5
+
+    def test_whoever_is_next_for_a_free_worker_hears_nothing_of_machines(self) -> None:
+        assert told(FREE, coming=Coming(boot_seconds_left=[60.0], limit="x")) == told(FREE)
+
+    def test_the_limit_that_keeps_machines_away_is_named(self) -> None:
+        for serving, reason in (((), Reason.NO_WORKER), ((BUSY,), Reason.BUSY)):
+            waiting = told(*serving, coming=Coming(limit="the limit of 10 machines"))
+            assert waiting.reason is reason
+            assert waiting.text.endswith(" What keeps further machines from being launched: the limit of 10 machines.")

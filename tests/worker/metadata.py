@@ -36,8 +36,11 @@ class Metadata:
         life_cycle: str = "spot",
         clock_seconds: float = 0.0,
         token_seconds: int | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
     ) -> None:
         self.url = ""
+        self._place = (host, port)
         self.clock_seconds = clock_seconds
         self.token_seconds = token_seconds
         self.asked: Counter[str] = Counter()
@@ -61,7 +64,7 @@ class Metadata:
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, *self._place).start()
         host, port = self._runner.addresses[0]
         self.url = f"http://{host}:{port}"
         return self

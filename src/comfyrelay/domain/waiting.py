@@ -1,7 +1,7 @@
 """Why a job is waiting: one reason, in words and in data; and how long the rest of a batch should take."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
@@ -23,6 +23,7 @@ class Reason(StrEnum):
     POOL_DOWN = "pool_down"
     NO_COMFYUI = "no_comfyui"
     NO_WORKER = "no_worker"
+    MACHINE_STARTING = "machine_starting"
     MISSING = "missing"
     BLOCKED = "blocked"
     BUSY = "busy"
@@ -50,6 +51,26 @@ class Serving:
     lacking: Lacking | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coming:
+    """Machines that are starting and will have the job's workflow: in how many seconds each should be a worker. Where
+    there are none, what keeps them from being launched."""
+
+    boot_seconds_left: Sequence[float] = ()
+    limit: str | None = None
+
+    @property
+    def text(self) -> str:
+        if self.boot_seconds_left:
+            first = _about(min(self.boot_seconds_left))
+            many = len(self.boot_seconds_left)
+            return f"A machine is starting, {first}." if many == 1 else f"{many} machines are starting, {first}."
+        return f"What keeps further machines from being launched: {self.limit}." if self.limit else ""
+
+
+NOTHING_COMING = Coming()
+
+
 def explain(
     *,
     is_paused: bool,
@@ -60,6 +81,7 @@ def explain(
     ahead: int,
     seconds_per_job: float | None,
     now: datetime,
+    coming: Coming = NOTHING_COMING,
 ) -> Waiting:
     """The first reason that holds, from the one that lasts longest to the one that solves itself.
 
@@ -75,7 +97,26 @@ def explain(
         )
     if available_at > now:
         return _not_before(available_at, now)
-    return _among(serving, ahead=ahead, seconds_per_job=seconds_per_job, now=now)
+    found = _among(serving, ahead=ahead, seconds_per_job=seconds_per_job, now=now)
+    return _with_machines(found, coming, ahead=ahead)
+
+
+def _with_machines(waiting: Waiting, coming: Coming, *, ahead: int) -> Waiting:
+    """Whoever waits for a worker that is free needs no machine; whoever waits for any is told when it comes."""
+    left = sorted(coming.boot_seconds_left)
+    if waiting.reason is Reason.NO_WORKER and left:
+        return Waiting(
+            reason=Reason.MACHINE_STARTING,
+            text=coming.text,
+            position=ahead + 1,
+            expected_start_seconds=left[ahead] if ahead < len(left) else None,
+        )
+    if waiting.reason is Reason.STARTING or not coming.text:
+        return waiting
+    expected = waiting.expected_start_seconds
+    if waiting.reason is Reason.BUSY and left and ahead < len(left):
+        expected = left[ahead] if expected is None else min(expected, left[ahead])
+    return replace(waiting, text=f"{waiting.text} {coming.text}", expected_start_seconds=expected)
 
 
 def _missing(serving: list[Serving]) -> Waiting:
@@ -139,6 +180,12 @@ def _span(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"{round(seconds / 60)} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def _about(seconds: float) -> str:
+    number, unit = (seconds, "second") if seconds < 90 else (seconds / 60, "minute")
+    many = max(1, round(number))
+    return f"about {many} {unit}{'s' if many > 1 else ''}"
 
 
 def is_only_fetched(*, is_prefetch: bool, progress: Mapping[str, Any] | None) -> bool:

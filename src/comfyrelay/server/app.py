@@ -1,7 +1,7 @@
 """The application: every route over one engine."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from fastapi import FastAPI
 
@@ -21,15 +21,23 @@ from comfyrelay.storage.objects import LocalObjects
 ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, health.router, metrics.router, docs.router)
 
 
-def create_app(engine: Engine, secrets: Secrets, *, owner: Owner | None = None) -> FastAPI:
-    """Make the application. Its engine is started and stopped with it. `owner` is whom a desk serves."""
+def create_app(
+    engine: Engine,
+    secrets: Secrets,
+    *,
+    owner: Owner | None = None,
+    beside: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+) -> FastAPI:
+    """Make the application. Its engine is started and stopped with it, and so is what runs `beside` it. `owner` is whom
+    a desk serves."""
     context = Context(engine=engine, secrets=secrets, owner=owner)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         async with engine:
             await engine.start()
-            yield
+            async with beside():
+                yield
             await context.stop_waiting()
 
     app = FastAPI(

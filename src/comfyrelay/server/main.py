@@ -5,6 +5,7 @@ import gc
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -12,6 +13,7 @@ from fastapi import FastAPI
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.extras import require
+from comfyrelay.fleet.running import scaling_fleets
 from comfyrelay.logs import log_as_json
 from comfyrelay.portable.signals import on_stop
 from comfyrelay.server.app import create_app
@@ -61,7 +63,8 @@ async def serve(
     engine = Engine(settings, signing_secrets=secrets.signing)
     listener = listen(settings.host, settings.port)
     await engine.databases.open(settings.database_wait_seconds)
-    app = create_app(engine, secrets)
+    fleets = partial(scaling_fleets, engine, secrets=secrets.fleet) if settings.scaling else nullcontext
+    app = create_app(engine, secrets, beside=fleets)
     on_ready(engine)
     _collect_garbage_seldom()
     await _Server(_config(app, settings), app.state.context).serve(sockets=[listener])

@@ -72,7 +72,9 @@ class LocalOptions(BaseModel):
     # what a job that runs is given to finish once the machine is told to end
     grace_seconds: Annotated[float, Field(ge=0)] = 120.0
     # ComfyUI must answer by then
-    boot_seconds: Annotated[float, Field(gt=0)] = 600.0
+    answer_seconds: Annotated[float, Field(gt=0)] = 600.0
+    # what the first machine is expected to take; the scaling loop asks for it
+    boot_seconds: Annotated[float, Field(gt=0)] = 30.0
 
     @field_validator("environment")
     @classmethod
@@ -209,7 +211,7 @@ class LocalProvider:
             "worker": list(self._worker),
             "environment": options.environment,
             "grace_seconds": options.grace_seconds,
-            "boot_seconds": options.boot_seconds,
+            "answer_seconds": options.answer_seconds,
         }
 
     def _secret(self, fleet: FleetMachines) -> str:

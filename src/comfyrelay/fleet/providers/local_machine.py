@@ -87,7 +87,7 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
             comfyui = await _start("comfyui", words, folder, plain, COMFYUI_GRACE_SECONDS)
         # it waits for ComfyUI by itself, and starts meanwhile
         worker = await _start("worker", order["worker"], folder, environment, order["grace_seconds"])
-        answering = asyncio.create_task(_until_answering(url, folder, order["boot_seconds"]))
+        answering = asyncio.create_task(_until_answering(url, folder, order["answer_seconds"]))
         ends = {asyncio.create_task(each.wait(), name=name) for name, each in _named(comfyui, worker)}
         booted, _ = await asyncio.wait({stopping, answering, *ends}, return_when=asyncio.FIRST_COMPLETED)
         if answering in booted and answering.result():

@@ -1,6 +1,6 @@
 """The API of administrators."""
 
-from comfyrelay.server.admin import assets, dispatches, effects, fleets, tenants, workers, workflows
+from comfyrelay.server.admin import assets, dispatches, effects, fleets, scaling, tenants, workers, workflows
 
 __all__ = ["ROUTERS"]
 
@@ -9,6 +9,7 @@ ROUTERS = (
     effects.router,
     assets.router,
     fleets.router,
+    scaling.router,
     workers.router,
     dispatches.router,
     tenants.router,

@@ -50,7 +50,7 @@ async def change_fleet(stage: Stage, slug: SlugInPath, body: wire.FleetPatch, co
 
 @router.delete("/{stage}/{slug}", responses=may_answer(404, 409, 422))
 async def delete_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.DeletedSlug]:
-    """Delete a fleet that has no workers."""
+    """Delete a fleet that has no workers and no machines."""
     await context.engine.fleet.fleets.delete(stage=stage, slug=slug)
     return Answer(data=wire.DeletedSlug(slug=slug), message="Deleted.")
 

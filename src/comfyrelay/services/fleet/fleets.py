@@ -7,11 +7,12 @@ from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.spec import Bundle
 from comfyrelay.domain.scaling.spec_json import machines_from_json, scaling_from_json
 from comfyrelay.domain.states import Stage
-from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.fleet.bundles import Bundles
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import catalogue, fleets, gaps, workers
+from comfyrelay.store.central.scaling import machines as machine_rows
 from comfyrelay.store.database import Tx
 
 # Of these, what is not sent stays as it is within, too.
@@ -80,7 +81,14 @@ class Fleets:
 
     async def delete(self, *, stage: Stage, slug: str) -> None:
         async def work(tx: Tx) -> None:
-            await fleets.remove(tx, await _locked_fleet(tx, stage, slug))
+            fleet = await _locked_fleet(tx, stage, slug)
+            if there := len(await machine_rows.present(tx, [fleet.id])):
+                # nobody would know of them any more, and they would go on costing
+                raise Conflict(
+                    f"The {stage} fleet {slug!r} still has {there} machine{'s' if there > 1 else ''}. Set its "
+                    "max_machines to 0, and wait until they have ended."
+                )
+            await fleets.remove(tx, fleet)
 
         await self._databases.central.run(Step.CATALOGUE, work)
 

@@ -167,10 +167,19 @@ class Workers:
             return True
         if await workers.lease_count(tx, worker_id):
             return False
-        if not worker.is_draining:
-            await workers.change(tx, worker_id, is_draining=True)
-            await audit.record(tx, [AuditEntry(worker_id=worker_id, event="drain", data={"by": by})])
+        await self._drain(tx, worker, by=by)
         return True
+
+    async def drain_lost(self, tx: Tx, worker_id: str, *, by: str) -> None:
+        """The same for one whose machine is gone: until it is stale it would pass for somebody who is free."""
+        worker = await workers.get(tx, worker_id, lock=True)
+        if worker is not None:
+            await self._drain(tx, worker, by=by)
+
+    async def _drain(self, tx: Tx, worker: Worker, *, by: str) -> None:
+        if not worker.is_draining:
+            await workers.change(tx, worker.worker_id, is_draining=True)
+            await audit.record(tx, [AuditEntry(worker_id=worker.worker_id, event="drain", data={"by": by})])
 
     async def set_approved(self, worker_id: str, *, is_approved: bool, by: str | None = None) -> Worker:
         """Revoking takes the worker's leases away too: whoever is not trusted does not speak for a job."""

@@ -3,11 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from comfyrelay.domain.lifecycle import Dispatch
+from comfyrelay.domain.records.fleet import Fleet
+from comfyrelay.domain.scaling.learning import NEWEST_BOOTS, boot_seconds
 from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus, Provider
-from comfyrelay.domain.waiting import Reason, Serving, Waiting, explain
+from comfyrelay.domain.waiting import NOTHING_COMING, Coming, Reason, Serving, Waiting, explain
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central import blocks, catalogue, dispatches, gaps, workers
+from comfyrelay.store.central.scaling import decisions, machines, seen
 from comfyrelay.store.database import Tx
 
 
@@ -54,6 +57,7 @@ class WhyWaiting:
             ahead=await dispatches.ahead_of(tx, dispatch, shared),
             seconds_per_job=await self._seconds_per_job(tx, dispatch, shared),
             now=await dispatches.now(tx),
+            coming=await _coming(tx, dispatch) if dispatch.provider == Provider.SELF_HOSTED else NOTHING_COMING,
         )
 
     async def _seconds_per_job(self, tx: Tx, dispatch: Dispatch, shared: list[int]) -> float | None:
@@ -62,3 +66,32 @@ class WhyWaiting:
             effect = await catalogue.effect(tx, id_=dispatch.effect_id)
             return effect.last_processing_time_seconds if effect else None
         return mean
+
+
+async def _coming(tx: Tx, dispatch: Dispatch) -> Coming:
+    """Machines that are starting for the workflow, or why none is."""
+    fleets = [each for each in await seen.fleets_with(tx, dispatch.workflow_id, stage=dispatch.stage) if each.is_scaled]
+    if not fleets:
+        return NOTHING_COMING
+    now = await dispatches.now(tx)
+    left: list[float] = []
+    for fleet in fleets:
+        newest = await machines.newest(tx, fleet.id, most=NEWEST_BOOTS)
+        boot = boot_seconds(newest, fleet.machine_spec)
+        for each in await machines.present(tx, [fleet.id]):
+            if each.registered_at is None and each.ending_at is None:
+                left.append(max(1.0, boot - (now - each.ordered_at).total_seconds()))
+    if left:
+        return Coming(boot_seconds_left=left)
+    # each of them has one, or somebody would launch
+    limits = [limit for each in fleets if (limit := await _limit(tx, each)) is not None]
+    return Coming(limit=limits[0]) if len(limits) == len(fleets) else NOTHING_COMING
+
+
+async def _limit(tx: Tx, fleet: Fleet) -> str | None:
+    """What the last decision said that it was kept from more by."""
+    if fleet.scaling_spec.is_paused:
+        return "that scaling is paused"
+    last = await decisions.latest(tx, fleet.id)
+    found = None if last is None else last.seen.get("limit")
+    return str(found) if found else None

@@ -28,11 +28,11 @@ TTL_SECONDS = 10.0
 
 class Leadership:
     def __init__(
-        self, databases: Databases, name: str, *, ttl_seconds: float = TTL_SECONDS, holder: str | None = None
+        self, databases: Databases, name: str, *, ttl_seconds: float | None = None, holder: str | None = None
     ) -> None:
         self._databases = databases
         self._name = name
-        self.ttl_seconds = ttl_seconds
+        self.ttl_seconds = TTL_SECONDS if ttl_seconds is None else ttl_seconds
         # no two processes, nor two lives of one, have the same
         self.holder = holder or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._leader: Leader | None = None

@@ -35,6 +35,8 @@ class Intent:
     ending: Sequence[Machine] = ()
     busy: Sequence[str] = ()
     decision_id: int | None = None
+    # machines that are not ending, those just ordered among them; one that only drains is still there
+    total: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,8 +55,8 @@ class Machines:
         self._leadership = leadership
         self._workers = workers
         self._stale_seconds = stale_seconds
-        # Since when the workers of machines have been away.
-        self._absent_since: dict[str, datetime] = {}
+        # By fleet, since when the workers of its machines have been away.
+        self._absent_since: dict[int, dict[str, datetime]] = {}
 
     async def look(self, fleet: Fleet, sightings: Sequence[Sighting] | None) -> Due:
         """Note what became of a fleet's machines, and mark those to be ended that are of no use."""
@@ -63,12 +65,12 @@ class Machines:
             newest = await machines.newest(tx, fleet.id, most=NEWEST_ORDERS)
             registered = await self._registered(tx, fleet)
             now = await dispatches.now(tx)
-        self._note_absent(present, registered, now)
+        absent_since = self._note_absent(fleet, present, registered, now)
         found = reconcile(
             present,
             sightings,
             registered,
-            absent_since=self._absent_since,
+            absent_since=absent_since,
             boot_seconds=learning.boot_seconds(newest, fleet.machine_spec),
             now=now,
         )
@@ -90,6 +92,7 @@ class Machines:
         prices = {each.name: each.price_per_hour for each in types}
 
         async def work(tx: Tx) -> Intent:
+            total = 0
             ordered: list[Machine] = []
             ending: list[Machine] = []
             busy: list[str] = []
@@ -111,6 +114,7 @@ class Machines:
                         ending.append(present[key])
                     elif key in present:
                         busy.append(key)
+                total = sum(each.ending_at is None for each in present.values()) - len(ending)
             id_ = await decisions.record(
                 tx,
                 fleet_id=fleet.id,
@@ -124,7 +128,7 @@ class Machines:
             )
             if id_ % _SWEEP_EACH == 0:
                 await decisions.forget_old(tx, fleet.id, keep=DECISIONS_KEPT)
-            return Intent(ordered=ordered, ending=ending, busy=busy, decision_id=id_)
+            return Intent(ordered=ordered, ending=ending, busy=busy, decision_id=id_, total=total)
 
         return await self._leadership.run(Step.SCALE_INTENT, work)
 
@@ -161,6 +165,8 @@ class Machines:
             await machines.change(tx, key, **values)
         await machines.adopt(tx, [_adopted(fleet, each) for each in found.adopt])
         by_key = {each.key: each for each in present}
+        for key in (key for key, values in found.changes.items() if "ended_at" in values):
+            await self._workers.drain_lost(tx, by_key[key].worker, by=BY)
         for key, why in found.end.items():
             await self._mark(tx, by_key[key], why)
 
@@ -182,12 +188,13 @@ class Machines:
             for each in await seen.workers_of(tx, [fleet.id], stale_seconds=self._stale_seconds)
         }
 
-    def _note_absent(self, present: Sequence[Machine], registered: Mapping[str, Registered], now: datetime) -> None:
-        for each in present:
-            if each.worker in registered or each.registered_at is None:
-                self._absent_since.pop(each.key, None)
-            else:
-                self._absent_since.setdefault(each.key, now)
+    def _note_absent(
+        self, fleet: Fleet, present: Sequence[Machine], registered: Mapping[str, Registered], now: datetime
+    ) -> Mapping[str, datetime]:
+        before = self._absent_since.get(fleet.id, {})
+        away = [each.key for each in present if each.registered_at is not None and each.worker not in registered]
+        self._absent_since[fleet.id] = {key: before.get(key, now) for key in away}
+        return self._absent_since[fleet.id]
 
 
 def new_key() -> str:

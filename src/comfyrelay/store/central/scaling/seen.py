@@ -58,6 +58,13 @@ async def fleets_of(tx: Tx) -> list[Fleet]:
     return [Fleet(**row._mapping) for row in await tx.execute(select(*FLEET_COLUMNS).order_by(fleets.c.id))]
 
 
+async def fleets_with(tx: Tx, workflow_id: int, *, stage: str) -> list[Fleet]:
+    """The fleets of a stage that run a workflow."""
+    its = select(workflow_fleets.c.fleet_id).where(workflow_fleets.c.workflow_id == workflow_id)
+    query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.id.in_(its)).order_by(fleets.c.id)
+    return [Fleet(**row._mapping) for row in await tx.execute(query)]
+
+
 async def workflows_of(tx: Tx, fleet_ids: Collection[int]) -> dict[int, set[int]]:
     """By fleet, the workflows that it runs."""
     query = select(workflow_fleets).where(workflow_fleets.c.fleet_id.in_(sorted(fleet_ids)))

@@ -1,0 +1,128 @@
+"""How soon a job that finds no machine has one launched: from its submission to the call at the provider."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import asyncpg
+
+from bench.engine import engine_on, postgres_urls
+from bench.figure import Figure
+from bench.postgres import Server, postgres_server
+from comfyrelay.domain.scaling.spec import InstanceType
+from comfyrelay.domain.states import Stage
+from comfyrelay.fleet.loop import scaling
+from comfyrelay.fleet.providers.base import FleetMachines, LaunchResult, Observed, ObservedState, Order
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.jobs.requests import JobRequest
+
+GRAPH = {"1": {"class_type": "SaveVideo", "inputs": {"text": "a cat"}}}
+# Others wait meanwhile, for a fleet that is only reported on: what is seen is a long queue.
+QUEUED = """
+INSERT INTO ai_job_dispatches (workflow_id, rank, available_at, created_at, max_attempts, stage, provider, tenant_id,
+                               tenant_job_id, db_pool, workflow_hash)
+SELECT $1, n, now(), now(), 3, 'production', 'self_hosted', 't', 'j' || n, 'main', 'h' FROM generate_series(1, $2) AS n
+"""
+WITHOUT_MACHINES = "UPDATE machines SET ended_at = now(), reason = 'unneeded' WHERE ended_at IS NULL"
+GOAL_SECONDS = 1.0
+
+
+class Provider:
+    """Answers at once, and knows when it was called."""
+
+    can_launch = True
+
+    def __init__(self) -> None:
+        self.called = asyncio.Event()
+        self.called_at = 0.0
+
+    def get(self, _name: str, /) -> Provider:
+        return self
+
+    async def observe(self, _fleet: FleetMachines) -> Sequence[Observed]:
+        return ()
+
+    async def launch(self, _fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:
+        del total
+        self.called_at = time.perf_counter()
+        self.called.set()
+        return LaunchResult(
+            launched=[Observed(id=each.key, state=ObservedState.PENDING, key=each.key) for each in orders]
+        )
+
+    async def end(self, _fleet: FleetMachines, _ids: Sequence[str]) -> None: ...
+
+    async def prices(self, _fleet: FleetMachines) -> Sequence[InstanceType]:
+        return ()
+
+    async def close(self) -> None: ...
+
+
+async def measure(scale: float) -> list[Figure]:
+    async with postgres_server() as server:
+        return [
+            *await _launches(server, samples=max(20, int(150 * scale)), queued=0),
+            *await _launches(server, samples=max(20, int(50 * scale)), queued=10_000),
+        ]
+
+
+async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure]:
+    async with postgres_urls(server, f"scaling_{queued}", ["main"]) as (central, pools), AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-scaling-")))
+        # one takes jobs, and one scales: they speak through the database
+        engine = await stack.enter_async_context(engine_on(central, pools, data_dir=folder))
+        scaler = await stack.enter_async_context(engine_on(central, pools, data_dir=folder))
+        for each in (engine, scaler):
+            await each.wakeup.start()
+        effect_id = await _set_up(engine, central, queued)
+        user = await engine.accounts.tenancy.create_user(email="bench@example.org")
+        provider = Provider()
+        await stack.enter_async_context(scaling(scaler, provider))
+        connection = await asyncpg.connect(central)
+        took = []
+        for number in range(samples + 1):
+            # at any time between two ticks
+            await asyncio.sleep(random.uniform(0.2, 1.2))
+            await connection.execute(WITHOUT_MACHINES)
+            provider.called.clear()
+            began = time.perf_counter()
+            request = JobRequest(
+                tenant_id=user.tenant_id, user_id=user.id, idempotency_key=f"{number}", effect_id=effect_id
+            )
+            job = await engine.jobs.submit.submit(request)
+            await asyncio.wait_for(provider.called.wait(), 30)
+            took.append(provider.called_at - began)
+            await engine.queue.control.cancel(job.tenant_id, job.id)
+        await connection.close()
+    # the first waits until somebody leads
+    ordered = sorted(took[1:])
+    p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+    what = f"submit until the provider is called, {queued:,} queued"
+    return [
+        Figure(f"{what}, p50", 1000 * statistics.median(ordered), "ms"),
+        Figure(f"{what}, p99", 1000 * p99, "ms", reach=f"≤ {GOAL_SECONDS:g} s", holds=p99 <= GOAL_SECONDS),
+    ]
+
+
+async def _set_up(engine: Engine, central: str, queued: int) -> int:
+    """A fleet that launches for an effect, and one that is only reported on, with a queue; the id of the effect."""
+    for slug in ("mine", "others"):
+        await engine.catalogue.workflows.create(slug=slug, graph=GRAPH)
+        # by the policy that keeps none for jobs that may come: each of ours finds no machine
+        limits = {"policy": "reference", "launches_per_minute": 100_000, "is_dry_run": slug == "others"}
+        await engine.fleet.fleets.create(
+            slug=slug, workflow_slugs=[slug], stage=Stage.PRODUCTION, machines={"provider": "command"}, scaling=limits
+        )
+    if queued:
+        connection = await asyncpg.connect(central)
+        workflow = await connection.fetchval("SELECT id FROM workflows WHERE slug = 'others'")
+        await connection.execute(QUEUED, workflow, queued)
+        await connection.close()
+    return (await engine.catalogue.effects.create(slug="mine", workflow_slug="mine", credits_cost=0)).id
