@@ -17,7 +17,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import comfy, desk, http, scaling, worker
+from bench import comfy, desk, fleet, http, scaling, worker
 from bench.cycle import cycle_rate, many_per_call, one_at_a_time, sqlite_rate
 from bench.figure import Figure
 from bench.latency import hot_share, lease_latency
@@ -110,8 +110,8 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the numbers of jobs and rows")
     parser.add_argument(
         "--only",
-        choices=["engine", "http", "comfy", "worker", "desk", "scaling"],
-        help="the queue, the server, the client and the pool, the worker, the desk, or the scaling loop",
+        choices=["engine", "http", "comfy", "worker", "desk", "scaling", "fleet"],
+        help="the queue, the server, the client and the pool, the worker, the desk, the scaling loop, or its policies",
     )
     options = parser.parse_args()
     # As a server does after start-up; it serves the other queues, which run in this process too, just as well.
@@ -130,6 +130,8 @@ def main() -> None:
         figures += uvloop.run(desk.measure(options.scale))
     if options.only in (None, "scaling"):
         figures += uvloop.run(scaling.measure(options.scale))
+    if options.only in (None, "fleet"):
+        figures += fleet.measure(options.scale)
     show(figures)
     machine = {
         "cores": os.cpu_count(),

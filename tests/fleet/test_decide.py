@@ -80,6 +80,19 @@ def test_what_arrives_is_staffed_with_a_reserve_that_grows_as_its_root() -> None
     assert plan([waiting(0, jobs_per_second=0.001)], many).desired == 0
 
 
+def test_while_something_waits_what_will_have_arrived_by_then_is_work_too() -> None:
+    seen = fleet(busy(), max_machines=50)
+    assert plan([waiting(6)], seen).is_nothing
+    assert launched(plan([waiting(6, jobs_per_second=0.03)], seen)) > 1
+
+
+def test_two_that_wait_while_nothing_is_up_are_the_begin_of_a_burst() -> None:
+    short = waiting(2, seconds_each=1.0)
+    assert [plan([short], fleet(booting(), policy=each)).desired for each in OURS] == [2, 5, 6]
+    assert plan([short], fleet(booting(), ready())).is_nothing
+    assert plan([waiting(1, seconds_each=1.0)], fleet(booting())).is_nothing
+
+
 def test_the_faster_policy_never_has_fewer_machines() -> None:
     for jobs in (1, 5, 12, 40):
         for rate in (0.0, 0.05, 0.2):
@@ -252,7 +265,8 @@ def test_what_is_only_reported_says_what_would_be_done(seen: SeenFleet) -> None:
 
 
 def test_a_workflow_that_two_fleets_serve_is_staffed_once_by_the_cheaper() -> None:
-    dear, cheap = fleet(slug="dear", instance_types=types(1.0)), fleet(slug="cheap", instance_types=types(0.5))
+    dear = fleet(slug="dear", instance_types=types(1.0))
+    cheap = fleet(slug="cheap", instance_types=types(0.5), max_machines=50, launches_per_minute=50)
     work = [waiting(20, jobs_per_second=0.05)]
     alone = plan(work, cheap).desired
     assert [each.desired for each in plans(work, dear, cheap)] == [0, alone]
@@ -275,7 +289,7 @@ def test_of_two_that_cost_the_same_the_faster_is_taken() -> None:
 def test_what_the_cheaper_fleet_may_not_take_goes_to_the_next() -> None:
     work = [waiting(20)]
     cheap = fleet(slug="cheap", instance_types=types(0.5), max_machines=2)
-    dear = fleet(slug="dear", instance_types=types(1.0))
+    dear = fleet(slug="dear", instance_types=types(1.0), max_machines=50, launches_per_minute=50)
     first, second = plans(work, cheap, dear)
     assert first.desired == 2
     assert second.desired == plan(work, dear).desired - 2

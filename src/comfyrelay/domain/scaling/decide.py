@@ -106,10 +106,9 @@ class _Stage:
         own = self.capacity[fleet.slug]
         for_rate = self._for_arrivals(fleet, work)
         elsewhere = self._elsewhere(fleet, work)
-        weights = WEIGHTS[fleet.scaling.policy]
         more = max(self._for_queue(fleet), for_rate - elsewhere - own, floor - own)
-        if jobs > 1 and all(each.state in _NOT_UP for each in fleet.machines):
-            more = max(more, weights.burst - elsewhere - own)
+        if jobs > 1:
+            more = max(more, self._for_burst(fleet))
         if more > 0:
             seconds = sum(queued_seconds(each) for each in work)
             wait = drained_in(seconds, [*fleet.machines, *_new(fleet, more)]) or 0.0
@@ -157,6 +156,14 @@ class _Stage:
         kind = preferred_type(fleet)
         load = sum(arriving(each) for each in work) / (kind.speed * fleet.slots)
         return machines_for(load, WEIGHTS[fleet.scaling.policy].spare)
+
+    def _for_burst(self, fleet: SeenFleet) -> int:
+        """Two that wait while nothing is up yet are rarely the last: what follows them should not wait for a second
+        boot."""
+        serving = [each for each in self.by_price if each.workflows & fleet.workflows]
+        if any(machine.state in _UP for each in serving for machine in each.machines):
+            return 0
+        return WEIGHTS[fleet.scaling.policy].burst - sum(self.capacity[each.slug] for each in serving)
 
     def _elsewhere(self, fleet: SeenFleet, work: Sequence[QueuedWork], *, cheaper: bool = False) -> int:
         """Machines of other fleets that take a share of what arrives for this one."""
@@ -229,7 +236,7 @@ class _Stage:
             left.seconds -= taken
 
 
-_NOT_UP = (MachineState.BOOTING, MachineState.DRAINING)
+_UP = (MachineState.READY, MachineState.BUSY)
 
 
 def _price(fleet: SeenFleet) -> tuple[float, float, str]:

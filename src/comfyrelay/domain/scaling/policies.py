@@ -15,11 +15,11 @@ class Weights:
     # a machine beyond the last one stays so many boot times without work
     idle_boots: float
     # two that wait while no machine is up are the begin of a burst: so many are launched for it
-    burst: int = 1
+    burst: int
 
 
 WEIGHTS: Mapping[Policy, Weights] = {
-    Policy.CHEAP: Weights(drain_seconds=240.0, spare=0.25, idle_boots=1.0),
-    Policy.BALANCED: Weights(drain_seconds=60.0, spare=1.0, idle_boots=2.0),
-    Policy.FAST: Weights(drain_seconds=20.0, spare=2.0, idle_boots=5.0),
+    Policy.CHEAP: Weights(drain_seconds=400.0, spare=0.0, idle_boots=0.5, burst=2),
+    Policy.BALANCED: Weights(drain_seconds=40.0, spare=1.0, idle_boots=1.5, burst=5),
+    Policy.FAST: Weights(drain_seconds=20.0, spare=2.0, idle_boots=3.0, burst=6),
 }

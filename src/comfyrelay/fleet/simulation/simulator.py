@@ -206,7 +206,11 @@ class Simulation:
         if machine.running is not None and machine.done_at - now <= NOTICE_SECONDS:
             machine.is_leaving = True
         else:
+            lost = machine.running
             self._gone(machine, now)
+            idle = self._warm(lost.request.model) if lost is not None else None
+            if idle is not None:
+                self._free(idle, now)
         self._soon(now)
 
     def _gone(self, machine: Machine, now: float) -> None:
@@ -287,10 +291,9 @@ class Simulation:
 
     def _work(self, now: float) -> list[QueuedWork]:
         found = []
-        for workflow in list(self._rates):
+        for workflow in self._rates:
             rate, jobs = self._rate(workflow, now), self._queue.by_workflow.get(workflow, 0)
             if not jobs and rate < FORGOTTEN_RATE:
-                del self._rates[workflow]
                 continue
             each = self._durations.get(workflow, self._runs).mean
             found.append(
