@@ -20,7 +20,7 @@ from comfyrelay.domain.scaling.decide import decide
 from comfyrelay.domain.scaling.machines import Machine
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.reconciling import Sighting
-from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, Snapshot
+from comfyrelay.domain.scaling.snapshot import SeenFleet, Snapshot
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import ComfyRelayError, LeadershipLost
@@ -249,18 +249,16 @@ class ScalingLoop:
         known.recorded = kind
         provider = self._provider(fleet)
         if provider is not None and (intent.ordered or intent.ending):
-            total = sum(each.id in own and each.state is not MachineState.DRAINING for each in seen.machines)
-            total += len(intent.ordered) - len(intent.ending)
-            self._begin(self._quietly("act", lambda: self._act(fleet, provider, intent, total=total)))
+            self._begin(self._quietly("act", lambda: self._act(fleet, provider, intent)))
 
     async def _last_recorded(self, fleet: Fleet) -> str | None:
         found = (await self._scaling.views.decisions(Stage(fleet.stage), fleet.slug, limit=1)).items
         return reason_class(found[0].reason) if found else None
 
-    async def _act(self, fleet: Fleet, provider: MachineProvider, intent: Intent, *, total: int) -> None:
+    async def _act(self, fleet: Fleet, provider: MachineProvider, intent: Intent) -> None:
         outcome: dict[str, Any] = {"busy": list(intent.busy)} if intent.busy else {}
         if intent.ordered:
-            outcome |= await self._launch(fleet, provider, intent.ordered, total=total)
+            outcome |= await self._launch(fleet, provider, intent.ordered, total=intent.total)
         if intent.ending:
             outcome |= await self._end(fleet, provider, intent.ending)
         if intent.decision_id is not None:

@@ -6,14 +6,15 @@ from typing import Any
 import boto3
 
 from comfyrelay.domain.scaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
-from comfyrelay.fleet.aws.access import Aws
 from comfyrelay.fleet.aws.blueprint import Blueprint, draw
 from comfyrelay.fleet.aws.options import read_options
 from comfyrelay.fleet.aws.provision import Action, Change, Provisioner, apply
+from comfyrelay.fleet.providers.aws.access import Aws
 from comfyrelay.fleet.providers.base import FleetMachines
 from tests.fleet.aws.proxy import Proxy
 
 REGION = "eu-west-1"
+ACCOUNT = "123456789012"
 API = "https://relay.example.com"
 SECRET = "a-secret-of-the-fleet"
 TYPES = (
@@ -37,12 +38,28 @@ class Account:
             self._clients[service] = make(service, endpoint_url=self.proxy.url)
         return self._clients[service]
 
+    def clear(self) -> None:
+        """Without what fleets have there. Moto could forget everything, but then takes a second to begin again."""
+        scaling, ec2, ssm, budgets = map(self.client, ("autoscaling", "ec2", "ssm", "budgets"))
+        for group in scaling.describe_auto_scaling_groups()["AutoScalingGroups"]:
+            scaling.delete_auto_scaling_group(AutoScalingGroupName=group["AutoScalingGroupName"], ForceDelete=True)
+        for template in ec2.describe_launch_templates()["LaunchTemplates"]:
+            ec2.delete_launch_template(LaunchTemplateId=template["LaunchTemplateId"])
+        for parameter in ssm.describe_parameters()["Parameters"]:
+            ssm.delete_parameter(Name=parameter["Name"])
+        for budget in budgets.describe_budgets(AccountId=ACCOUNT)["Budgets"]:
+            budgets.delete_budget(AccountId=ACCOUNT, BudgetName=budget["BudgetName"])
+        alarms = self.client("cloudwatch").describe_alarms()["MetricAlarms"]
+        self.client("cloudwatch").delete_alarms(AlarmNames=[each["AlarmName"] for each in alarms])
+
     def subnets(self) -> list[str]:
         found = self.client("ec2").describe_subnets()["Subnets"]
         return [each["SubnetId"] for each in sorted(found, key=lambda each: each["AvailabilityZone"])][:3]
 
     def group(self, name: str) -> Any:
-        found = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"]
+        found = self.client("autoscaling").describe_auto_scaling_groups(AutoScalingGroupNames=[name])[
+            "AutoScalingGroups"
+        ]
         return found[0] if found else None
 
     def fleet(
@@ -68,7 +85,8 @@ class Account:
 
 
 def drawn(fleet: FleetMachines) -> Blueprint:
-    return draw(fleet, read_options(fleet.spec.options, {}), region=REGION, api_base_url=API)
+    options = read_options(fleet.spec.options, {})
+    return draw(fleet, options, region=REGION, api_base_url=API, namespace="ComfyRelay")
 
 
 async def planned(fleet: FleetMachines, *, secret: str = SECRET) -> Sequence[Change]:

@@ -1,11 +1,14 @@
 """AWS for the tests of fleets: moto's server, with what it lacks in front of it."""
 
+import os
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 from moto.server import ThreadedMotoServer
 
+from comfyrelay.fleet.providers.aws.access import Aws
 from tests.fleet.aws.account import REGION, Account
 from tests.fleet.aws.proxy import Proxy
 
@@ -20,9 +23,25 @@ def moto_behind_proxy() -> Iterator[Proxy]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def clients_made_once() -> Iterator[None]:
+    """To make the clients of a fleet takes longer than most tests: those with the same keys and region are one."""
+    make = Aws._make
+
+    @cache
+    def once(service: str, region: str | None, _keys: str | None) -> Any:
+        return make(Aws(region), service)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Aws, "_make", lambda aws, service: once(service, aws._region, os.environ.get("AWS_ACCESS_KEY_ID"))
+        )
+        yield
+
+
 @pytest.fixture
-def proxy(moto_behind_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
-    """An account with nothing in it, that every client finds; keys that mean nothing, and nothing of the machine's own."""
+def proxy(moto_behind_proxy: Proxy, clients_made_once: None, monkeypatch: pytest.MonkeyPatch) -> Proxy:
+    """An empty account that every client finds; keys that mean nothing, and nothing of the machine's own."""
     moto_behind_proxy.reset()
     for name, value in {
         "AWS_ENDPOINT_URL": moto_behind_proxy.url,
@@ -45,4 +64,7 @@ def clients() -> dict[str, Any]:
 
 @pytest.fixture
 def account(proxy: Proxy, clients: dict[str, Any]) -> Account:
-    return Account(proxy, clients)
+    found = Account(proxy, clients)
+    found.clear()
+    proxy.reset()
+    return found

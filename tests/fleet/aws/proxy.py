@@ -1,8 +1,8 @@
 """AWS as far as moto's server does not play it: a server on a socket that stands in front of it.
 
-Machines come up when they are let (`let_boot`), capacity runs out (`have_capacity`), and calls are throttled or cut off.
-It refuses a desired number above the maximum, keeps Spot quotas and scaling activities, and remembers what moto forgets of
-what it is told: warm-up, changed capacity rebalance, who hears of a budget.
+Machines come up when they are let (`let_boot`), capacity runs out (`have_capacity`), and calls are throttled or cut
+off. It refuses a desired number above the maximum, keeps Spot quotas and scaling activities, and remembers what moto
+forgets of what it is told: warm-up, changed capacity rebalance, who hears of a budget.
 """
 
 import json
@@ -23,8 +23,8 @@ SCALING = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
 ElementTree.register_namespace("", SCALING)
 _SERVICE = re.compile(r"Credential=[^/]+/\d+/[^/]+/([^/]+)/")
 NO_CAPACITY = (
-    "Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available that matches your "
-    "request. Launching EC2 instance failed."
+    "Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available that matches "
+    "your request. Launching EC2 instance failed."
 )
 OVER_QUOTA = (
     "Could not launch Spot Instances. MaxSpotInstanceCountExceeded - Max spot instance count exceeded. Launching EC2 "
@@ -67,11 +67,7 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def reset(self) -> None:
-        """As at the beginning: moto forgets everything, too."""
-        connection = HTTPConnection(self._moto)
-        connection.request("POST", "/moto-api/reset")
-        connection.getresponse().read()
-        connection.close()
+        """As at the beginning, but for what moto has."""
         # operations by name, as often as they came
         self.calls: Counter[str] = Counter()
         self.throttled = 0
@@ -171,16 +167,15 @@ class Proxy:
         return status, kind, content
 
     def _terminate_instance_in_auto_scaling_group(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
-        groups = self._groups(headers)
-        for group in groups.iter(_tag("AutoScalingGroups")):
-            for member in group:
+        wanted = form["InstanceId"]
+        for member in self._groups(headers).findall(f".//{_tag('AutoScalingGroups')}/{_tag('member')}"):
+            if wanted in [each.text for each in member.iter(_tag("InstanceId"))]:
                 name = _text(member, "AutoScalingGroupName")
-                ids = [_text(each, "InstanceId") for each in member.iter(_tag("member")) if each.find(_tag("InstanceId")) is not None]
-                if form["InstanceId"] in ids:
-                    if name in self._desired:
-                        self._desired[name] -= 1
-                    return self._pass_on(headers, urlencode(form).encode())
-        return _error("autoscaling", "ValidationError", f"Instance Id not found - No managed instance found for instance ID: {form['InstanceId']}")
+                if name in self._desired:
+                    self._desired[name] -= 1
+                return self._pass_on(headers, urlencode(form).encode())
+        text = f"Instance Id not found - No managed instance found for instance ID: {wanted}"
+        return _error("autoscaling", "ValidationError", text)
 
     def _describe_auto_scaling_groups(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
         status, kind, content = self._pass_on(headers, urlencode(form).encode())
@@ -201,6 +196,16 @@ class Proxy:
                     state.text = "Pending"
         return status, kind, ElementTree.tostring(root)
 
+    def _put_scaling_policy(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
+        """Moto does not answer with the name that it has given."""
+        status, kind, content = self._pass_on(headers, urlencode(form).encode())
+        root = ElementTree.fromstring(content)
+        result = root.find(_tag("PutScalingPolicyResult"))
+        if status == 200 and result is not None and result.find(_tag("PolicyARN")) is None:
+            name = f"arn:aws:autoscaling:eu-west-1:123456789012:scalingPolicy:1:policyName/{form['PolicyName']}"
+            ElementTree.SubElement(result, _tag("PolicyARN")).text = name
+        return status, kind, ElementTree.tostring(root)
+
     def _describe_scaling_activities(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
         group = form["AutoScalingGroupName"]
         now = datetime.now(UTC).isoformat()
@@ -212,8 +217,8 @@ class Proxy:
             for number, (code, text) in reversed([*enumerate(self._activities.get(group, ()))])
         )
         return _xml(
-            f'<DescribeScalingActivitiesResponse xmlns="{SCALING}"><DescribeScalingActivitiesResult><Activities>{members}'
-            "</Activities></DescribeScalingActivitiesResult></DescribeScalingActivitiesResponse>"
+            f'<DescribeScalingActivitiesResponse xmlns="{SCALING}"><DescribeScalingActivitiesResult>'
+            f"<Activities>{members}</Activities></DescribeScalingActivitiesResult></DescribeScalingActivitiesResponse>"
         )
 
     def _quota(self, operation: str, asked: Mapping[str, str]) -> Answer:

@@ -1,5 +1,194 @@
 """`comfyrelay fleet`: what a policy would have done."""
 
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+from rich.console import Console
+from rich.table import Table
+
+from comfyrelay.domain.scaling.spec import Policy
+from comfyrelay.domain.states import Stage
+from comfyrelay.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from comfyrelay.fleet.simulation.summary import Summary
+    from comfyrelay.fleet.simulation.traces import Request
+    from comfyrelay.fleet.simulation.world import Setting
 
 simulate_app = typer.Typer()
+out = Console()
+err = Console(stderr=True)
+
+OURS = (Policy.CHEAP, Policy.BALANCED, Policy.FAST)
+GENERATED_DAYS = 7.0
+HISTORY_DAYS = 30.0
+
+
+@simulate_app.command("simulate")
+def simulate(
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A CSV with the columns arrival_seconds, duration_seconds, workflow and model."
+        ),
+    ] = None,
+    generate: Annotated[bool, typer.Option("--generate", help="Requests in bursts, made up from --seed.")] = False,
+    fleet: Annotated[str | None, typer.Option(metavar="SLUG", help="What this fleet has done.")] = None,
+    stage: Annotated[Stage, typer.Option(help="The stage of that fleet.")] = Stage.PRODUCTION,
+    policy: Annotated[
+        list[Policy] | None, typer.Option(help="Simulate this policy; may be repeated. Without it: all of our own.")
+    ] = None,
+    compare: Annotated[Policy | None, typer.Option(help="Simulate this one first, and compare others with it.")] = None,
+    days: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="How much is generated (7 if not said), or looked back at in a fleet (30)."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Another seed draws other requests, boots and evictions.")] = 1,
+    boot_seconds: Annotated[float | None, typer.Option(min=1, help="From launch to worker; 180 if not said.")] = None,
+    load_seconds: Annotated[float | None, typer.Option(min=0, help="To load a model; 22 if not said.")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="Of a machine, for an hour; 0.20 if not said.")] = None,
+    max_machines: Annotated[int | None, typer.Option(min=1, help="No more machines; 10 if not said.")] = None,
+    evictions_per_hour: Annotated[
+        float, typer.Option(min=0, help="Spot: how often a machine is taken away in an hour.")
+    ] = 0.0,
+    refused_share: Annotated[
+        float, typer.Option(min=0, max=0.95, help="Spot: the share of launches for which there is no capacity.")
+    ] = 0.0,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the trade-off as an SVG.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """What policies would have made of a load: waiting, machines and money, by the very decision that runs."""
+    from comfyrelay.fleet.simulation.plot import trade_off
+    from comfyrelay.fleet.simulation.summary import lower_bound
+    from comfyrelay.fleet.simulation.world import Setting
+
+    if [trace is not None, generate, fleet is not None].count(True) != 1:
+        raise InvalidInput("Say what arrives: one of --trace FILE, --generate and --fleet SLUG.")
+    if plot is not None and not plot.absolute().parent.is_dir():
+        raise InvalidInput(f"There is no folder {str(plot.absolute().parent)!r} for the plot.")
+    base = Setting(evictions_per_hour=evictions_per_hour, refused_share=refused_share)
+    requests, base = _requests(trace, fleet, stage, days, seed, base)
+    said: dict[str, Any] = {
+        "boot_seconds": boot_seconds,
+        "load_seconds": load_seconds,
+        "price_per_hour": price,
+        "max_machines": max_machines,
+    }
+    setting = replace(base, **{key: value for key, value in said.items() if value is not None})
+    chosen = list(dict.fromkeys([*([compare] if compare else []), *(policy or OURS)]))
+    found = [_simulated(each, requests, setting, seed) for each in chosen]
+    bound = lower_bound(requests, setting)
+    if plot is not None:
+        plot.write_text(trade_off([*found, bound], f"{len(requests):,} requests"), encoding="utf-8")
+        err.print(f"The trade-off is drawn in {plot}.", highlight=False)
+    if as_json:
+        out.print_json(json.dumps({"policies": [asdict(each) for each in found], "clairvoyant": asdict(bound)}))
+    else:
+        _show(found, bound, compared=compare is not None)
+
+
+def _requests(
+    trace: Path | None, fleet: str | None, stage: Stage, days: float | None, seed: int, setting: Setting
+) -> tuple[Sequence[Request], Setting]:
+    from comfyrelay.fleet.simulation.generator import Workload
+    from comfyrelay.fleet.simulation.generator import generate as generated
+    from comfyrelay.fleet.simulation.traces import read_trace
+
+    if trace is not None:
+        return read_trace(trace), setting
+    if fleet is not None:
+        return asyncio.run(_of_fleet(stage, fleet, days or HISTORY_DAYS, setting))
+    requests = generated(Workload(days=days or GENERATED_DAYS), seed)
+    if not requests:
+        raise InvalidInput("So short a time brought no request: say more --days, or another --seed.")
+    return requests, setting
+
+
+async def _of_fleet(stage: Stage, slug: str, days: float, setting: Setting) -> tuple[Sequence[Request], Setting]:
+    """Its jobs, and its machines as they were: how long they boot, what they cost, how many there may be."""
+    from comfyrelay.extras import require
+
+    require("server")
+    from comfyrelay.fleet.simulation.traces import from_history
+    from comfyrelay.services.engine import Engine
+    from comfyrelay.settings import load_settings
+
+    async with Engine(load_settings()) as engine:
+        await engine.databases.require_current()
+        view = await engine.scaling.views.get(stage, slug)
+        done = [each async for each in engine.scaling.history.done(stage, slug, days=days)]
+    if not done:
+        raise InvalidInput(f"The {stage} fleet {slug!r} has completed no job in the last {days:g} days.")
+    types = view.seen.instance_types
+    return from_history(done), replace(
+        setting,
+        boot_seconds=view.seen.boot_seconds,
+        max_machines=view.seen.scaling.limits.max_machines,
+        last_idle_seconds=view.seen.scaling.last_idle_seconds,
+        price_per_hour=types[0].price_per_hour if types else setting.price_per_hour,
+        # it is in the durations already
+        load_seconds=0.0,
+    )
+
+
+def _simulated(policy: Policy, requests: Sequence[Request], setting: Setting, seed: int) -> Summary:
+    from comfyrelay.fleet.simulation.simulator import simulate as simulated
+    from comfyrelay.fleet.simulation.summary import summary
+
+    with _progress(f"{policy}") as progress:
+        return summary(policy, simulated(requests, policy, setting, seed=seed, progress=progress), setting)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, and nothing elsewhere."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _show(found: Sequence[Summary], bound: Summary, *, compared: bool) -> None:
+    table = Table("policy", "wait p50", "p95", "p99", "machine-hours", "cold starts", "cost a job", "launches")
+    first = found[0]
+    for each in (*found, bound):
+        is_other = compared and each is not first and each is not bound
+        p95, hours = f"{each.wait_p95:.0f} s", f"{each.machine_hours:.1f}"
+        if is_other and first.wait_p95 and first.machine_hours:
+            p95 += f" ({each.wait_p95 / first.wait_p95:.2f} ×)"
+            hours += f" ({each.machine_hours / first.machine_hours:.2f} ×)"
+        is_bound = each is bound
+        table.add_row(
+            each.policy,
+            f"{each.wait_p50:.0f} s",
+            p95,
+            f"{each.wait_p99:.0f} s",
+            hours,
+            "" if is_bound else f"{each.cold_starts:,}",
+            f"{each.cost_per_job:.4f}",
+            "" if is_bound else f"{each.launches:,}",
+        )
+    out.print(table)
+    for each in found:
+        if each.evictions or each.refusals:
+            out.print(
+                f"{each.policy}: {each.evictions} machines were taken away ({each.lost_hours:.1f} h of work lost), "
+                f"{each.refusals} launches were refused.",
+                highlight=False,
+            )
+    out.print(
+        f"{first.jobs:,} requests. Nobody who keeps their order could be below the line {bound.policy!r}, "
+        "and nobody can be as good as it in waiting and machines at once.",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,11 +1,11 @@
 """How many machines each fleet of a stage should have: a pure function from what is seen to what is to be done."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from comfyrelay.domain.scaling import reference, words
-from comfyrelay.domain.scaling.limits import Room, beyond_limits, preferred_type, room
+from comfyrelay.domain.scaling.limits import NO_ROOM, Room, beyond_limits, preferred_type, room
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.policies import WEIGHTS
 from comfyrelay.domain.scaling.schedules import at_least
@@ -20,6 +20,7 @@ from comfyrelay.domain.scaling.staffing import (
     is_idle,
     machines_for,
     queued_seconds,
+    seconds_per_job,
 )
 
 
@@ -73,27 +74,42 @@ class _Stage:
     def _beyond_what_is_there(self) -> dict[int, _Left]:
         can = {each.slug: can_do(each.machines, _horizon(each)) if each.machines else 0.0 for each in self.by_price}
         left = {}
+        # while anything waits for a fleet, what will have arrived when a machine could begin is work as well
+        waited_for = {
+            number
+            for each in self.by_price
+            if any(self.work[number].jobs for number in each.workflows & self.work.keys())
+            for number in each.workflows & self.work.keys()
+        }
         serving = {
             number: [each for each in self.by_price if number in each.workflows]
             for number, each in self.work.items()
-            if each.jobs > 0
+            if number in waited_for
         }
         # who has the fewest fleets goes first: the others can go elsewhere
         for number in sorted(serving, key=lambda each: (len(serving[each]), each)):
             work = self.work[number]
-            total = seconds = queued_seconds(work)
+            soon = work.jobs_per_second * max(_horizon(each) for each in serving[number])
+            total = seconds = queued_seconds(work) + soon * seconds_per_job(work)
+            if total <= 0:
+                continue
             for fleet in serving[number]:
                 taken = min(seconds, can[fleet.slug])
                 can[fleet.slug] -= taken
                 seconds -= taken
-            left[number] = _Left(jobs=work.jobs * seconds / total, seconds=seconds, load_seconds=work.load_seconds)
+            left[number] = _Left(
+                jobs=(work.jobs + soon) * seconds / total, seconds=seconds, load_seconds=work.load_seconds
+            )
         return left
 
     def _weighed(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, floor: int) -> _Wish:
         own = self.capacity[fleet.slug]
         for_rate = self._for_arrivals(fleet, work)
         elsewhere = self._elsewhere(fleet, work)
+        weights = WEIGHTS[fleet.scaling.policy]
         more = max(self._for_queue(fleet), for_rate - elsewhere - own, floor - own)
+        if jobs > 1 and all(each.state in _NOT_UP for each in fleet.machines):
+            more = max(more, weights.burst - elsewhere - own)
         if more > 0:
             seconds = sum(queued_seconds(each) for each in work)
             wait = drained_in(seconds, [*fleet.machines, *_new(fleet, more)]) or 0.0
@@ -137,7 +153,7 @@ class _Stage:
         by_jobs = sum(each.jobs for each in left) / fleet.slots
         return ceil(min(by_work, by_jobs) - ROUNDING)
 
-    def _for_arrivals(self, fleet: SeenFleet, work: Iterable[QueuedWork]) -> int:
+    def _for_arrivals(self, fleet: SeenFleet, work: Sequence[QueuedWork]) -> int:
         kind = preferred_type(fleet)
         load = sum(arriving(each) for each in work) / (kind.speed * fleet.slots)
         return machines_for(load, WEIGHTS[fleet.scaling.policy].spare)
@@ -172,8 +188,8 @@ class _Stage:
             ended = _dispensable(fleet)[:excess]
             why = f"{words.count(excess, 'machine')} beyond the limits; ending {len(ended)} of them, busy ones never"
             wish = _Wish(more=0, why=why, end=ended)
-        space = room(fleet)
-        launched = min(wish.more, space.launches)
+        space = room(fleet) if wish.more > 0 else NO_ROOM
+        launched = max(0, min(wish.more, space.launches))
         why = wish.why
         if wish.more > launched:
             why += f"; launching {launched} of {wish.more}: {space.limit} allows no more"
@@ -181,7 +197,8 @@ class _Stage:
             why += f"; launching {launched}"
         is_report = fleet.scaling.is_dry_run or not fleet.can_launch
         if not is_report:
-            self._take(fleet, space, launched)
+            if launched:
+                self._take(fleet, space, launched)
         elif fleet.can_launch:
             why += " (dry run: nothing is done)"
         else:
@@ -208,6 +225,9 @@ class _Stage:
             can -= taken
             left.jobs *= 1 - taken / left.seconds
             left.seconds -= taken
+
+
+_NOT_UP = (MachineState.BOOTING, MachineState.DRAINING)
 
 
 def _price(fleet: SeenFleet) -> tuple[float, float, str]:

@@ -25,6 +25,9 @@ class Room:
         return (Launch(count=count, instance_type=self.instance_type.name or None),) if count > 0 else ()
 
 
+NO_ROOM = Room(launches=0, instance_type=_ANY, limit="")
+
+
 def room(fleet: SeenFleet) -> Room:
     limits = fleet.scaling.limits
     kind = _type_within(fleet, limits.cost_per_hour)
@@ -63,6 +66,8 @@ def cost_per_hour(fleet: SeenFleet) -> float:
 def beyond_limits(fleet: SeenFleet) -> int:
     """How many machines there are too many, as after a limit was lowered. Draining ones are going already."""
     limits = fleet.scaling.limits
+    if len(fleet.machines) <= limits.max_machines and limits.cost_per_hour is None:
+        return 0
     staying = sorted(each.price_per_hour for each in fleet.machines if each.state is not MachineState.DRAINING)
     count = max(0, len(staying) - limits.max_machines)
     if limits.cost_per_hour is not None:

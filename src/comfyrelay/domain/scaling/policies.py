@@ -14,6 +14,8 @@ class Weights:
     spare: float
     # a machine beyond the last one stays so many boot times without work
     idle_boots: float
+    # two that wait while no machine is up are the begin of a burst: so many are launched for it
+    burst: int = 1
 
 
 WEIGHTS: Mapping[Policy, Weights] = {

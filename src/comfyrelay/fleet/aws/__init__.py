@@ -1,1 +1,1 @@
-"""A fleet as an Auto Scaling group: what it is made of, how it is made, and how AWS is asked."""
+"""What a fleet has at AWS: how it is made, taken away, and written as Terraform."""

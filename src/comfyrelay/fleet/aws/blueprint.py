@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.fleet.aws.names import FLEET_TAG, HOOK, NAME_TAG, STAGE_TAG, Names
 from comfyrelay.fleet.aws.options import AwsOptions
 from comfyrelay.fleet.aws.user_data import HOOK_SECONDS, user_data
+from comfyrelay.fleet.providers.aws.names import FLEET_TAG, HOOK, NAME_TAG, STAGE_TAG, Names
 from comfyrelay.fleet.providers.base import FleetMachines
 
 WARM_UP_SECONDS = 300
-# Of the metrics that `comfyrelay fleet publish-metrics` sends.
-NAMESPACE = "ComfyRelay"
 BACKLOG_TARGET = 2.0
 # Shares of the budget, in percent, at which an email is sent: what was spent, and what will be by the end of the month.
 SPENT_PERCENT = 80.0
@@ -50,8 +48,9 @@ class Blueprint:
     fallback: Fallback | None
 
 
-def draw(fleet: FleetMachines, options: AwsOptions, *, region: str, api_base_url: str) -> Blueprint:
-    """`InvalidInput` when something is missing that only the operator knows."""
+def draw(fleet: FleetMachines, options: AwsOptions, *, region: str, api_base_url: str, namespace: str) -> Blueprint:
+    """`namespace` is that of the metrics in CloudWatch. `InvalidInput` when something is missing that only the operator
+    knows."""
     _check(fleet, options)
     names = Names(fleet.slug, fleet.stage)
     script = user_data(names, options, region=region, api_base_url=api_base_url)
@@ -70,7 +69,7 @@ def draw(fleet: FleetMachines, options: AwsOptions, *, region: str, api_base_url
             "DefaultResult": "CONTINUE",
         },
         budget=_budget(names, options),
-        fallback=_fallback(names) if options.cloudwatch_fallback else None,
+        fallback=_fallback(names, namespace) if options.cloudwatch_fallback else None,
     )
 
 
@@ -103,6 +102,8 @@ def _launch_template(fleet: FleetMachines, names: Names, options: AwsOptions, sc
     tags = [{"Key": name, "Value": value} for name, value in names.tags.items()]
     made: dict[str, Any] = {
         "ImageId": fleet.spec.image,
+        # of who launches from it by hand; the group has its own list
+        "InstanceType": fleet.spec.instance_types[0].name,
         "IamInstanceProfile": {"Arn" if profile.startswith("arn:") else "Name": profile},
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
@@ -177,11 +178,11 @@ def _budget(names: Names, options: AwsOptions) -> Budget | None:
     )
 
 
-def _fallback(names: Names) -> Fallback:
+def _fallback(names: Names, namespace: str) -> Fallback:
     dimensions = [{"Name": FLEET_TAG, "Value": names.fleet}, {"Name": STAGE_TAG, "Value": names.stage}]
 
     def metric(identifier: str, name: str) -> dict[str, Any]:
-        found = {"Namespace": NAMESPACE, "MetricName": name, "Dimensions": dimensions}
+        found = {"Namespace": namespace, "MetricName": name, "Dimensions": dimensions}
         stat = {"Metric": found, "Period": 60, "Stat": "Maximum"}
         return {"Id": identifier, "MetricStat": stat, "ReturnData": False}
 
@@ -221,7 +222,7 @@ def _fallback(names: Names) -> Fallback:
             "TargetTrackingConfiguration": {
                 "CustomizedMetricSpecification": {
                     "MetricName": "BacklogPerInstance",
-                    "Namespace": NAMESPACE,
+                    "Namespace": namespace,
                     "Dimensions": dimensions,
                     "Statistic": "Average",
                 },

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from comfyrelay.fleet.aws.names import FLEET_TAG, Names
+from comfyrelay.fleet.providers.aws.names import FLEET_TAG, Names
 
 _MAKING = (
     "autoscaling:CreateAutoScalingGroup",
@@ -65,7 +65,11 @@ def permissions(names: Names) -> dict[str, Any]:
         ),
         "instance": _policy(
             [
-                {"Effect": "Allow", "Action": ("ssm:GetParameter",), "Resource": f"arn:aws:ssm:*:*:parameter{names.secret}"},
+                {
+                    "Effect": "Allow",
+                    "Action": ("ssm:GetParameter",),
+                    "Resource": f"arn:aws:ssm:*:*:parameter{names.secret}",
+                },
                 {"Effect": "Allow", "Action": _INSTANCE, "Resource": group},
             ]
         ),

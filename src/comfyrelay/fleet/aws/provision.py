@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from comfyrelay.errors import Conflict
-from comfyrelay.fleet.aws.access import Aws, AwsError
 from comfyrelay.fleet.aws.blueprint import Blueprint, Budget
-from comfyrelay.fleet.aws.names import HOOK, Names
+from comfyrelay.fleet.providers.aws.access import Aws, AwsError
+from comfyrelay.fleet.providers.aws.names import HOOK, Names
 
 # Budgets are kept in one place for all regions.
 BUDGETS_REGION = "us-east-1"
@@ -72,8 +72,8 @@ class Provisioner:
         if group is not None and group["Instances"] and not force:
             count = len(group["Instances"])
             raise Conflict(
-                f"{names.group} still has {count} machine{'s' * (count > 1)}: pause the fleet and let them idle out, or "
-                "end them with --force. What they run is then given back."
+                f"{names.group} still has {count} machine{'s' * (count > 1)}: pause the fleet and let them idle out, "
+                "or end them with --force; they give back what they run."
             )
         found = [
             await self._remove_budget(names),
@@ -185,7 +185,9 @@ class Provisioner:
         )
         there = _named((answer or {}).get("LifecycleHooks", ()), "LifecycleHookName", HOOK)
         why = f"a machine that ends has up to {wanted['HeartbeatTimeout']} s to finish or give back"
-        return self._put(what, why, [(there, wanted)], lambda: self._aws.call("autoscaling", "put_lifecycle_hook", **wanted))
+        return self._put(
+            what, why, [(there, wanted)], lambda: self._aws.call("autoscaling", "put_lifecycle_hook", **wanted)
+        )
 
     async def _fallback(self, blueprint: Blueprint) -> Sequence[Change]:
         names, wanted = blueprint.names, blueprint.fallback
@@ -198,9 +200,7 @@ class Provisioner:
 
         async def put_from_zero() -> None:
             made = await self._aws.call("autoscaling", "put_scaling_policy", **wanted.from_zero)
-            await self._aws.call(
-                "cloudwatch", "put_metric_alarm", **wanted.alarm, AlarmActions=[made["PolicyARN"]]
-            )
+            await self._aws.call("cloudwatch", "put_metric_alarm", **wanted.alarm, AlarmActions=[made["PolicyARN"]])
 
         return [
             self._put(
@@ -228,11 +228,11 @@ class Provisioner:
             if alarm is not None:
                 await self._aws.call("cloudwatch", "delete_alarms", AlarmNames=[names.from_zero])
             for each in there:
-                await self._aws.call(
-                    "autoscaling", "delete_policy", AutoScalingGroupName=names.group, PolicyName=each
-                )
+                await self._aws.call("autoscaling", "delete_policy", AutoScalingGroupName=names.group, PolicyName=each)
 
-        return [Change(action=Action.REMOVE, what=f"scaling policies of {names.group}", why="no fallback is set", do=do)]
+        return [
+            Change(action=Action.REMOVE, what=f"scaling policies of {names.group}", why="no fallback is set", do=do)
+        ]
 
     async def _budget(self, blueprint: Blueprint) -> Sequence[Change]:
         names, wanted = blueprint.names, blueprint.budget
@@ -290,9 +290,7 @@ class Provisioner:
     async def _found_budget(self, names: Names) -> tuple[str, Mapping[str, Any] | None]:
         account = await self._aws.account()
         try:
-            answer = await self._budgets.call(
-                "budgets", "describe_budget", AccountId=account, BudgetName=names.budget
-            )
+            answer = await self._budgets.call("budgets", "describe_budget", AccountId=account, BudgetName=names.budget)
         except AwsError as error:
             if error.aws_code not in _MISSING:
                 raise
@@ -352,18 +350,16 @@ def _has(there: Any, wanted: Any, name: str = "") -> bool:
     has its own order for all lists but the one whose order counts."""
     if isinstance(wanted, Mapping):
         return isinstance(there, Mapping) and all(_has(there.get(each), wanted[each], each) for each in wanted)
-    if name == "VPCZoneIdentifier":
+    if isinstance(wanted, str):
         return set((there or "").split(",")) == set(wanted.split(","))
-    if isinstance(wanted, str) and not wanted:
-        return not there
-    if not isinstance(wanted, Sequence) or isinstance(wanted, str):
+    if not isinstance(wanted, Sequence):
         return bool(there == wanted)
-    there = there or []
-    if len(there) != len(wanted):
-        return False
-    if name == "Overrides":
-        return all(_has(have, want) for have, want in zip(there, wanted, strict=True))
-    return all(any(_has(have, want) for have in there) for want in wanted)
+    pairs = zip(there or (), wanted, strict=False)
+    return len(there or ()) == len(wanted) and (
+        all(_has(have, want) for have, want in pairs)
+        if name == "Overrides"
+        else all(any(_has(have, want) for have in there) for want in wanted)
+    )
 
 
 def _named(found: Sequence[Mapping[str, Any]], key: str, name: str) -> Mapping[str, Any] | None:

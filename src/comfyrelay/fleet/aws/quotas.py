@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from comfyrelay.fleet.aws.access import Aws, AwsError
+from comfyrelay.fleet.providers.aws.access import Aws, AwsError
 from comfyrelay.fleet.providers.base import FleetMachines
 
 # Spot quotas count virtual CPUs of whole families, by the letters that their types begin with.

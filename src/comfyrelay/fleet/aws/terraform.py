@@ -88,6 +88,7 @@ def _launch_template(file: _File) -> None:
     body: list[tuple[str, Value] | Block] = [
         ("name", file.blueprint.names.launch_template),
         ("image_id", data["ImageId"]),
+        ("instance_type", data["InstanceType"]),
         ("user_data", Raw(_heredoc(file.blueprint.script))),
         ("tags", tags),
     ]

@@ -2,8 +2,8 @@
 
 from string import Template
 
-from comfyrelay.fleet.aws.names import HOOK, Names
 from comfyrelay.fleet.aws.options import AwsOptions
+from comfyrelay.fleet.providers.aws.names import HOOK, Names
 
 # The worker has TERMINATION_SECONDS of its settings to finish or give back; the group waits longer, and is told sooner.
 HOOK_SECONDS = 300
@@ -73,7 +73,7 @@ Description=Read the models of ComfyUI once
 Type=oneshot
 Nice=19
 IOSchedulingClass=idle
-ExecStart=/bin/bash -c 'find -L "$comfyui_folder/models" -type f -size +1M -print0 | xargs -0 -r -n 1 -P 4 cat > /dev/null'
+ExecStart=/bin/bash -c 'find -L "$comfyui_folder/models" -type f -size +1M -print0 | xargs -0 -rP 4 -n 1 cat >/dev/null'
 END
 chmod 644 /etc/systemd/system/comfyrelay-worker.service /etc/systemd/system/comfyrelay-models.service
 

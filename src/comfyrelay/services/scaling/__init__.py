@@ -3,6 +3,7 @@
 from comfyrelay.services.fleet import Fleet
 from comfyrelay.services.ground import Ground
 from comfyrelay.services.scaling.durations import Durations
+from comfyrelay.services.scaling.history import History
 from comfyrelay.services.scaling.leadership import Leadership
 from comfyrelay.services.scaling.machines import Machines
 from comfyrelay.services.scaling.snapshots import Snapshots
@@ -22,4 +23,5 @@ class Scaling:
         self.snapshots = Snapshots(databases, stale_seconds=stale_seconds)
         self.machines = Machines(databases, self.leadership, fleet.workers, stale_seconds=stale_seconds)
         self.durations = Durations(self.leadership)
+        self.history = History(databases)
         self.views = ScalingViews(databases, self.snapshots, self.leadership, fleet.fleets)

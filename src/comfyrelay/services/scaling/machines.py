@@ -35,6 +35,8 @@ class Intent:
     ending: Sequence[Machine] = ()
     busy: Sequence[str] = ()
     decision_id: int | None = None
+    # machines that are not ending, those just ordered among them; one that only drains is still there
+    total: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +92,7 @@ class Machines:
         prices = {each.name: each.price_per_hour for each in types}
 
         async def work(tx: Tx) -> Intent:
+            total = 0
             ordered: list[Machine] = []
             ending: list[Machine] = []
             busy: list[str] = []
@@ -111,6 +114,7 @@ class Machines:
                         ending.append(present[key])
                     elif key in present:
                         busy.append(key)
+                total = sum(each.ending_at is None for each in present.values()) - len(ending)
             id_ = await decisions.record(
                 tx,
                 fleet_id=fleet.id,
@@ -124,7 +128,7 @@ class Machines:
             )
             if id_ % _SWEEP_EACH == 0:
                 await decisions.forget_old(tx, fleet.id, keep=DECISIONS_KEPT)
-            return Intent(ordered=ordered, ending=ending, busy=busy, decision_id=id_)
+            return Intent(ordered=ordered, ending=ending, busy=busy, decision_id=id_, total=total)
 
         return await self._leadership.run(Step.SCALE_INTENT, work)
 

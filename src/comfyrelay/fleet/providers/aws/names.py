@@ -1,9 +1,9 @@
-"""What a fleet's parts are called at AWS. The names are all that is kept of them: whoever knows the fleet finds them."""
+"""What a fleet's parts are called at AWS. Nothing else is kept of them: whoever knows the fleet finds them."""
 
 import re
 from dataclasses import dataclass
 
-from comfyrelay.fleet.aws.access import AwsError
+from comfyrelay.fleet.providers.aws.access import AwsError
 from comfyrelay.fleet.providers.base import RefusalKind
 
 # The worker's own notices, and the metrics of `comfyrelay fleet publish-metrics`, have these names.

@@ -1,4 +1,4 @@
-"""An Auto Scaling group for each fleet and stage: it is told how many machines there should be, and which one to end."""
+"""An Auto Scaling group for each fleet and stage: it is told how many machines there should be, and which to end."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from comfyrelay.domain.scaling.spec import InstanceType
-from comfyrelay.fleet.aws.access import FIRST_PAUSE_SECONDS, Aws, AwsError, kind_of
-from comfyrelay.fleet.aws.names import Names
+from comfyrelay.fleet.providers.aws.access import FIRST_PAUSE_SECONDS, Aws, AwsError, kind_of
+from comfyrelay.fleet.providers.aws.names import Names
 from comfyrelay.fleet.providers.base import (
     FleetMachines,
     LaunchResult,
@@ -42,19 +42,9 @@ class AwsProvider:
         group = await self._group(fleet)
         found = [each for each in map(_observed, group["Instances"]) if each is not None]
         about = await self._about(fleet, [each.id for each in found])
-        # desired and not there: the group is still looking for them, and they have no other name yet
-        coming = range(1, group["DesiredCapacity"] - _counted(group) + 1)
-        return [
-            *(
-                replace(
-                    each, launched_at=about[each.id]["LaunchTime"], is_spot=about[each.id].get("InstanceLifecycle") == "spot"
-                )
-                if each.id in about
-                else each
-                for each in found
-            ),
-            *(Observed(id=_coming(group, number), state=ObservedState.PENDING, is_spot=True) for number in coming),
-        ]
+        # What the group still looks for has no name yet, and would be taken for another machine once it has one:
+        # whoever ordered it waits for it by its order, and `launch` counts it.
+        return [replace(each, **about.get(each.id, {})) for each in found]
 
     async def launch(self, fleet: FleetMachines, orders: Sequence[Order], *, total: int) -> LaunchResult:
         try:
@@ -69,10 +59,10 @@ class AwsProvider:
             return
         group = await self._group(fleet)
         aws = self._aws(fleet)
-        if coming := sum(each.startswith(f"{group['AutoScalingGroupName']}/") for each in ids):
-            await self._set_desired(fleet, max(group["DesiredCapacity"] - coming, _counted(group)))
         # AWS would end an instance of any other group as well
-        there = {each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING}
+        there = {
+            each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING
+        }
         for each in ids:
             if each not in there:
                 continue
@@ -85,7 +75,7 @@ class AwsProvider:
                 )
             except AwsError as error:
                 # it went by itself meanwhile
-                if error.aws_code != "ValidationError":
+                if "not found" not in error.detail:
                     raise
 
     async def prices(self, fleet: FleetMachines) -> Sequence[InstanceType]:
@@ -152,7 +142,8 @@ class AwsProvider:
         place; return how many are missing. An instance that appears this very moment may be ended again by the group,
         but none that works: workers protect themselves."""
         group = await self._group(fleet)
-        missing = max(group["DesiredCapacity"] - _counted(group), 0)
+        desired: int = group["DesiredCapacity"]
+        missing = max(desired - _counted(group), 0)
         if missing:
             await self._set_desired(fleet, _counted(group))
         return missing
@@ -196,7 +187,12 @@ class AwsProvider:
                 "ec2", "describe_instances", "Reservations", Filters=[{"Name": "instance-id", "Values": new}]
             )
             known.update(
-                (each["InstanceId"], each) for reservation in reservations for each in reservation["Instances"]
+                (
+                    each["InstanceId"],
+                    {"launched_at": each["LaunchTime"], "is_spot": each.get("InstanceLifecycle") == "spot"},
+                )
+                for reservation in reservations
+                for each in reservation["Instances"]
             )
         return known
 
@@ -227,10 +223,6 @@ def _observed(instance: Mapping[str, Any]) -> Observed | None:
 def _counted(group: Mapping[str, Any]) -> int:
     """How many of its instances count as desired ones."""
     return sum(each["LifecycleState"].startswith(("Pending", "InService")) for each in group["Instances"])
-
-
-def _coming(group: Mapping[str, Any], number: int) -> str:
-    return f"{group['AutoScalingGroupName']}/{number}"
 
 
 def _provision(fleet: FleetMachines) -> str:

@@ -1,0 +1,357 @@
+"""A discrete-event simulation of one fleet, which asks the very decision that runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from heapq import heappop, heappush
+from math import exp, inf, log
+from random import Random
+
+from comfyrelay.domain.scaling.decide import decide
+from comfyrelay.domain.scaling.plan import FleetPlan
+from comfyrelay.domain.scaling.reference import LOW_BACKLOG, backlog
+from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet, Snapshot
+from comfyrelay.domain.scaling.spec import Limits, Policy, ScalingSpec
+from comfyrelay.fleet.simulation.traces import Request
+from comfyrelay.fleet.simulation.world import Learnt, Machine, Queue, Setting, Waiting, seen
+
+# The loop acts within a second of an event, and looks again by itself.
+DEBOUNCE_SECONDS = 1.0
+LOOK_SECONDS = 20.0
+# The reference: figures are published once a minute, and an alarm has looked at them for a minute before it acts.
+METRIC_SECONDS = 60.0
+RATE_HALF_LIFE_SECONDS = 300.0
+# What arrived so long ago that its rate is below this is forgotten.
+FORGOTTEN_RATE = 1e-5
+REFUSED_SECONDS = 60.0
+# A machine that is taken away says so two minutes before.
+NOTICE_SECONDS = 120.0
+PROGRESS_JOBS = 500
+BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
+
+Progress = Callable[[int, int], None]
+
+
+class Event(IntEnum):
+    DONE = 0
+    BOOTED = 1
+    EVICTED = 2
+    LOOK = 3
+
+
+@dataclass(slots=True)
+class Outcome:
+    waits: list[float] = field(default_factory=list)
+    machine_seconds: float = 0.0
+    busy_seconds: float = 0.0
+    launches: int = 0
+    # requests that found no machine up
+    cold_starts: int = 0
+    evictions: int = 0
+    lost_seconds: float = 0.0
+    refusals: int = 0
+    busy_ended: int = 0
+    most_machines: int = 0
+    decisions: int = 0
+    events: int = 0
+
+
+@dataclass(slots=True)
+class _Metrics:
+    depth: int = 0
+    workers: int = 0
+    idle_since: float = 0.0
+    low_since: float | None = 0.0
+
+
+class Simulation:
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        scaling: ScalingSpec,
+        setting: Setting | None = None,
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self._requests = requests
+        self._setting = setting or Setting()
+        self._scaling = scaling
+        self._is_reference = scaling.policy is Policy.REFERENCE
+        self._progress = progress
+        # draws that do not depend on what the policy does are the same for each of them
+        self._draw = Random(seed)
+        self._events: list[tuple[float, int, Event, Machine | None]] = []
+        self._sequence = 0
+        self._machines: dict[str, Machine] = {}
+        # least recently used first
+        self._idle: dict[str, Machine] = {}
+        self._queue = Queue()
+        self._runs = Learnt(30.0)
+        self._durations: dict[str, Learnt] = {}
+        self._boots = Learnt(self._setting.boot_seconds)
+        self._rates: dict[str, tuple[float, float]] = {}
+        self._launched: list[float] = []
+        self._refused_until = -inf
+        self._next_look = inf
+        self._empty_since: float = 0.0
+        self._published: list[_Metrics] = [_Metrics(), _Metrics()]
+        self._numbers = {name: number for number, name in enumerate(sorted({each.workflow for each in requests}), 1)}
+        self.outcome = Outcome()
+
+    def run(self) -> Outcome:
+        requests, outcome = self._requests, self.outcome
+        outcome.waits = [0.0] * len(requests)
+        position = 0
+        if self._is_reference:
+            self._look_at(METRIC_SECONDS)
+        while position < len(requests) or self._queue or self._machines:
+            outcome.events += 1
+            arrival = requests[position].arrival_seconds if position < len(requests) else inf
+            if not self._events or arrival <= self._events[0][0]:
+                self._arrive(Waiting(position, requests[position]))
+                position += 1
+                if self._progress and position % PROGRESS_JOBS == 0:
+                    self._progress(position, len(requests))
+                continue
+            now, _, event, machine = heappop(self._events)
+            if event is Event.LOOK:
+                if now == self._next_look:
+                    self._look(now)
+            elif machine is None or machine.is_gone:
+                continue
+            elif event is Event.DONE:
+                if machine.done_at == now:
+                    self._done(machine, now)
+            elif event is Event.BOOTED:
+                machine.is_ready = True
+                self._boots.add(now - machine.launched_at)
+                self._free(machine, now)
+                self._soon(now)
+            else:
+                self._evicted(machine, now)
+        if self._progress:
+            self._progress(len(requests), len(requests))
+        return outcome
+
+    def _push(self, at: float, event: Event, machine: Machine | None = None) -> None:
+        self._sequence += 1
+        heappush(self._events, (at, self._sequence, event, machine))
+
+    def _soon(self, now: float) -> None:
+        if not self._is_reference:
+            self._look_at(now + DEBOUNCE_SECONDS)
+
+    def _look_at(self, at: float) -> None:
+        if at < self._next_look:
+            self._next_look = at
+            self._push(at, Event.LOOK)
+
+    # what happens
+
+    def _arrive(self, job: Waiting) -> None:
+        now, workflow = job.request.arrival_seconds, job.request.workflow
+        if not any(each.is_ready for each in self._machines.values()):
+            self.outcome.cold_starts += 1
+        self._rates[workflow] = (self._rate(workflow, now) + log(2) / RATE_HALF_LIFE_SECONDS, now)
+        self._queue.add(job)
+        machine = self._warm(job.request.model)
+        if machine is not None:
+            self._free(machine, now)
+        self._soon(now)
+
+    def _warm(self, model: str) -> Machine | None:
+        """The idle machine that has the model, or the one that was busy last: so the others can end."""
+        found = None
+        for machine in self._idle.values():
+            found = machine
+            if machine.model == model:
+                break
+        return found
+
+    def _free(self, machine: Machine, now: float) -> None:
+        """It takes the next job, or is idle."""
+        job = self._queue.take(machine.model, now)
+        if job is None:
+            machine.idle_since = now
+            self._idle[machine.id] = machine
+            return
+        self._idle.pop(machine.id, None)
+        request = job.request
+        run = request.duration_seconds + (0.0 if machine.model == request.model else self._setting.load_seconds)
+        machine.model = request.model
+        machine.running, machine.started_at, machine.done_at = job, now, now + run
+        self.outcome.waits[job.number] = now - request.arrival_seconds
+        self._push(now + run, Event.DONE, machine)
+
+    def _done(self, machine: Machine, now: float) -> None:
+        job = machine.running
+        assert job is not None
+        run = now - machine.started_at
+        self.outcome.busy_seconds += run
+        self._runs.add(run)
+        learnt = self._durations.get(job.request.workflow)
+        if learnt is None:
+            learnt = self._durations[job.request.workflow] = Learnt(self._runs.mean)
+        learnt.add(run)
+        machine.running = None
+        if machine.is_leaving:
+            self._gone(machine, now)
+        else:
+            self._free(machine, now)
+
+    def _evicted(self, machine: Machine, now: float) -> None:
+        self.outcome.evictions += 1
+        if machine.running is not None and machine.done_at - now <= NOTICE_SECONDS:
+            machine.is_leaving = True
+        else:
+            self._gone(machine, now)
+        self._soon(now)
+
+    def _gone(self, machine: Machine, now: float) -> None:
+        if machine.running is not None:
+            self.outcome.lost_seconds += now - machine.started_at
+            self._queue.give_back(machine.running)
+            machine.running = None
+        machine.is_gone = True
+        self._idle.pop(machine.id, None)
+        del self._machines[machine.id]
+        self.outcome.machine_seconds += now - machine.launched_at
+
+    # what is decided
+
+    def _look(self, now: float) -> None:
+        self._next_look = inf
+        if self._is_reference:
+            self._publish(now)
+            self._look_at(now + METRIC_SECONDS)
+            if not self._machines and self._published[0].depth == 0:
+                return
+        elif self._machines or self._queue:
+            self._look_at(now + LOOK_SECONDS)
+        self.outcome.decisions += 1
+        for plan in decide(self._snapshot(now)):
+            self._carry_out(plan, now)
+
+    def _carry_out(self, plan: FleetPlan, now: float) -> None:
+        for name in plan.end:
+            machine = self._machines[name]
+            if machine.running is not None:
+                self.outcome.busy_ended += 1
+            self._gone(machine, now)
+        for launch in plan.launch:
+            for _ in range(launch.count):
+                self._launch(now)
+
+    def _launch(self, now: float) -> None:
+        setting = self._setting
+        spread = 1 + setting.boot_spread * (2 * self._draw.random() - 1)
+        if setting.refused_share and self._draw.random() < setting.refused_share:
+            self.outcome.refusals += 1
+            self._refused_until = now + REFUSED_SECONDS
+            if not self._is_reference:
+                self._look_at(self._refused_until)
+            return
+        self.outcome.launches += 1
+        machine = Machine(id=f"m{self.outcome.launches}", launched_at=now, ready_at=now + setting.boot_seconds * spread)
+        self._machines[machine.id] = machine
+        self._launched = [each for each in self._launched if now - each < 60.0] + [now]
+        self.outcome.most_machines = max(self.outcome.most_machines, len(self._machines))
+        self._push(machine.ready_at, Event.BOOTED, machine)
+        if setting.evictions_per_hour:
+            lives = self._draw.expovariate(setting.evictions_per_hour / 3600)
+            self._push(now + lives, Event.EVICTED, machine)
+
+    # what is seen
+
+    def _publish(self, now: float) -> None:
+        """Figures of this minute; the alarm sees those of the minute before."""
+        last = self._published[1]
+        depth = len(self._queue) + sum(each.running is not None for each in self._machines.values())
+        workers = sum(each.is_ready for each in self._machines.values())
+        is_low = backlog(depth, workers) < LOW_BACKLOG
+        self._published = [
+            last,
+            _Metrics(
+                depth=depth,
+                workers=workers,
+                idle_since=last.idle_since if depth == 0 else now,
+                low_since=(now if last.low_since is None else last.low_since) if is_low else None,
+            ),
+        ]
+
+    def _rate(self, workflow: str, now: float) -> float:
+        rate, at = self._rates.get(workflow, (0.0, now))
+        return rate * exp(-log(2) * (now - at) / RATE_HALF_LIFE_SECONDS)
+
+    def _work(self, now: float) -> list[QueuedWork]:
+        found = []
+        for workflow in list(self._rates):
+            rate, jobs = self._rate(workflow, now), self._queue.by_workflow.get(workflow, 0)
+            if not jobs and rate < FORGOTTEN_RATE:
+                del self._rates[workflow]
+                continue
+            each = self._durations.get(workflow, self._runs).mean
+            found.append(
+                QueuedWork(
+                    workflow=self._numbers[workflow],
+                    jobs=jobs,
+                    seconds=jobs * each,
+                    seconds_per_job=each,
+                    load_seconds=self._setting.load_seconds,
+                    jobs_per_second=rate,
+                )
+            )
+        return found
+
+    def _published_work(self, leases: int) -> list[QueuedWork]:
+        """The reference knows how deep the queue was a minute ago, and nothing else."""
+        jobs = max(0, self._published[0].depth - leases)
+        return [QueuedWork(workflow=1, jobs=jobs, seconds=jobs * self._runs.mean)]
+
+    def _snapshot(self, now: float) -> Snapshot:
+        setting, metrics = self._setting, self._published[0]
+        boot, run = self._boots.mean, self._runs.mean
+        machines = [seen(each, now, boot, run, setting) for each in self._machines.values()]
+        low = None
+        if self._is_reference:
+            work = self._published_work(sum(each.leases for each in machines))
+            # the alarm looks at what was published a minute before
+            low = 0.0 if metrics.low_since is None else now - METRIC_SECONDS - metrics.low_since
+        else:
+            work = self._work(now)
+        is_refused = now < self._refused_until
+        fleet = SeenFleet(
+            slug="fleet",
+            workflows=frozenset(self._numbers.values()),
+            scaling=self._scaling,
+            machines=machines,
+            instance_types=(),
+            all_refused=is_refused,
+            boot_seconds=boot,
+            launches_ago=[now - each for each in self._launched],
+            idle_seconds=now - METRIC_SECONDS - metrics.idle_since if metrics.depth == 0 else None,
+            low_seconds=low,
+        )
+        return Snapshot(now=BEGIN + timedelta(seconds=now), work=work, fleets=[fleet])
+
+
+def scaling_of(policy: Policy, setting: Setting) -> ScalingSpec:
+    return ScalingSpec(
+        policy=policy,
+        limits=Limits(max_machines=setting.max_machines, launches_per_minute=setting.max_machines),
+        last_idle_seconds=setting.last_idle_seconds,
+    )
+
+
+def simulate(
+    requests: Sequence[Request],
+    policy: Policy,
+    setting: Setting | None = None,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Outcome:
+    setting = setting or Setting()
+    return Simulation(requests, scaling_of(policy, setting), setting, seed=seed, progress=progress).run()

@@ -1,0 +1,97 @@
+"""What arrives: requests with their durations, from a file."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from math import isfinite
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from comfyrelay.errors import InvalidInput
+
+COLUMNS = ("arrival_seconds", "duration_seconds", "workflow", "model")
+
+
+class Done(Protocol):
+    """A job that ran."""
+
+    @property
+    def created_at(self) -> datetime: ...
+    @property
+    def duration_seconds(self) -> float: ...
+    @property
+    def workflow(self) -> str: ...
+    @property
+    def workflow_hash(self) -> str: ...
+
+
+class Request(NamedTuple):
+    """`arrival_seconds` counts from the begin of the trace; `duration_seconds` is without loading the model."""
+
+    arrival_seconds: float
+    duration_seconds: float
+    workflow: str
+    model: str
+
+
+def read_trace(file: Path) -> Sequence[Request]:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as text:
+            return parse_trace(text, file.name)
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{file.name} is not text in UTF-8: save the table as CSV.") from None
+    except OSError as error:
+        raise InvalidInput(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Request]:
+    reader = csv.reader(lines)
+    header = [each.strip() for each in next(reader, [])]
+    missing = [each for each in COLUMNS if each not in header]
+    if missing:
+        raise InvalidInput(
+            f"{name}, line 1: {', '.join(missing)} is missing. The first line names the columns: {','.join(COLUMNS)}."
+        )
+    places = [header.index(each) for each in COLUMNS]
+    found = []
+    for row in reader:
+        if not any(each.strip() for each in row):
+            continue
+        where = f"{name}, line {reader.line_num}"
+        if len(row) <= max(places):
+            raise InvalidInput(f"{where}: {len(row)} values where {len(header)} columns are named.")
+        arrival, duration, workflow, model = (row[place].strip() for place in places)
+        found.append(
+            Request(
+                _seconds(arrival, f"{where}: arrival_seconds"),
+                _seconds(duration, f"{where}: duration_seconds"),
+                workflow,
+                model,
+            )
+        )
+    if not found:
+        raise InvalidInput(f"{name} holds no request.")
+    return sorted(found)
+
+
+def from_history(done: Iterable[Done]) -> Sequence[Request]:
+    """Jobs that ran, as requests. The hash of its workflow stands for the models that a job needed; the time that it
+    took to load them is in its duration already."""
+    found = sorted(done, key=lambda each: each.created_at)
+    if not found:
+        return []
+    begin = found[0].created_at
+    return [
+        Request((each.created_at - begin).total_seconds(), each.duration_seconds, each.workflow, each.workflow_hash)
+        for each in found
+    ]
+
+
+def _seconds(text: str, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not isfinite(value) or value < 0:
+        raise InvalidInput(f"{what} is {text!r}. Give a number of seconds that is not negative, such as 12.5.")
+    return value

@@ -1,0 +1,44 @@
+"""What a fleet has done: its completed dispatches, newest first."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, select
+
+from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables import workflows
+from comfyrelay.store.database import Tx
+from comfyrelay.store.types import word
+
+
+class Done(NamedTuple):
+    id: int
+    created_at: datetime
+    duration_seconds: float
+    workflow: str
+    # stands for the nodes and models that the job needed
+    workflow_hash: str
+
+
+def done_query(stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> Select[Any]:
+    """Along the primary key: what was done lately is at its end."""
+    return (
+        select(d.c.id, d.c.created_at, d.c.duration_seconds, workflows.c.slug.label("workflow"), d.c.workflow_hash)
+        .join(workflows, workflows.c.id == d.c.workflow_id)
+        .where(
+            d.c.id < before,
+            d.c.status == word(DispatchStatus.COMPLETED),
+            d.c.stage == stage,
+            d.c.workflow_id.in_(sorted(workflow_ids)),
+            d.c.duration_seconds.is_not(None),
+        )
+        .order_by(d.c.id.desc())
+        .limit(most)
+    )
+
+
+async def done(tx: Tx, stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> list[Done]:
+    rows = await tx.execute(done_query(stage, workflow_ids, before=before, most=most))
+    return [Done(**row._mapping) for row in rows]
