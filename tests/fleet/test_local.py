@@ -15,7 +15,7 @@ import pytest
 
 from comfyrelay.domain.scaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.fleet.providers.base import FleetMachines, MachineProvider, ObservedState, RefusalKind
-from comfyrelay.fleet.providers.local import LocalProvider
+from comfyrelay.fleet.providers.local import LocalProvider, _Machine
 from comfyrelay.portable import apart
 from tests.fleet.contract import (
     FLEET,
@@ -29,6 +29,7 @@ from tests.fleet.contract import (
     until,
     until_observed,
 )
+from tests.harness import PATIENCE_SECONDS
 
 MODULE = "comfyrelay.fleet.providers.local_machine"
 SECRET = "a secret that is long enough for a fleet"
@@ -178,7 +179,7 @@ LAUNCH = """
 import asyncio, os, pathlib, signal, sys
 from comfyrelay.domain.scaling.spec import MachineSpec
 from comfyrelay.fleet.providers.base import FleetMachines, Order
-from comfyrelay.fleet.providers.local import LocalProvider
+from comfyrelay.fleet.providers.local import LocalProvider, _Machine
 folder, programs, slug, stage = sys.argv[1:]
 provider = LocalProvider(
     folder=pathlib.Path(folder), programs=pathlib.Path(programs), api_url="http://a.test", secrets={stage: ["secret"]}
@@ -224,6 +225,28 @@ async def test_who_dies_before_the_process_is_started_leaves_an_order_that_can_b
         await launched(second, fleet, "a")
         await until_there(machine_folder(site, fleet, "a") / "begun.json")
         assert await site.existing(fleet) == 1
+
+
+async def test_of_two_processes_for_one_order_one_is_the_machine_and_a_late_one_finds_it_carried_out(
+    site: LocalSite,
+) -> None:
+    """As when a leader dies after it has started one, and the next starts another."""
+    fleet = await site.fleet()
+    provider = site.provider()
+    await provider.launch(fleet, orders("a"), total=1)
+    machine = _Machine(machine_folder(site, fleet, "a"))
+    provider._start(fleet, machine)
+    assert await site.existing(fleet) == 1
+    await until_there(machine.folder / "given.json")
+
+    await site.clear()
+    (machine.folder / "given.json").unlink()
+    provider._start(fleet, machine)
+
+    late = provider._children[-1]
+    assert await asyncio.to_thread(late.wait, PATIENCE_SECONDS) == 0
+    assert not (machine.folder / "given.json").exists()
+    assert list(await provider.observe(fleet)) == []
 
 
 async def test_an_order_that_nobody_started_is_forgotten_after_a_while(

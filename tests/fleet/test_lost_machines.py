@@ -5,7 +5,7 @@ from tests.harness import World
 
 
 async def test_the_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is_free(world: World) -> None:
-    fleets = await open_fleets(world)
+    fleets = await open_fleets(world, scaling={"max_machines": 1})
     await fleets.submit()
     await fleets.decide()
     [worker] = await fleets.boot()
