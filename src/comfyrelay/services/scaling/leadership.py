@@ -76,9 +76,10 @@ class Leadership:
 
     async def resign(self) -> None:
         """Let the next one begin at once."""
-        leader, self._leader = self._leader, None
+        leader = self._leader
         if leader is not None:
             await self._databases.central.run(Step.LEAD, lambda tx: leaders.resign(tx, leader))
+            self._leader = None
 
     async def current(self) -> Leader | None:
         """Whoever leads now."""
