@@ -163,7 +163,8 @@ async def open_fleets(world: World, *, scaling: dict[str, Any] | None = None, **
         effect=effect,
         user=await world.user(),
     )
-    await found.change(machines={**MACHINES, **spec}, scaling=scaling or {})
+    # the policy of which it is simple to say what it does: how the others weigh things is not tried here
+    await found.change(machines={**MACHINES, **spec}, scaling={"policy": "reference", **(scaling or {})})
     await lead(world)
     return found
 

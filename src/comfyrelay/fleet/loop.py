@@ -46,6 +46,7 @@ MOST_BUSY = 0.25
 # A provider that does not answer for so long has failed.
 PROVIDER_SECONDS = 60.0
 PRICES_SECONDS = 300.0
+LET_GO_TRIES = 10
 
 
 class Providers(Protocol):
@@ -86,11 +87,22 @@ class ScalingLoop:
                 for each in loops:
                     group.create_task(each())
         finally:
-            for task in self._acts:
-                task.cancel()
-            await asyncio.gather(*self._acts, return_exceptions=True)
-            with suppress(ComfyRelayError):
+            # by a task that nobody has cancelled: what this one still asks of a database would be cut off
+            await asyncio.shield(asyncio.create_task(self._let_go()))
+
+    async def _let_go(self) -> None:
+        for task in self._acts:
+            task.cancel()
+        await asyncio.gather(*self._acts, return_exceptions=True)
+        # the first tries may get connections on which somebody was cut off
+        for _ in range(LET_GO_TRIES):
+            try:
                 await self._scaling.leadership.resign()
+            except ComfyRelayError as error:
+                log.info("scaling.resign_failed", why=error.detail, cause=repr(error.__cause__))
+                await asyncio.sleep(0.1)
+            else:
+                break
 
     async def decide_once(self) -> None:
         """Decide for every fleet, and begin to do it."""

@@ -4,6 +4,7 @@ The database's clock alone counts. Each leader has a term, and what it writes is
 the same transaction that looks: a leader that was asleep finds out before it has changed anything.
 """
 
+import asyncio
 import secrets
 import socket
 import time
@@ -24,6 +25,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 TTL_SECONDS = 10.0
+RESIGN_TRIES = 20
 
 
 class Leadership:
@@ -76,9 +78,16 @@ class Leadership:
 
     async def resign(self) -> None:
         """Let the next one begin at once."""
-        leader, self._leader = self._leader, None
+        leader = self._leader
         if leader is not None:
-            await self._databases.central.run(Step.LEAD, lambda tx: leaders.resign(tx, leader))
+            # a claim that was cut off a moment ago may still be under way at the server: looked at until it is over
+            for _ in range(RESIGN_TRIES):
+                await self._databases.central.run(Step.LEAD, lambda tx: leaders.resign(tx, leader))
+                found = await self.current()
+                if found is None or found.holder != self.holder:
+                    break
+                await asyncio.sleep(0.1)
+            self._leader = None
 
     async def current(self) -> Leader | None:
         """Whoever leads now."""
