@@ -144,6 +144,15 @@ class Proxy:
         group = form["AutoScalingGroupName"]
         for each in (self._desired, self._said, self._activities):
             each.pop(group, None)
+        # moto keeps them for the next group of this name
+        for describe, key, delete in (
+            ("DescribePolicies", "PolicyName", "DeletePolicy"),
+            ("DescribeLifecycleHooks", "LifecycleHookName", "DeleteLifecycleHook"),
+        ):
+            asked = {"Version": "2011-01-01", "AutoScalingGroupName": group}
+            found = self._pass_on(headers, urlencode({**asked, "Action": describe}).encode())[2]
+            for left in ElementTree.fromstring(found).iter(_tag(key)):
+                self._pass_on(headers, urlencode({**asked, "Action": delete, key: left.text or ""}).encode())
         return self._pass_on(headers, urlencode(form).encode())
 
     def _set_desired_capacity(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
