@@ -106,7 +106,11 @@ class _Stage:
         own = self.capacity[fleet.slug]
         for_rate = self._for_arrivals(fleet, work)
         elsewhere = self._elsewhere(fleet, work)
-        more = max(self._for_queue(fleet), for_rate - elsewhere - own, floor - own)
+        for_queue = self._for_queue(fleet)
+        if jobs == 1:
+            # one alone runs on one machine, whatever may follow
+            for_queue = min(for_queue, 1)
+        more = max(for_queue, for_rate - elsewhere - own, floor - own)
         if jobs > 1:
             more = max(more, self._for_burst(fleet))
         if more > 0:
