@@ -109,7 +109,8 @@ class _Stage:
         for_queue = self._for_queue(fleet)
         if jobs == 1:
             # one alone runs on one machine, whatever may follow
-            for_queue = min(for_queue, 1)
+            is_awaited = any(each.state is MachineState.BOOTING or is_idle(each) for each in fleet.machines)
+            for_queue = 0 if is_awaited else min(for_queue, 1)
         more = max(for_queue, for_rate - elsewhere - own, floor - own)
         if jobs > 1:
             more = max(more, self._for_burst(fleet))
