@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.domain.states import DispatchStatus
 from comfyrelay.store.central import claims, demand, dispatch_list, dispatches, gaps
-from comfyrelay.store.central.scaling import bursts, decisions, durations, machines, seen
+from comfyrelay.store.central.scaling import bursts, decisions, durations, history, machines, seen
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 from tests.harness import PostgresBackend
@@ -321,6 +321,11 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
         ),
         {"ix_ai_job_dispatches_queued", "pk_ai_job_dispatches", "pk_effects", "pk_tenants"},
         2 * 50 * 2,
+    ),
+    "a fleet's past": (
+        history.done_query("production", [1, 2], before=ROWS, most=50),
+        {"pk_ai_job_dispatches", "pk_workflows"},
+        5000,
     ),
     "durations": (durations.known_query([1, 2]), {"pk_workflow_durations"}, 200),
 }

@@ -80,6 +80,11 @@ def test_what_arrives_is_staffed_with_a_reserve_that_grows_as_its_root() -> None
     assert plan([waiting(0, jobs_per_second=0.001)], many).desired == 0
 
 
+def test_one_that_has_just_come_is_alone() -> None:
+    """It is an arrival itself: that is no reason to expect another."""
+    assert launched(plan([waiting(1, seconds_each=60.0, jobs_per_second=0.0023)], fleet())) == 1
+
+
 def test_while_something_waits_what_will_have_arrived_by_then_is_work_too() -> None:
     seen = fleet(busy(), max_machines=50)
     assert plan([waiting(6)], seen).is_nothing

@@ -78,7 +78,7 @@ def test_the_same_seed_gives_the_same_outcome(policy: Policy) -> None:
     assert simulate(arriving, policy, SPOT, seed=7) == simulate(arriving, policy, SPOT, seed=7)
 
 
-def test_the_first_request_waits_for_the_boot_and_a_second_for_our_second() -> None:
+def test_the_first_request_waits_for_the_boot_and_one_second_for_the_decision() -> None:
     setting = Setting(boot_spread=0.0)
     for policy in OURS:
         assert simulate([Request(100.0, 30.0, "w", "m")], policy, setting).waits == [181.0]

@@ -77,10 +77,10 @@ async def test_the_cost_of_a_job_is_that_of_all_its_leases(world: World, desk: D
     assert again is not None
     await world.advance(30)
     await world.complete(again)
-    assert (await world.engine.operations.inspection.dispatch(again.dispatch_id)).cost is None
+    assert (await world.engine.operations.inspection.dispatch(again.dispatch_id)).machine_cost is None
     await world.engine.scaling.usage.run_once()
     found = await world.engine.operations.inspection.dispatch(again.dispatch_id)
-    assert found.cost == pytest.approx(0.04)
+    assert found.machine_cost == pytest.approx(0.04)
     assert found.dispatch.tenant_job_id == job.id
 
 

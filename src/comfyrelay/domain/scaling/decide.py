@@ -106,7 +106,12 @@ class _Stage:
         own = self.capacity[fleet.slug]
         for_rate = self._for_arrivals(fleet, work)
         elsewhere = self._elsewhere(fleet, work)
-        more = max(self._for_queue(fleet), for_rate - elsewhere - own, floor - own)
+        for_queue = self._for_queue(fleet)
+        if jobs == 1:
+            # one alone runs on one machine, whatever may follow
+            is_awaited = any(each.state is MachineState.BOOTING or is_idle(each) for each in fleet.machines)
+            for_queue = 0 if is_awaited else min(for_queue, 1)
+        more = max(for_queue, for_rate - elsewhere - own, floor - own)
         if jobs > 1:
             more = max(more, self._for_burst(fleet))
         if more > 0:
