@@ -69,7 +69,12 @@ async def test_it_is_refused_by_the_name_of_its_field(
             "Fields: input_file_id, input_payload, ",
         ),
         (("POST", "/api/ai-jobs/bulk"), {"action": "stop", "ids": ["a"]}, "action", "'cancel'"),
-        (("PATCH", "/api/admin/fleets/production/x"), {"max_worker": 1}, "max_worker", "Fields: max_workers, name, "),
+        (
+            ("PATCH", "/api/admin/fleets/production/x"),
+            {"max_worker": 1},
+            "max_worker",
+            "Fields: machines, max_workers, name, ",
+        ),
         (("GET", "/api/ai-jobs?status=lost"), None, "status", "'queued'"),
     ],
 )
