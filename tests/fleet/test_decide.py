@@ -280,7 +280,7 @@ def test_a_workflow_that_two_fleets_serve_is_staffed_once_by_the_cheaper() -> No
 def test_what_a_cluster_is_told_to_do_nobody_else_does_again() -> None:
     dear = fleet(slug="dear", instance_types=types(1.0))
     cheap = fleet(slug="cheap", instance_types=types(0.5), can_launch=False, is_done_elsewhere=True)
-    work = [waiting(20, jobs_per_second=0.05)]
+    work = [waiting(4, jobs_per_second=0.01)]
     found = plans(work, dear, cheap)
     assert [launched(each) > 0 for each in found] == [False, True]
     assert "its cluster does it" in found[1].reason

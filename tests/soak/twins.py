@@ -93,7 +93,7 @@ SOAK_TWINS = (
             _known("an output is not copied before it counts"),
             Change(
                 file="services/queue/outputs.py",
-                old="        await self._remove(taken.copy if settlement.is_repeat else handed.upload_path)\n",
+                old="        await self._remove(taken.copy if settlement.is_repeat else taken.upload)\n",
                 new="",
             ),
         ],

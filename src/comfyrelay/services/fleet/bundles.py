@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from comfyrelay.domain.capabilities import MOST_NAMES_IN_REFUSAL, Gap, Kind, Needs, fitness, gaps, listed, refusal
 from comfyrelay.domain.records.catalogue import Workflow
 from comfyrelay.domain.scaling.spec import Bundle
-from comfyrelay.errors import MissingOnWorkers
+from comfyrelay.errors import MissingOnWorkers, NotFound
 from comfyrelay.services.catalogue.fitting import Missing, is_judged, lacking_of, usual_needs
 from comfyrelay.services.catalogue.graphs import Graphs
 
@@ -22,10 +22,16 @@ class Bundles:
     ) -> None:
         """`MissingOnWorkers` when machines of the fleet lack something that one of these workflows needs. Without a
         bundle its workers' `reports` count; with nobody there to ask, nothing is known to be missing."""
+        if bundle is None and not reports:
+            return
         texts: list[str] = []
         missing: list[Gap] = []
         for workflow in filter(is_judged, new):
-            needs = await usual_needs(workflow, self._graphs)
+            try:
+                needs = await usual_needs(workflow, self._graphs)
+            except NotFound:
+                # its jobs fail with a sentence about that; no machine can help it
+                continue
             if bundle is not None:
                 found = _lacks(bundle, needs)
                 why = f"the bundle of the fleet {fleet_slug!r} lacks {_names(found)}."
