@@ -44,8 +44,8 @@ async def holds(tx: Tx, leader: Leader) -> bool:
     return (await tx.execute(query.with_for_update())).first() is not None
 
 
-async def resign(tx: Tx, leader: Leader) -> None:
-    query = update(leaders).where(leaders.c.name == leader.name, leaders.c.term == leader.term)
+async def resign(tx: Tx, name: str, holder: str) -> None:
+    query = update(leaders).where(leaders.c.name == name, leaders.c.holder == holder)
     await tx.execute(query.values(expires_at=relay_now()))
 
 
