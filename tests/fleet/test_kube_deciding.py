@@ -108,6 +108,25 @@ async def test_no_more_pods_are_launched_in_a_minute_than_the_limits_say(staffed
     assert await staffed.count() == 4
 
 
+@pytest.mark.parametrize("is_worker", [False, True])
+async def test_pods_cost_what_the_fleet_says_of_its_type_and_no_more_are_asked_for_than_the_money_allows(
+    staffed: Staffed, is_worker: bool
+) -> None:
+    machines = {"provider": "kubernetes", "instance_types": [{"name": "l4", "price_per_hour": 1.0, "speed": 2.0}]}
+    await staffed.world.engine.fleet.fleets.change(
+        stage=Stage.PRODUCTION, slug=FLEET, changes={"machines": machines, "scaling": {"cost_per_hour": 2.0}}
+    )
+    await staffed.enqueue(100)
+    for number in range(2):
+        assert await staffed.count() == 2
+        staffed.cluster.add(f"pod-{number}", age_seconds=90)
+        if is_worker:
+            await staffed.world.worker(FLEET, name=f"pod-{number}")
+    desired = await staffed.inside.desired_of(Stage.PRODUCTION, FLEET)
+    assert desired.count == 2
+    assert [(each.price_per_hour, each.speed) for each in desired.machines] == 2 * [(1.0, 2.0)]
+
+
 async def test_a_busy_pod_stays_and_an_idle_one_goes_by_its_own_time(staffed: Staffed) -> None:
     world = staffed.world
     staffed.cluster.add("busy", "idle")

@@ -9,6 +9,7 @@ import structlog
 
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.decide import decide
+from comfyrelay.domain.scaling.limits import preferred_type
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMachine
 from comfyrelay.domain.scaling.spec import MachineProviderName
@@ -74,13 +75,17 @@ def desired_by(plan: FleetPlan, fleet: SeenFleet, pods: Sequence[Pod] | None) ->
 
 
 def with_pods(fleet: SeenFleet, pods: Sequence[Pod], now: datetime) -> SeenFleet:
-    """The pods without a worker are starting; those that were made within the minute are its launches."""
+    """The pods without a worker are starting; those that were made within the minute are its launches. What one costs
+    is what the fleet says of its first type, for a cluster knows no prices."""
+    kind = preferred_type(fleet)
     known = {each.id for each in fleet.machines}
     ages = {each.name: max(0.0, (now - each.created_at).total_seconds()) for each in pods if not each.is_ending}
     starting = [
         SeenMachine(
             id=name,
             state=MachineState.BOOTING,
+            price_per_hour=kind.price_per_hour,
+            speed=kind.speed,
             slots=fleet.slots,
             boot_seconds_left=max(LEAST_SECONDS_LEFT, fleet.boot_seconds - age),
             age_seconds=age,

@@ -235,23 +235,32 @@ class _Fleet:
     def _foreign(self, worker: SeenWorker) -> SeenMachine:
         """Capacity, but not ours to end: it is never idle for long."""
         kind = self._types.get(worker.instance_type or "")
+        return self._unordered(worker, foreign_id(worker.worker_id), speed=kind.speed if kind else 1.0)
+
+    def _unordered(self, worker: SeenWorker, id_: str, *, speed: float) -> SeenMachine:
         takes = worker.is_approved and not worker.is_draining
         leases = len(self._leases(worker))
         return SeenMachine(
-            id=foreign_id(worker.worker_id),
+            id=id_,
             state=_working(leases) if takes else MachineState.DRAINING,
             instance_type=worker.instance_type,
-            speed=kind.speed if kind else 1.0,
+            speed=speed,
             slots=worker.max_concurrency,
             leases=leases,
-            busy_seconds_left=self._left(worker, kind.speed if kind else 1.0),
+            busy_seconds_left=self._left(worker, speed),
             age_seconds=_since(worker.created_at, self._rows.now),
         )
 
     def _in_cluster(self, worker: SeenWorker) -> SeenMachine:
-        """A pod, called as its worker is. It was not ordered here, and ends when the cluster is told of fewer."""
-        found = replace(self._foreign(worker), id=worker.worker_id)
-        return replace(found, idle_seconds=self._idle(worker)) if found.state is MachineState.READY else found
+        """A pod, called as its worker is. It was not ordered here, and ends when the cluster is told of fewer. It is
+        paid for: one that names no type of the fleet is of the first."""
+        kind = self._types.get(worker.instance_type or "") or next(iter(self._types.values()), None)
+        found = self._unordered(worker, worker.worker_id, speed=kind.speed if kind else 1.0)
+        return replace(
+            found,
+            price_per_hour=kind.price_per_hour if kind else 0.0,
+            idle_seconds=self._idle(worker) if found.state is MachineState.READY else 0.0,
+        )
 
     def _state(self, machine: Machine, worker: SeenWorker | None) -> MachineState:
         if machine.ending_at is not None:
