@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.records.catalogue import Effect
+from comfyrelay.domain.scaling.machines import ScalingDecision
 from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.fleet.kubernetes.deciding import Deciding
 from comfyrelay.fleet.kubernetes.pods import Pod
 from comfyrelay.fleet.kubernetes.scaler import serving
+from comfyrelay.fleet.loop import ScalingLoop
 from comfyrelay.services.engine import Engine
 from comfyrelay.store.wakeup import PostgresWakeup
 from tests.commands import start
@@ -28,6 +30,13 @@ from tests.harness import PATIENCE_SECONDS, PostgresBackend, World, open_world, 
 __all__ = ["wire"]
 
 FLEET = "gpus"
+
+
+class Nobody:
+    """Nobody makes machines."""
+
+    def get(self, _name: str, /) -> None:
+        return None
 
 
 class KnownPods:
@@ -52,9 +61,9 @@ class Staffed:
         self.world = world
         self.effect = effect
         self.cluster = KnownPods(world)
-        snapshots = world.engine.scaling.snapshots
-        self.inside = Deciding(snapshots, self.cluster)  # type: ignore[arg-type]
-        self.outside = Deciding(snapshots, None)
+        scaling = world.engine.scaling
+        self.inside = Deciding(scaling, self.cluster)  # type: ignore[arg-type]
+        self.outside = Deciding(scaling, None)
 
     async def enqueue(self, count: int) -> None:
         await submit_many(self.world, await self.world.user(), self.effect, count)
@@ -184,9 +193,58 @@ async def test_while_nothing_is_to_be_done_a_cluster_is_told_what_it_has(
     assert await staffed.count() == 2
 
 
+async def test_what_a_cluster_is_told_is_written_down_with_its_reason_once_for_each_change(staffed: Staffed) -> None:
+    async def recorded() -> list[ScalingDecision]:
+        views = staffed.world.engine.scaling.views
+        return list((await views.decisions(Stage.PRODUCTION, FLEET, limit=10)).items)
+
+    await staffed.enqueue(1)
+    # another scaler, or this one after a restart, tells the same
+    for deciding in (staffed.inside, staffed.inside, staffed.outside):
+        await deciding.desired_of(Stage.PRODUCTION, FLEET)
+    (first,) = await recorded()
+    assert (first.desired, first.outcome, first.seen["machines"]) == (1, {"told": 1}, [])
+    assert first.reason.startswith("1 job")
+    staffed.cluster.add("pod")
+    assert [await staffed.count() for _ in range(2)] == [1, 1]
+    second, *before = await recorded()
+    assert before == [first]
+    assert [(each["id"], each["state"]) for each in second.seen["machines"]] == [("pod", "booting")]
+
+
+async def test_whoever_leads_writes_down_nothing_of_a_fleet_whose_pods_it_does_not_see(staffed: Staffed) -> None:
+    scaling = staffed.world.engine.scaling
+    await staffed.enqueue(1)
+    await scaling.leadership.claim()
+    await ScalingLoop(staffed.world.engine, Nobody()).decide_once()
+    assert not (await scaling.views.decisions(Stage.PRODUCTION, FLEET, limit=1)).items
+
+
+async def test_a_job_that_waits_for_a_pod_is_told_that_one_starts_and_which_limit_lets_none_start(
+    staffed: Staffed,
+) -> None:
+    world = staffed.world
+    job = await world.submit(await world.user(), staffed.effect)
+
+    async def why() -> str:
+        await staffed.count()
+        return (await world.engine.queue.waiting.of_job(job.tenant_id, job.id)).text
+
+    # the cluster was told of one, and has not made it yet
+    assert await why() == "A machine is starting, about 3 minutes."
+    await world.advance(10)
+    staffed.cluster.add("pod", age_seconds=0)
+    await why()
+    await world.advance(120)
+    assert await why() == "A machine is starting, about 60 seconds."
+    staffed.cluster.pods.clear()
+    await staffed.scale(max_machines=0)
+    assert "the limit of 0 machines" in await why()
+
+
 async def test_a_fleet_that_another_provider_makes_is_refused(world: World) -> None:
     await world.engine.fleet.fleets.create(slug=FLEET, machines={"provider": "aws"})
-    deciding = Deciding(world.engine.scaling.snapshots, None)
+    deciding = Deciding(world.engine.scaling, None)
     with pytest.raises(InvalidInput, match="made by aws"):
         await deciding.desired_of(Stage.PRODUCTION, FLEET)
     with pytest.raises(NotFound, match="staging fleet"):
@@ -207,7 +265,7 @@ async def test_a_job_that_another_process_takes_in_activates_the_fleet_by_its_no
     await make_fleet(shared.engine, workflow.slug)
     effect, user = await shared.effect(workflow, cost=0), await shared.user()
     async with asyncio.timeout(PATIENCE_SECONDS), listening(shared) as theirs, listening(shared) as ours:
-        deciding, hint = Deciding(ours.scaling.snapshots, None), ours.wakeup.subscribe()
+        deciding, hint = Deciding(ours.scaling, None), ours.wakeup.subscribe()
         async with (
             serving(deciding.desired_of, hint.wait, bind="127.0.0.1:0", tick_seconds=10 * PATIENCE_SECONDS) as port,
             keda(wire, port) as asking,

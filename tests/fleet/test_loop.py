@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.scaling.machines import Ended
+from comfyrelay.domain.scaling.recording import reason_class
 from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import Conflict, ProviderError
-from comfyrelay.fleet.loop import ScalingLoop, reason_class, scaling
+from comfyrelay.fleet.loop import ScalingLoop, scaling
 from comfyrelay.fleet.providers.base import Observed, ObservedState, Order, RefusalKind, Refused
 from comfyrelay.store.central.scaling import decisions
 from tests.fleet.yard import Fleets, Yard, lead, open_fleets

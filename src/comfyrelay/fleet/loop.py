@@ -6,9 +6,8 @@ asked for it, by a key that whoever leads next goes on with.
 """
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from comfyrelay.domain.scaling.decide import decide
 from comfyrelay.domain.scaling.machines import Machine
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.reconciling import Sighting
+from comfyrelay.domain.scaling.recording import reason_class, what_was_seen
 from comfyrelay.domain.scaling.snapshot import SeenFleet, Snapshot
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.domain.states import Stage
@@ -116,7 +116,8 @@ class ScalingLoop:
                 plans = {each.fleet: each for each in decide(seen.snapshot)}
                 for each in seen.snapshot.fleets:
                     fleet = seen.fleets[each.slug]
-                    if fleet.is_scaled:
+                    # whoever tells a cluster its number writes that down, with the pods that only it sees
+                    if fleet.is_scaled and not each.is_done_elsewhere:
                         await self._carry_out(fleet, each, plans[each.slug], seen.snapshot)
 
     async def observe_once(self) -> None:
@@ -256,7 +257,7 @@ class ScalingLoop:
         if not does and kind == known.recorded:
             return
         types = known.prices or fleet.machine_spec.instance_types
-        saw = _saw(seen, plan, snapshot)
+        saw = what_was_seen(seen, plan, snapshot)
         intent = await self._scaling.machines.intend(fleet, plan, reason=reason, saw=saw, types=types)
         known.recorded = kind
         provider = self._provider(fleet)
@@ -322,11 +323,6 @@ async def scaling(engine: Engine, providers: Providers) -> AsyncIterator[Scaling
             await task
 
 
-def reason_class(reason: str) -> str:
-    """A reason without what was seen, and without numbers: as long as it stays the same, nothing new is to be told."""
-    return re.sub(r"\d+(\.\d+)?", "#", reason.partition(": ")[2] or reason)
-
-
 def _machines(fleet: Fleet) -> FleetMachines:
     limits = fleet.scaling_spec.limits
     return FleetMachines(slug=fleet.slug, stage=fleet.stage, spec=fleet.machine_spec, max_machines=limits.max_machines)
@@ -377,34 +373,6 @@ def _without_foreign(plan: FleetPlan, own: set[str]) -> FleetPlan:
         is_report=plan.is_report,
         limit=plan.limit,
     )
-
-
-def _saw(seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> Mapping[str, Any]:
-    """What a decision was made on, as it is kept."""
-    return {
-        "work": [
-            {
-                "workflow": each.workflow,
-                "jobs": each.jobs,
-                "seconds": round(each.seconds, 1),
-                "jobs_per_second": round(each.jobs_per_second, 5),
-            }
-            for each in snapshot.work
-            if each.workflow in seen.workflows and (each.jobs or each.jobs_per_second > 1e-5)
-        ],
-        "machines": [
-            {
-                "id": each.id,
-                "state": str(each.state),
-                "leases": each.leases,
-                "seconds": round(each.boot_seconds_left or each.busy_seconds_left or each.idle_seconds, 1),
-            }
-            for each in seen.machines
-        ],
-        "boot_seconds": round(seen.boot_seconds, 1),
-        "failed_boots": seen.failed_boots,
-        "limit": plan.limit,
-    }
 
 
 def _why(error: Exception) -> str:

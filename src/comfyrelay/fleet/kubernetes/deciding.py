@@ -1,8 +1,9 @@
 """The number that a cluster is told: what is decided for a fleet when the pods that are starting are seen, too."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import httpx
 import structlog
@@ -11,13 +12,14 @@ from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.decide import decide
 from comfyrelay.domain.scaling.limits import preferred_type
 from comfyrelay.domain.scaling.plan import FleetPlan
+from comfyrelay.domain.scaling.recording import reason_class, what_was_seen
 from comfyrelay.domain.scaling.snapshot import MachineState, SeenFleet, SeenMachine
 from comfyrelay.domain.scaling.spec import MachineProviderName
 from comfyrelay.domain.states import Stage
-from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
 from comfyrelay.fleet.kubernetes.desired import Desired
 from comfyrelay.fleet.kubernetes.pods import Pod, Pods, labels_of
-from comfyrelay.services.scaling.snapshots import Snapshots
+from comfyrelay.services.scaling import Scaling
 
 log = structlog.get_logger(__name__)
 
@@ -28,10 +30,13 @@ LAUNCH_SECONDS = 60.0
 
 
 class Deciding:
-    def __init__(self, snapshots: Snapshots, pods: Pods | None) -> None:
+    def __init__(self, scaling: Scaling, pods: Pods | None) -> None:
         """Without `pods`, outside of a cluster, those that start are not seen."""
-        self._snapshots = snapshots
+        self._snapshots = scaling.snapshots
+        self._machines = scaling.machines
         self._pods = pods
+        # of each fleet what was told last, and why
+        self._told: dict[int, tuple[int, int, str]] = {}
         self._last_pods: dict[tuple[Stage, str], Sequence[Pod]] = {}
 
     async def desired_of(self, stage: Stage, slug: str) -> Desired:
@@ -47,9 +52,24 @@ class Deciding:
         in_cluster = {each.slug for each in seen.fleets.values() if _is_in_cluster(each)}
         pods = {each: await self._pods_of(stage, each) for each in in_cluster}
         fleets = [with_pods(each, pods.get(each.slug) or (), seen.snapshot.now) for each in seen.snapshot.fleets]
-        plan = next(each for each in decide(replace(seen.snapshot, fleets=fleets)) if each.fleet == slug)
+        snapshot = replace(seen.snapshot, fleets=fleets)
+        plan = next(each for each in decide(snapshot) if each.fleet == slug)
         found = next(each for each in fleets if each.slug == slug)
-        return desired_by(plan, found, pods[slug])
+        desired = desired_by(plan, found, pods[slug])
+        await self._record(fleet, plan, what_was_seen(found, plan, snapshot), told=desired.count)
+        return desired
+
+    async def _record(self, fleet: Fleet, plan: FleetPlan, saw: Mapping[str, Any], *, told: int) -> None:
+        """When it changes. The cluster is answered, whether it can be written down or not."""
+        kind = (plan.desired, told, reason_class(plan.reason))
+        if self._told.get(fleet.id) == kind:
+            return
+        try:
+            await self._machines.note_told(fleet, plan, saw=saw, told=told)
+        except ComfyRelayError as error:
+            log.warning("scaler.record_failed", fleet=fleet.slug, error=str(error))
+        else:
+            self._told[fleet.id] = kind
 
     async def _pods_of(self, stage: Stage, slug: str) -> Sequence[Pod] | None:
         """`None` when they cannot be known. With those of the last time, nothing that starts is ended for not being

@@ -19,7 +19,7 @@ async def run_scaler(settings: Settings, *, bind: str, on_ready: Callable[[int],
         await engine.databases.open(settings.database_wait_seconds)
         hint = engine.wakeup.subscribe()
         await engine.wakeup.start()
-        deciding = Deciding(engine.scaling.snapshots, pods)
+        deciding = Deciding(engine.scaling, pods)
         costs = DeletionCosts(pods) if pods is not None else None
         with on_stop(lambda _number: stop.set()):
             async with serving(deciding.desired_of, hint.wait, bind=bind, costs=costs) as port:

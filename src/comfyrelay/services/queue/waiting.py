@@ -1,11 +1,14 @@
 """Why is it waiting?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
+from datetime import datetime
 
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.learning import NEWEST_BOOTS, boot_seconds
+from comfyrelay.domain.scaling.snapshot import MachineState
+from comfyrelay.domain.scaling.spec import MachineProviderName
 from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus, Provider
 from comfyrelay.domain.waiting import NOTHING_COMING, Coming, Reason, Serving, Waiting, explain
 from comfyrelay.errors import NotFound
@@ -76,7 +79,9 @@ class WhyWaiting:
             ahead=await dispatches.ahead_of(tx, dispatch, shared),
             seconds_per_job=await self._seconds_per_job(tx, dispatch, shared),
             now=await dispatches.now(tx),
-            coming=await _coming(tx, dispatch) if dispatch.provider == Provider.SELF_HOSTED else NOTHING_COMING,
+            coming=await _coming(tx, dispatch, {each.worker_id for each in able})
+            if dispatch.provider == Provider.SELF_HOSTED
+            else NOTHING_COMING,
         )
 
     async def _seconds_per_job(self, tx: Tx, dispatch: Dispatch, shared: list[int]) -> float | None:
@@ -87,8 +92,8 @@ class WhyWaiting:
         return mean
 
 
-async def _coming(tx: Tx, dispatch: Dispatch) -> Coming:
-    """Machines that are starting for the workflow, or why none is."""
+async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Coming:
+    """Machines that are starting for the workflow, or why none is. Workers that are `known` have started."""
     fleets = [each for each in await seen.fleets_with(tx, dispatch.workflow_id, stage=dispatch.stage) if each.is_scaled]
     if not fleets:
         return NOTHING_COMING
@@ -100,11 +105,29 @@ async def _coming(tx: Tx, dispatch: Dispatch) -> Coming:
         for each in await machines.present(tx, [fleet.id]):
             if each.registered_at is None and each.ending_at is None:
                 left.append(max(1.0, boot - (now - each.ordered_at).total_seconds()))
+        if fleet.machine_spec.provider is MachineProviderName.KUBERNETES:
+            left += await _pods_coming(tx, fleet, known, now)
     if left:
         return Coming(boot_seconds_left=left)
     # each of them has one, or somebody would launch
     limits = [limit for each in fleets if (limit := await _limit(tx, each)) is not None]
     return Coming(limit=limits[0]) if len(limits) == len(fleets) else NOTHING_COMING
+
+
+async def _pods_coming(tx: Tx, fleet: Fleet, known: Set[str], now: datetime) -> list[float]:
+    """Of a cluster only who tells it its number sees the pods: those that started when it last told another, and those
+    that it asked for then."""
+    last = await decisions.latest(tx, fleet.id)
+    if last is None or fleet.scaling_spec.is_paused or fleet.scaling_spec.is_dry_run:
+        return []
+    ago = (now - last.created_at).total_seconds()
+    seconds = [
+        each["seconds"]
+        for each in last.seen.get("machines", ())
+        if each["state"] == MachineState.BOOTING and each["id"] not in known
+    ]
+    asked_for = sum(each["count"] for each in last.launch)
+    return [max(1.0, each - ago) for each in (*seconds, *asked_for * [last.seen["boot_seconds"]])]
 
 
 async def _limit(tx: Tx, fleet: Fleet) -> str | None:

@@ -11,6 +11,7 @@ from comfyrelay.domain.scaling import learning
 from comfyrelay.domain.scaling.machines import Ended, Machine
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.reconciling import Reconciled, Registered, Sighting, reconcile
+from comfyrelay.domain.scaling.recording import reason_class
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.fleet.workers import Workers
@@ -115,22 +116,25 @@ class Machines:
                     elif key in present:
                         busy.append(key)
                 total = sum(each.ending_at is None for each in present.values()) - len(ending)
-            id_ = await decisions.record(
-                tx,
-                fleet_id=fleet.id,
-                policy=str(fleet.scaling_spec.policy),
-                desired=plan.desired,
-                launch=[{"count": each.count, "instance_type": each.instance_type} for each in plan.launch],
-                end=list(plan.end),
-                outcome={"busy": busy} if busy else {},
-                reason=reason,
-                seen=dict(saw),
-            )
-            if id_ % _SWEEP_EACH == 0:
-                await decisions.forget_old(tx, fleet.id, keep=DECISIONS_KEPT)
+            id_ = await _record(tx, fleet, plan, reason=reason, saw=saw, outcome={"busy": busy} if busy else {})
             return Intent(ordered=ordered, ending=ending, busy=busy, decision_id=id_, total=total)
 
         return await self._leadership.run(Step.SCALE_INTENT, work)
+
+    async def note_told(self, fleet: Fleet, plan: FleetPlan, *, saw: Mapping[str, Any], told: int) -> None:
+        """Write down what a cluster was told, unless that is what was written last. Nobody has to lead for it: several
+        that tell the same cluster tell it the same."""
+
+        async def work(tx: Tx) -> None:
+            last = await decisions.latest(tx, fleet.id)
+            if (
+                last is None
+                or (last.desired, last.outcome.get("told")) != (plan.desired, told)
+                or reason_class(last.reason) != reason_class(plan.reason)
+            ):
+                await _record(tx, fleet, plan, reason=plan.reason, saw=saw, outcome={"told": told})
+
+        await self._databases.central.run(Step.SCALE_OUTCOME, work)
 
     async def note_launched(self, launched: Mapping[str, Sighting], refused: Mapping[str, tuple[str, str]]) -> None:
         """By key: machines that are there now, and the kind and the text of refusals."""
@@ -213,3 +217,22 @@ def _adopted(fleet: Fleet, each: Sighting) -> dict[str, Any]:
         "price_per_hour": each.price_per_hour,
         **times,
     }
+
+
+async def _record(
+    tx: Tx, fleet: Fleet, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], outcome: Mapping[str, Any]
+) -> int:
+    id_ = await decisions.record(
+        tx,
+        fleet_id=fleet.id,
+        policy=str(fleet.scaling_spec.policy),
+        desired=plan.desired,
+        launch=[{"count": each.count, "instance_type": each.instance_type} for each in plan.launch],
+        end=list(plan.end),
+        outcome=dict(outcome),
+        reason=reason,
+        seen=dict(saw),
+    )
+    if id_ % _SWEEP_EACH == 0:
+        await decisions.forget_old(tx, fleet.id, keep=DECISIONS_KEPT)
+    return id_
