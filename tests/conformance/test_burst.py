@@ -1,19 +1,20 @@
 """Jobs that wait for too long go to Comfy Cloud, within what that may cost; and what they cost is written down."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from comfyrelay.domain.lifecycle import FAILED_IN_THE_CLOUD
 from comfyrelay.domain.scaling.burst import NOBODY_LEFT
-from comfyrelay.domain.scaling.spec import MachineProviderName, MachineSpec
+from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.domain.scaling.spec_json import machines_to_json
 from comfyrelay.domain.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault, InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
 from comfyrelay.store.central.scaling import bursts
-from comfyrelay.store.central.tables import fleets
+from comfyrelay.store.central.tables import fleets, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.wakeup import LocalWakeup
 from tests.bursting import EXPECTED, PRICE, a_house, cloud_worker
@@ -223,12 +224,52 @@ async def test_a_machine_that_could_be_ordered_is_waited_for(world: World) -> No
     house = await a_house(world)
     await world.engine.fleet.workers.set_draining(house.own, is_draining=True)
     jobs = await house.submit(1, max_wait_seconds=120)
-    spec = machines_to_json(MachineSpec(provider=MachineProviderName.LOCAL, options={"boot_seconds": 100}))
-    await world.engine.databases.central.run("test", lambda tx: tx.execute(fleets.update().values(machines=spec)))
+    await make_machines(world)
     assert await house.look() == []
     [impatient] = await house.submit(1, max_wait_seconds=90)
     await house.look()
     assert await house.providers([*jobs, impatient]) == ["self_hosted", "cloud"]
+
+
+@pytest.mark.parametrize("scaling", [{"max_machines": 2}, {"cost_per_hour": 0.5}, {"is_paused": True}])
+async def test_a_machine_that_nobody_may_order_is_not_waited_for(world: World, scaling: dict[str, float]) -> None:
+    """Two are there: one that drains, and one that speaks to the cloud."""
+    house = await a_house(world)
+    await world.engine.fleet.workers.set_draining(house.own, is_draining=True)
+    jobs = await house.submit(1, max_wait_seconds=120)
+    await make_machines(world, scaling=scaling)
+    await house.look()
+    assert await house.providers(jobs) == ["cloud"]
+
+
+async def test_a_slow_machine_that_could_be_ordered_takes_longer_for_what_is_ahead(world: World) -> None:
+    house = await a_house(world)
+    await world.engine.fleet.workers.set_draining(house.own, is_draining=True)
+    # 100 s to boot, and 60 s of work at half the speed
+    jobs = [*await house.submit(1, max_wait_seconds=240), *await house.submit(1, max_wait_seconds=200)]
+    await make_machines(world, speed=0.5)
+    await house.look()
+    assert await house.providers(jobs) == ["self_hosted", "cloud"]
+
+
+@pytest.mark.parametrize(("speed", "provider"), [(1.0, "self_hosted"), (0.5, "cloud")])
+async def test_what_a_slow_worker_runs_is_in_the_way_for_longer(world: World, speed: float, provider: str) -> None:
+    house = await a_house(world)
+    await make_machines(world, speed=speed, scaling={"max_machines": 2})
+    await world.engine.databases.central.run(
+        "test", lambda tx: tx.execute(workers.update().values(instance_type="gpu"))
+    )
+    jobs = await house.submit(1, max_wait_seconds=100)
+    await house.look()
+    assert await house.providers(jobs) == [provider]
+
+
+async def make_machines(world: World, *, speed: float = 1.0, scaling: Mapping[str, float] | None = None) -> None:
+    """Fleets order machines from now on: each takes 100 s to boot, and costs 1 an hour."""
+    kind = InstanceType(name="gpu", price_per_hour=1.0, speed=speed)
+    spec = MachineSpec(provider=MachineProviderName.LOCAL, instance_types=(kind,), options={"boot_seconds": 100})
+    values = {"machines": machines_to_json(spec), **({"scaling": scaling} if scaling else {})}
+    await world.engine.databases.central.run("test", lambda tx: tx.execute(fleets.update().values(**values)))
 
 
 async def test_two_servers_never_both_spend_the_last_of_the_money(world: World) -> None:

@@ -41,9 +41,11 @@ class StageSeen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Rows:
+class Rows:
+    """What is read of the fleets of a stage."""
+
     now: datetime
-    waiting: Sequence[Waiting]
+    waiting: Sequence[Waiting] = ()
     workers: Mapping[int, Sequence[SeenWorker]]
     leases: Mapping[str, Sequence[Lease]]
     machines: Mapping[int, Sequence[Machine]]
@@ -99,16 +101,16 @@ class Snapshots:
             machines=rows.machines,
         )
 
-    async def _read(self, tx: Tx, stage: str, fleets: Sequence[Fleet]) -> _Rows:
+    async def _read(self, tx: Tx, stage: str, fleets: Sequence[Fleet]) -> Rows:
         ids = [each.id for each in fleets]
         workflows = await seen.workflows_of(tx, ids)
         all_workflows = {each for found in workflows.values() for each in found}
-        return _Rows(
+        return Rows(
             now=await dispatches.now(tx),
             waiting=await seen.waiting(tx, stage, all_workflows, down_pools=self._databases.down()),
-            workers=_by(await seen.workers_of(tx, ids, stale_seconds=self._stale_seconds), "fleet_id"),
-            leases=_by(await seen.leases_of(tx, ids), "worker_id"),
-            machines=_by(await machines.present(tx, ids), "fleet_id"),
+            workers=by_field(await seen.workers_of(tx, ids, stale_seconds=self._stale_seconds), "fleet_id"),
+            leases=by_field(await seen.leases_of(tx, ids), "worker_id"),
+            machines=by_field(await machines.present(tx, ids), "fleet_id"),
             newest={each: await machines.newest(tx, each, most=NEWEST_ORDERS) for each in ids},
             workflows=workflows,
             predictions=await Predictions.read(tx, all_workflows),
@@ -129,8 +131,8 @@ class Snapshots:
             if is_end:
                 return
 
-    def _work(self, stage: str, rows: _Rows) -> list[QueuedWork]:
-        waiting = _by(rows.waiting, "workflow_id")
+    def _work(self, stage: str, rows: Rows) -> list[QueuedWork]:
+        waiting = by_field(rows.waiting, "workflow_id")
         found = []
         for workflow in sorted({each for ids in rows.workflows.values() for each in ids}):
             its = waiting.get(workflow, ())
@@ -149,33 +151,11 @@ class Snapshots:
             )
         return found
 
-    def _fleet(self, fleet: Fleet, rows: _Rows, *, can_launch: bool, types: Sequence[InstanceType] | None) -> SeenFleet:
-        spec, newest = fleet.machine_spec, rows.newest[fleet.id]
-        types = types if types is not None else spec.instance_types
-        boot = learning.boot_seconds(newest, spec)
-        available = learning.available_types(types, newest, rows.now)
-        failed = learning.failed_boots(newest)
-        found = _Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines()
-        return SeenFleet(
-            slug=fleet.slug,
-            workflows=frozenset(rows.workflows.get(fleet.id, ())),
-            scaling=fleet.scaling_spec,
-            machines=found,
-            instance_types=available.types,
-            all_refused=available.all_refused,
-            slots=spec.slots,
-            boot_seconds=boot,
-            can_launch=can_launch,
-            is_done_elsewhere=spec.provider is MachineProviderName.KUBERNETES,
-            launches_ago=learning.launches_ago(newest, rows.now),
-            failed_boots=len(failed),
-            failed_boot_seconds_ago=min(
-                (_since(at, rows.now) for each in failed if (at := each.ending_at or each.ended_at)), default=None
-            ),
-            idle_seconds=self._idle_seconds(fleet, rows, found),
-        )
+    def _fleet(self, fleet: Fleet, rows: Rows, *, can_launch: bool, types: Sequence[InstanceType] | None) -> SeenFleet:
+        found = seen_fleet(fleet, rows, types=types)
+        return replace(found, can_launch=can_launch, idle_seconds=self._idle_seconds(fleet, rows, found.machines))
 
-    def _idle_seconds(self, fleet: Fleet, rows: _Rows, found: Sequence[SeenMachine]) -> float | None:
+    def _idle_seconds(self, fleet: Fleet, rows: Rows, found: Sequence[SeenMachine]) -> float | None:
         workflows = rows.workflows.get(fleet.id, set())
         is_wanted = any(each.workflow_id in workflows for each in rows.waiting)
         if is_wanted or any(each.leases for each in found):
@@ -191,10 +171,41 @@ class Snapshots:
         return min(known, default=0.0)
 
 
+def seen_fleet(fleet: Fleet, rows: Rows, *, types: Sequence[InstanceType] | None = None) -> SeenFleet:
+    """A fleet as far as rows tell it: for how long it has been idle, they do not."""
+    spec, newest = fleet.machine_spec, rows.newest[fleet.id]
+    types = types if types is not None else spec.instance_types
+    boot = learning.boot_seconds(newest, spec)
+    available = learning.available_types(types, newest, rows.now)
+    failed = learning.failed_boots(newest)
+    return SeenFleet(
+        slug=fleet.slug,
+        workflows=frozenset(rows.workflows.get(fleet.id, ())),
+        scaling=fleet.scaling_spec,
+        machines=_Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(),
+        instance_types=available.types,
+        all_refused=available.all_refused,
+        slots=spec.slots,
+        boot_seconds=boot,
+        is_done_elsewhere=spec.provider is MachineProviderName.KUBERNETES,
+        launches_ago=learning.launches_ago(newest, rows.now),
+        failed_boots=len(failed),
+        failed_boot_seconds_ago=min(
+            (_since(at, rows.now) for each in failed if (at := each.ending_at or each.ended_at)), default=None
+        ),
+    )
+
+
+def worker_of(machine: SeenMachine, ordered: Sequence[Machine]) -> str:
+    """The id of the worker on a machine of a fleet of which these were ordered."""
+    workers = {each.key: each.worker for each in ordered}
+    return workers.get(machine.id, machine.id.removeprefix(foreign_id("")))
+
+
 class _Fleet:
     """The machines of one fleet: those that were ordered, and workers that somebody else has started."""
 
-    def __init__(self, fleet: Fleet, rows: _Rows, *, boot_seconds: float, types: Mapping[str, InstanceType]) -> None:
+    def __init__(self, fleet: Fleet, rows: Rows, *, boot_seconds: float, types: Mapping[str, InstanceType]) -> None:
         self._spec = fleet.machine_spec
         self._rows = rows
         self._boot_seconds = boot_seconds
@@ -305,7 +316,7 @@ def _since(then: datetime, now: datetime) -> float:
     return max(0.0, (now - then).total_seconds())
 
 
-def _by(rows: Sequence[T], name: str) -> dict[Any, list[T]]:
+def by_field(rows: Sequence[T], name: str) -> dict[Any, list[T]]:
     found: dict[Any, list[T]] = defaultdict(list)
     for each in rows:
         found[getattr(each, name)].append(each)
