@@ -179,3 +179,15 @@ def test_kubernetes_makes_as_many_pods_as_were_decided_when_there_are_fewer(pres
 def test_kubernetes_makes_as_many_pods_as_were_decided_when_there_are_more(present: int) -> None:
     for count in range(present, 30):
         assert replicas_after(metric(count, present), present) == count
+
+
+@pytest.mark.parametrize(
+    "bind", ["foo", "foo:bar", ":8421", "127.0.0.1", "127.0.0.1:70000", "[::1", "nowhere.invalid:0"]
+)
+async def test_an_address_that_is_none_is_refused_in_our_words_alone(
+    decided: Decided, bind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigurationError, match="Write an address and a free port"):
+        async with serving(decided.desired_of, decided.hint.wait, bind=bind):
+            pass
+    assert capfd.readouterr().err == ""

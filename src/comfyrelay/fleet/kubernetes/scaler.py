@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -118,8 +119,9 @@ async def serving(
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers((scaler.handlers(),))
     try:
+        _try_to_listen(bind)
         port = server.add_insecure_port(bind)
-    except RuntimeError:
+    except (OSError, OverflowError, RuntimeError, ValueError):
         raise ConfigurationError(f"Cannot listen at {bind}. Write an address and a free port: 0.0.0.0:8421.") from None
     await server.start()
     loops = [asyncio.create_task(turns.run())]
@@ -133,6 +135,15 @@ async def serving(
             with contextlib.suppress(asyncio.CancelledError):
                 await each
         await server.stop(STOP_SECONDS)
+
+
+def _try_to_listen(bind: str) -> None:
+    """gRPC would write lines of its own about what it cannot bind."""
+    host, _, port = bind.rpartition(":")
+    if not host:
+        raise ValueError(bind)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    socket.create_server((host.strip("[]"), int(port)), family=family).close()
 
 
 def _fleet_of(ref: Any) -> FleetPods:
