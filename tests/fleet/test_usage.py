@@ -11,6 +11,7 @@ from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.services.scaling.usage import OVERLAP, By, Kind, UsageRow
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import tables
+from comfyrelay.store.central.scaling import usage
 from comfyrelay.store.database import Boundary
 from tests.harness import START, Crash, Desk, PostgresBackend, World, open_world, submit_many
 
@@ -25,6 +26,11 @@ async def desk(world: World) -> Desk:
         worker_id=desk.worker, fleet_slug=desk.fleet, instance_type="g5.xlarge", max_concurrency=1
     )
     return desk
+
+
+async def cost_of(world: World, dispatch: int) -> float:
+    async with world.engine.databases.central.read() as tx:
+        return (await usage.cost_of(tx, [dispatch]))[dispatch]
 
 
 async def price(world: World, fleet: str) -> None:
@@ -88,14 +94,14 @@ async def test_the_price_of_the_machine_goes_before_that_of_its_type(world: Worl
     await add_machine(world, desk, worker_id=desk.worker, instance_type="g5.xlarge", price_per_hour=7.2)
     dispatch = await finish(world, desk, 10)
     await world.engine.scaling.usage.run_once()
-    assert (await world.engine.scaling.usage.cost_of([dispatch]))[dispatch] == pytest.approx(0.02)
+    assert await cost_of(world, dispatch) == pytest.approx(0.02)
 
 
 async def test_a_machine_without_a_price_costs_what_its_type_does(world: World, desk: Desk) -> None:
     await add_machine(world, desk, worker_id=desk.worker, instance_type="g5.xlarge")
     dispatch = await finish(world, desk, 10)
     await world.engine.scaling.usage.run_once()
-    assert (await world.engine.scaling.usage.cost_of([dispatch]))[dispatch] == pytest.approx(0.01)
+    assert await cost_of(world, dispatch) == pytest.approx(0.01)
 
 
 async def test_what_nobody_put_a_price_on_costs_nothing(world: World) -> None:
@@ -112,7 +118,7 @@ async def test_of_a_machine_for_two_at_once_each_pays_half(world: World) -> None
     await add_machine(world, desk, worker_id=desk.worker, price_per_hour=3.6)
     dispatch = await finish(world, desk, 10)
     await world.engine.scaling.usage.run_once()
-    assert (await world.engine.scaling.usage.cost_of([dispatch]))[dispatch] == pytest.approx(0.005)
+    assert await cost_of(world, dispatch) == pytest.approx(0.005)
 
 
 async def test_the_time_of_a_worker_that_has_left_is_still_its_fleet_s(world: World, desk: Desk) -> None:

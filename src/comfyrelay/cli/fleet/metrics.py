@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from comfyrelay.extras import require
+from comfyrelay.cli.fleet.engine import with_engine
 
 if TYPE_CHECKING:
     from comfyrelay.services.engine import Engine
     from comfyrelay.services.scaling.usage import UsageRow
 
-T = TypeVar("T")
 metrics_app = typer.Typer()
 
 
@@ -57,7 +54,7 @@ def publish_metrics(
         else:
             await publisher.run()
 
-    _run(work)
+    with_engine(work)
 
 
 @metrics_app.command("costs")
@@ -78,7 +75,7 @@ def costs(
         today = utc_now().date()
         return await engine.scaling.usage.report(By(by), first=today - timedelta(days=days - 1), last=today)
 
-    rows = _run(work)
+    rows = with_engine(work)
     if as_json:
         out.print_json(json.dumps([asdict(each) for each in rows]))
         return
@@ -90,15 +87,3 @@ def costs(
         in_all = "" if each.machine_cost is None else f"{each.machine_cost:.2f}"
         table.add_row(escape(name), str(each.jobs), *hours, f"{each.cost:.2f}", in_all)
     out.print(table)
-
-
-def _run(work: Callable[[Engine], Awaitable[T]]) -> T:
-    require("server")
-    from comfyrelay.services.engine import Engine
-    from comfyrelay.settings import load_settings
-
-    async def run() -> T:
-        async with Engine(load_settings()) as engine:
-            return await work(engine)
-
-    return asyncio.run(run())

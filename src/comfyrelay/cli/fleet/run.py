@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from comfyrelay.cli.fleet.engine import with_engine
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.extras import require
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from comfyrelay.services.engine import Engine
     from comfyrelay.services.scaling.views import ScalingView
 
-T = TypeVar("T")
 scaling_app = typer.Typer()
 out = Console()
 err = Console(stderr=True)
@@ -56,7 +56,7 @@ def run(
                 await stopped.wait()
 
     log_as_json(log_level)
-    _run(work)
+    with_engine(work)
 
 
 @scaling_app.command("status")
@@ -67,7 +67,7 @@ def status(as_json: Json = False) -> None:
         await engine.databases.require_current()
         return await engine.scaling.views.all()
 
-    views = _run(work)
+    views = with_engine(work)
     if as_json:
         from comfyrelay.server.admin.scaling import status_body
 
@@ -101,7 +101,7 @@ def decisions(
         found = [(slug, each) for of, slug in which for each in (await views.decisions(of, slug, limit=limit)).items]
         return sorted(found, key=lambda each: each[1].id, reverse=True)
 
-    found = _run(work)
+    found = with_engine(work)
     if as_json:
         from comfyrelay.server.admin.scaling import decision_body
 
@@ -137,7 +137,7 @@ def _set_paused(fleet: str | None, stage: Stage, *, every: bool, is_paused: bool
             await engine.scaling.views.set_paused(of, slug, is_paused=is_paused)
         return which
 
-    for of, slug in _run(work):
+    for of, slug in with_engine(work):
         out.print(f"{slug} ({of}): {'paused' if is_paused else 'resumed'}", highlight=False)
 
 
@@ -159,18 +159,8 @@ def _status_row(view: ScalingView) -> Sequence[str]:
 
 def _done(decision: ScalingDecision) -> str:
     outcome = decision.outcome
+    # a cluster does itself what it is told
+    told = [f"told {outcome['told']}"] if "told" in outcome else []
     words = [f"{outcome[name]} {name}" for name in ("launched", "refused", "ended") if outcome.get(name)]
     failures = [str(outcome[name]) for name in ("launch_failed", "end_failed") if name in outcome]
-    return ", ".join([*words, *outcome.get("refusals", ()), *failures]) or "nothing"
-
-
-def _run(work: Callable[[Engine], Awaitable[T]]) -> T:
-    require("server")
-    from comfyrelay.services.engine import Engine
-    from comfyrelay.settings import load_settings
-
-    async def run() -> T:
-        async with Engine(load_settings()) as engine:
-            return await work(engine)
-
-    return asyncio.run(run())
+    return ", ".join([*told, *words, *outcome.get("refusals", ()), *failures]) or "nothing"

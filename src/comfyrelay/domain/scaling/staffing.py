@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from math import ceil, sqrt
 
+from comfyrelay.domain.scaling.learning import UNKNOWN_SECONDS
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenMachine
 
-# For a workflow of which nothing is known yet.
-UNKNOWN_JOB_SECONDS = 30.0
 # Arriving work that would keep a machine busy for a smaller share of its time is no reason to keep one.
 WORTH_A_MACHINE = 0.1
 # Rates are sums of floats: 2.0000000001 machines are two.
@@ -24,7 +23,7 @@ def is_idle(machine: SeenMachine) -> bool:
 def seconds_per_job(work: QueuedWork) -> float:
     if work.jobs > 0 and work.seconds > 0:
         return work.seconds / work.jobs
-    return work.seconds_per_job or UNKNOWN_JOB_SECONDS
+    return work.seconds_per_job or UNKNOWN_SECONDS
 
 
 def queued_seconds(work: QueuedWork) -> float:

@@ -45,7 +45,6 @@ class Observed:
     instance_type: str | None = None
     price_per_hour: float | None = None
     launched_at: datetime | None = None
-    is_spot: bool = False
 
 
 class RefusalKind(StrEnum):

@@ -49,7 +49,6 @@ class _Machine(BaseModel):
     instance_type: str | None = None
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     launched_at: AwareDatetime | None = None
-    is_spot: bool = False
 
     def observed(self) -> Observed:
         at = self.launched_at

@@ -121,11 +121,6 @@ class Usage:
                 rows.append(_with_machines(found.get(fleet_id, nothing), fleet, own, begins=begins, ends=ends))
         return rows
 
-    async def cost_of(self, dispatch_ids: Sequence[int]) -> Mapping[int, float]:
-        """What jobs have cost so far, as far as it has been counted."""
-        async with self._databases.central.read() as tx:
-            return await usage.cost_of(tx, dispatch_ids)
-
     async def _count(self, tx: Tx, *, after: int) -> "_Batch":
         # Whoever else counts waits here, and then finds these counted.
         position = await cursors.lock(tx, ENDS)

@@ -187,10 +187,7 @@ class AwsProvider:
                 "ec2", "describe_instances", "Reservations", Filters=[{"Name": "instance-id", "Values": new}]
             )
             known.update(
-                (
-                    each["InstanceId"],
-                    {"launched_at": each["LaunchTime"], "is_spot": each.get("InstanceLifecycle") == "spot"},
-                )
+                (each["InstanceId"], {"launched_at": each["LaunchTime"]})
                 for reservation in reservations
                 for each in reservation["Instances"]
             )
