@@ -14,6 +14,7 @@ from comfyrelay.domain.scaling.learning import (
     failed_boots,
     launches_ago,
     refusal,
+    seconds_left,
 )
 from comfyrelay.domain.scaling.machines import Ended, Machine
 from comfyrelay.domain.scaling.spec import InstanceType, MachineSpec
@@ -105,3 +106,7 @@ def test_a_type_that_was_refused_lately_is_not_tried(row: Machine, left: list[st
 def test_a_fleet_without_types_waits_after_a_refusal() -> None:
     assert available_types([], [refused("capacity", None)], NOW).all_refused
     assert not available_types([], [], NOW).all_refused
+
+
+def test_what_takes_longer_than_expected_is_about_to_be_done() -> None:
+    assert [seconds_left(180.0, passed) for passed in (0.0, 60.0, 179.9, 500.0)] == [180.0, 120.0, 1.0, 1.0]

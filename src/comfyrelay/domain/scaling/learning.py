@@ -15,6 +15,7 @@ UNKNOWN_SECONDS = 60.0
 LEAST_WEIGHT = 0.05
 HALF_LIFE_SECONDS = 300.0
 DEFAULT_BOOT_SECONDS = 180.0
+LEAST_SECONDS_LEFT = 1.0
 # So many of the newest boots tell how long one takes.
 NEWEST_BOOTS = 20
 LAUNCHES_SECONDS = 300.0
@@ -93,6 +94,11 @@ def boot_seconds(newest: Sequence[Machine], spec: MachineSpec) -> float:
         return max(1.0, took[0])
     expected = spec.options.get("boot_seconds")
     return float(expected) if isinstance(expected, int | float) and expected > 0 else DEFAULT_BOOT_SECONDS
+
+
+def seconds_left(expected: float, passed: float) -> float:
+    """Of a boot, or of a job. What takes longer than expected is about to be done."""
+    return max(LEAST_SECONDS_LEFT, expected - passed)
 
 
 def failed_boots(newest: Iterable[Machine]) -> list[Machine]:

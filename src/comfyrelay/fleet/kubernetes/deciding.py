@@ -10,6 +10,7 @@ import structlog
 
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.decide import decide
+from comfyrelay.domain.scaling.learning import seconds_left
 from comfyrelay.domain.scaling.limits import preferred_type
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.recording import reason_class, what_was_seen
@@ -23,8 +24,6 @@ from comfyrelay.services.scaling import Scaling
 
 log = structlog.get_logger(__name__)
 
-# One that takes longer than it should is about to be there.
-LEAST_SECONDS_LEFT = 1.0
 # Launches are limited by the minute.
 LAUNCH_SECONDS = 60.0
 
@@ -107,7 +106,7 @@ def with_pods(fleet: SeenFleet, pods: Sequence[Pod], now: datetime) -> SeenFleet
             price_per_hour=kind.price_per_hour,
             speed=kind.speed,
             slots=fleet.slots,
-            boot_seconds_left=max(LEAST_SECONDS_LEFT, fleet.boot_seconds - age),
+            boot_seconds_left=seconds_left(fleet.boot_seconds, age),
             age_seconds=age,
         )
         for name, age in ages.items()

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from comfyrelay.domain.lifecycle import Dispatch
 from comfyrelay.domain.records.fleet import Fleet
-from comfyrelay.domain.scaling.learning import NEWEST_BOOTS, boot_seconds
+from comfyrelay.domain.scaling.learning import NEWEST_BOOTS, boot_seconds, seconds_left
 from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.scaling.spec import MachineProviderName
 from comfyrelay.domain.states import JOB_STATUS_OF, DispatchStatus, Provider
@@ -104,7 +104,7 @@ async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Coming:
         boot = boot_seconds(newest, fleet.machine_spec)
         for each in await machines.present(tx, [fleet.id]):
             if each.registered_at is None and each.ending_at is None:
-                left.append(max(1.0, boot - (now - each.ordered_at).total_seconds()))
+                left.append(seconds_left(boot, (now - each.ordered_at).total_seconds()))
         if fleet.machine_spec.provider is MachineProviderName.KUBERNETES:
             left += await _pods_coming(tx, fleet, known, now)
     if left:
@@ -127,7 +127,7 @@ async def _pods_coming(tx: Tx, fleet: Fleet, known: Set[str], now: datetime) -> 
         if each["state"] == MachineState.BOOTING and each["id"] not in known
     ]
     asked_for = sum(each["count"] for each in last.launch)
-    return [max(1.0, each - ago) for each in (*seconds, *asked_for * [last.seen["boot_seconds"]])]
+    return [seconds_left(each, ago) for each in (*seconds, *asked_for * [last.seen["boot_seconds"]])]
 
 
 async def _limit(tx: Tx, fleet: Fleet) -> str | None:

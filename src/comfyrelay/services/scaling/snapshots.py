@@ -25,8 +25,6 @@ NEWEST_ORDERS = 200
 ARRIVALS_AT_ONCE = 5000
 # Ids are given before a transaction ends: so many of the last are looked at again.
 LATE_IDS = 500
-# One that takes longer than it should is about to be done, or is a long one.
-LEAST_SECONDS_LEFT = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,9 +233,7 @@ class _Fleet:
             speed=kind.speed if kind else 1.0,
             slots=worker.max_concurrency if worker else self._spec.slots,
             leases=len(self._leases(worker)),
-            boot_seconds_left=max(LEAST_SECONDS_LEFT, self._boot_seconds - age)
-            if state is MachineState.BOOTING
-            else 0.0,
+            boot_seconds_left=learning.seconds_left(self._boot_seconds, age) if state is MachineState.BOOTING else 0.0,
             idle_seconds=self._idle(worker) if state is MachineState.READY else 0.0,
             busy_seconds_left=self._left(worker, kind.speed if kind else 1.0),
             age_seconds=age,
@@ -293,10 +289,9 @@ class _Fleet:
         if worker is None or not leases:
             return 0.0
         left = [
-            max(
-                LEAST_SECONDS_LEFT,
-                self._rows.predictions.seconds(each.workflow_id, each.effect_id) / speed
-                - _since(each.leased_at, self._rows.now),
+            learning.seconds_left(
+                self._rows.predictions.seconds(each.workflow_id, each.effect_id) / speed,
+                _since(each.leased_at, self._rows.now),
             )
             for each in leases
         ]
