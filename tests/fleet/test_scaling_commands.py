@@ -10,6 +10,7 @@ import pytest
 
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.states import Stage
+from comfyrelay.fleet.kubernetes.deciding import Deciding
 from tests import commands
 from tests.fleet.yard import Fleets, open_fleets
 from tests.harness import PATIENCE_SECONDS, SqliteBackend, open_world
@@ -47,6 +48,14 @@ async def test_status_and_decisions_tell_what_is_there_and_what_was_decided(
     assert "1 launched" in listed.out
     [decision] = json.loads((await commands.run("fleet", "decisions", "--json", "--limit", "5", env=env)).out)
     assert (decision["fleet"], decision["outcome"]) == (fleets.fleet, {"launched": 1, "refused": 0})
+
+
+async def test_decisions_tell_which_number_a_cluster_was_told(fleets: Fleets, env: Mapping[str, str]) -> None:
+    await fleets.change(machines={"provider": "kubernetes"})
+    await fleets.submit()
+    await Deciding(fleets.world.engine.scaling, None).desired_of(Stage.PRODUCTION, fleets.fleet)
+    listed = await commands.run("fleet", "decisions", fleets.fleet, env=env)
+    assert "told 1" in listed.out
 
 
 async def test_a_fleet_or_all_of_them_are_paused_and_resumed(fleets: Fleets, env: Mapping[str, str]) -> None:
