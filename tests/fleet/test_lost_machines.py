@@ -1,5 +1,6 @@
 """Machines that are gone without a word: their workers cannot say that they are, too."""
 
+from comfyrelay.domain.scaling.snapshot import MachineState
 from tests.fleet.yard import open_fleets
 from tests.harness import World
 
@@ -13,6 +14,8 @@ async def test_the_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is
     assert await world.lease(worker) is not None
 
     fleets.yard.there.clear()
+    await fleets.look()
+    await world.advance(61)
     await fleets.round()
     assert (await world.audit(worker))[-1] == "drain"
     # long before anybody misses the worker, its job waits again
@@ -21,3 +24,39 @@ async def test_the_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is
 
     assert len(fleets.yard.launches) == 2
     assert len(await fleets.present()) == 1
+
+
+async def test_an_incomplete_answer_of_a_provider_costs_no_machine(world: World) -> None:
+    fleets = await open_fleets(world, scaling={"min_machines": 2, "max_machines": 4})
+    await fleets.decide()
+    workers = await fleets.boot()
+    await fleets.look()
+
+    there = dict(fleets.yard.there)
+    fleets.yard.there.clear()
+    for _ in range(3):
+        await fleets.round()
+    fleets.yard.there.update(there)
+    await fleets.pass_time(100)
+    await fleets.round()
+
+    assert len(fleets.yard.launches) == 1
+    assert [each.state for each in (await fleets.seen()).machines] == [MachineState.READY] * len(workers)
+
+
+async def test_one_that_was_taken_for_gone_while_it_booted_is_back_without_a_word_against_it(world: World) -> None:
+    fleets = await open_fleets(world)
+    await fleets.submit()
+    await fleets.decide()
+    there = dict(fleets.yard.there)
+    fleets.yard.there.clear()
+    await fleets.pass_time(61)
+    await fleets.look()
+    await fleets.pass_time(30)
+    await fleets.look()
+    assert (await fleets.seen()).failed_boots == 1
+
+    fleets.yard.there.update(there)
+    await fleets.look()
+    assert [each.reason for each in await fleets.present()] == [None]
+    assert (await fleets.seen()).failed_boots == 0

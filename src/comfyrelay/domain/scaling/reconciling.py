@@ -13,6 +13,10 @@ ORDER_AGAIN = timedelta(seconds=10)
 END_AGAIN = timedelta(seconds=10)
 # Providers may take a moment until they list what they have just made.
 UNLISTED = timedelta(seconds=60)
+# One answer without a machine may be an incomplete one.
+MISSING = timedelta(seconds=30)
+# A machine whose worker was heard of within this time is there, whatever its provider says. A poll may last long.
+HEARD = timedelta(seconds=60)
 # A worker that restarts is away for a moment.
 AWAY = timedelta(seconds=120)
 BOOT_FACTOR = 3.0
@@ -37,6 +41,7 @@ class Registered:
     """A worker of the fleet."""
 
     registered_at: datetime
+    last_seen_at: datetime
     is_stale: bool = False
     leases: int = 0
 
@@ -53,6 +58,8 @@ class Reconciled:
     # are ending, and have to be told again
     end_again: list[str] = field(default_factory=list)
     order_again: list[str] = field(default_factory=list)
+    # of which their provider does not tell
+    missing: list[str] = field(default_factory=list)
 
     def change(self, key: str, **values: Any) -> None:
         self.changes.setdefault(key, {}).update(values)
@@ -64,11 +71,12 @@ def reconcile(
     workers: Mapping[str, Registered],
     *,
     absent_since: Mapping[str, datetime],
+    missing_since: Mapping[str, datetime],
     boot_seconds: float,
     now: datetime,
 ) -> Reconciled:
     """Without `sightings` the provider could not be asked: what it has is as it was. `absent_since` tells since when
-    the workers of machines have been away."""
+    the workers of machines have been away, `missing_since` since when their provider has not told of them."""
     found = Reconciled()
     matched = _matched(machines, sightings or ())
     for machine in machines:
@@ -78,7 +86,10 @@ def reconcile(
         worker = workers.get(machine.worker) or (workers.get(_as_worker(sighting)) if sighting else None)
         if worker is not None and machine.registered_at is None:
             found.change(machine.key, registered_at=max(worker.registered_at, machine.ordered_at))
-        if sightings is not None and sighting is None and _is_gone(machine, now):
+        if sightings is not None and sighting is None:
+            found.missing.append(machine.key)
+        missing = now - missing_since.get(machine.key, now)
+        if sightings is not None and sighting is None and _is_gone(machine, worker, missing, now):
             _note_gone(found, machine, worker)
         elif machine.ending_at is not None:
             if now - machine.ending_at >= END_AGAIN and not (sighting is not None and sighting.is_ending):
@@ -131,11 +142,17 @@ def _as_worker(sighting: Sighting) -> str:
     return sighting.worker_id or sighting.id
 
 
-def _is_gone(machine: Machine, now: datetime) -> bool:
+def _is_gone(machine: Machine, worker: Registered | None, missing: timedelta, now: datetime) -> bool:
     """Whether one that its provider does not list is no more."""
     if machine.provider_id is None:
         return machine.ending_at is not None
-    return machine.registered_at is not None or now - (machine.launched_at or machine.ordered_at) >= UNLISTED
+    is_listed_late = now - (machine.launched_at or machine.ordered_at) < UNLISTED
+    if machine.ending_at is not None:
+        return machine.registered_at is not None or not is_listed_late
+    if worker is not None:
+        return missing >= MISSING and now - worker.last_seen_at >= HEARD
+    # of one that was registered, worker and provider say the same
+    return machine.registered_at is not None or (missing >= MISSING and not is_listed_late)
 
 
 def _note_gone(found: Reconciled, machine: Machine, worker: Registered | None) -> None:

@@ -57,6 +57,8 @@ class Machines:
         self._stale_seconds = stale_seconds
         # By fleet, since when the workers of its machines have been away.
         self._absent_since: dict[int, dict[str, datetime]] = {}
+        # The same of machines that their provider does not tell of.
+        self._missing_since: dict[int, dict[str, datetime]] = {}
 
     async def look(self, fleet: Fleet, sightings: Sequence[Sighting] | None) -> Due:
         """Note what became of a fleet's machines, and mark those to be ended that are of no use."""
@@ -66,14 +68,18 @@ class Machines:
             registered = await self._registered(tx, fleet)
             now = await dispatches.now(tx)
         absent_since = self._note_absent(fleet, present, registered, now)
+        missing_since = self._missing_since.get(fleet.id, {})
         found = reconcile(
             present,
             sightings,
             registered,
             absent_since=absent_since,
+            missing_since=missing_since,
             boot_seconds=learning.boot_seconds(newest, fleet.machine_spec),
             now=now,
         )
+        if sightings is not None:
+            self._missing_since[fleet.id] = {key: missing_since.get(key, now) for key in found.missing}
         if found.changes or found.adopt or found.end:
             await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
         async with self._databases.central.read() as tx:
@@ -183,7 +189,10 @@ class Machines:
             held[lease.worker_id] = held.get(lease.worker_id, 0) + 1
         return {
             each.worker_id: Registered(
-                registered_at=each.created_at, is_stale=each.is_stale, leases=held.get(each.worker_id, 0)
+                registered_at=each.created_at,
+                last_seen_at=each.last_seen_at,
+                is_stale=each.is_stale,
+                leases=held.get(each.worker_id, 0),
             )
             for each in await seen.workers_of(tx, [fleet.id], stale_seconds=self._stale_seconds)
         }

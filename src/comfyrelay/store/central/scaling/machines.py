@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, insert, select, update
+from sqlalchemy import Select, bindparam, case, insert, select, update
 from sqlalchemy.types import BigInteger
 
 from comfyrelay.domain.scaling.machines import Machine
@@ -28,7 +28,9 @@ async def adopt(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write down machines that somebody else has ordered, or that were taken for gone."""
     for each in rows:
         query = insert_into(tx.dialect, m).values({"ordered_at": relay_now(), "launched_at": relay_now(), **each})
-        await tx.execute(query.on_conflict_do_update(index_elements=["key"], set_={"ended_at": None}))
+        # why it was taken for gone is no reason any more; why it is to end still is
+        back = {"ended_at": None, "reason": case((m.c.ending_at.is_not(None), m.c.reason))}
+        await tx.execute(query.on_conflict_do_update(index_elements=["key"], set_=back))
 
 
 def present_query(fleet_ids: Collection[int]) -> Select[Any]:
