@@ -189,6 +189,21 @@ class TestEnding:
         await fleets.look()
         assert fleets.yard.ends == [[worker]]
 
+    @pytest.mark.parametrize("how", ["drained", "revoked"])
+    async def test_one_whose_worker_somebody_drained_or_revoked_is_ended(self, fleets: Fleets, how: str) -> None:
+        worker = await self.ready(fleets)
+        workers = fleets.world.engine.fleet.workers
+        if how == "drained":
+            await workers.set_draining(worker, is_draining=True)
+        else:
+            await workers.set_approved(worker, is_approved=False)
+        await fleets.round()
+        assert fleets.yard.ends == []
+        await fleets.pass_time(61)
+        await fleets.round()
+        assert fleets.yard.ends == [[worker]]
+        assert (await fleets.orders())[0].ended == Ended.CLOSED
+
     async def test_one_whose_worker_fell_silent_is_ended(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.world.advance(301)

@@ -106,3 +106,14 @@ def test_a_silent_worker_with_a_lease_keeps_its_machine() -> None:
     for leases, ended in ((1, set()), (0, {"a"})):
         workers = {"i-a": Registered(registered_at=ago(20), last_seen_at=ago(20), is_stale=True, leases=leases)}
         assert found(row, sightings=[Sighting(id="i-a")], workers=workers).end.keys() == ended
+
+
+@pytest.mark.parametrize(("idle", "leases", "is_ended"), [(59, 0, False), (60, 0, True), (900, 1, False)])
+def test_one_whose_worker_takes_no_jobs_any_more_is_ended_when_it_has_none(
+    idle: float, leases: int, is_ended: bool
+) -> None:
+    worker = Registered(
+        registered_at=ago(900), last_seen_at=NOW, closed="was drained", last_at=ago(idle), leases=leases
+    )
+    judged = found(launched(registered_at=ago(900)), sightings=[Sighting(id="i-a")], workers={"i-a": worker})
+    assert judged.end == ({"a": "closed: its worker was drained"} if is_ended else {})

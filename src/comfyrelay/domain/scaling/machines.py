@@ -22,6 +22,8 @@ class Ended(StrEnum):
     GONE = "gone"
     # its worker left, or was not heard of any more
     SILENT = "silent"
+    # its worker takes no jobs any more: somebody drained or revoked it
+    CLOSED = "closed"
 
 
 FAILED_BOOTS = (Ended.BOOT_FAILED, Ended.GONE_BOOTING)

@@ -19,6 +19,8 @@ MISSING = timedelta(seconds=30)
 HEARD = timedelta(seconds=60)
 # A worker that restarts is away for a moment.
 AWAY = timedelta(seconds=120)
+# A worker that takes no jobs any more, and has had none for so long, is of no use.
+CLOSED = timedelta(seconds=60)
 BOOT_FACTOR = 3.0
 BOOT_MARGIN = timedelta(seconds=120)
 
@@ -43,6 +45,10 @@ class Registered:
     registered_at: datetime
     last_seen_at: datetime
     is_stale: bool = False
+    # why it takes no jobs, if it takes none
+    closed: str | None = None
+    # when something last happened to it
+    last_at: datetime | None = None
     leases: int = 0
 
 
@@ -182,4 +188,6 @@ def _useless(
         return f"{Ended.SILENT}: its worker left" if since is not None and now - since >= AWAY else None
     if worker.is_stale and not worker.leases:
         return f"{Ended.SILENT}: its worker was not heard of any more"
+    if worker.closed and not worker.leases and now - (worker.last_at or worker.registered_at) >= CLOSED:
+        return f"{Ended.CLOSED}: its worker {worker.closed}"
     return None

@@ -192,6 +192,8 @@ class Machines:
                 registered_at=each.created_at,
                 last_seen_at=each.last_seen_at,
                 is_stale=each.is_stale,
+                closed="is not approved" if not each.is_approved else "was drained" if each.is_draining else None,
+                last_at=each.last_at,
                 leases=held.get(each.worker_id, 0),
             )
             for each in await seen.workers_of(tx, [fleet.id], stale_seconds=self._stale_seconds)
