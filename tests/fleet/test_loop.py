@@ -168,6 +168,45 @@ class TestEnding:
         await fleets.look()
         assert await fleets.present() == []
 
+    @pytest.mark.parametrize("how", ["late", "again"])
+    async def test_a_worker_that_comes_when_its_machine_is_to_end_gets_nothing_to_do(
+        self, fleets: Fleets, how: str
+    ) -> None:
+        if how == "again":
+            worker = await self.ready(fleets)
+        else:
+            await fleets.submit()
+            await fleets.decide()
+            [worker] = fleets.yard.there
+        fleets.yard.fails = ProviderError("throttled")
+        await fleets.change(scaling={"max_machines": 0})
+        await fleets.decide()
+        if how == "again":
+            await fleets.world.engine.fleet.workers.deregister(worker)
+        await fleets.submit()
+        assert await fleets.boot() == [worker]
+        assert (await fleets.world.audit(worker))[-1] == "drain"
+        assert await fleets.world.lease(worker) is None
+
+    async def test_an_end_is_not_asked_for_again_while_the_worker_has_something_to_do(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.pass_time(1000)
+        fleets.yard.fails = ProviderError("throttled")
+        await fleets.decide()
+        fleets.yard.fails = None
+        # somebody wants it back
+        await fleets.world.engine.fleet.workers.set_draining(worker, is_draining=False)
+        await fleets.submit()
+        leased = await fleets.world.lease(worker)
+        assert leased is not None
+        await fleets.pass_time(15)
+        await fleets.look()
+        assert len(fleets.yard.ends) == 1
+        assert (await fleets.world.audit(worker))[-1] == "drain"
+        await fleets.world.complete(leased)
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]] * 2
+
     async def test_one_that_disappears_is_gone_and_its_job_has_another_launched(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         del fleets.yard.there[worker]

@@ -17,11 +17,10 @@ from comfyrelay.services.fleet.workers import Workers
 from comfyrelay.services.scaling.leadership import Leadership
 from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central import catalogue, dispatches
 from comfyrelay.store.central.scaling import decisions, machines, seen
 from comfyrelay.store.database import Tx
 
-BY = "scaling"
 DECISIONS_KEPT = 10_000
 # Decisions are looked through for old ones each so many.
 _SWEEP_EACH = 100
@@ -80,11 +79,12 @@ class Machines:
         )
         if sightings is not None:
             self._missing_since[fleet.id] = {key: missing_since.get(key, now) for key in found.missing}
-        if found.changes or found.adopt or found.end:
-            await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
+        busy: set[str] = set()
+        if found.changes or found.adopt or found.end or found.end_again:
+            busy = await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
         async with self._databases.central.read() as tx:
             after = {each.key: each for each in await machines.present(tx, [fleet.id])}
-        marked = [after[key] for key in (*found.end, *found.end_again) if key in after]
+        marked = [after[key] for key in (*found.end, *found.end_again) if key in after and key not in busy]
         return Due(
             end=[each for each in marked if each.ending_at is not None],
             order=[after[key] for key in found.order_again if key in after],
@@ -113,6 +113,8 @@ class Machines:
                     for each in plan.launch
                     for _ in range(each.count)
                 ]
+                if plan.end:
+                    await _hold_registrations(tx, fleet)
                 ordered = await machines.order(tx, rows)
                 present = {each.key: each for each in await machines.present(tx, [fleet.id])}
                 for key in plan.end:
@@ -166,19 +168,23 @@ class Machines:
         async with self._databases.central.read() as tx:
             return await machines.present(tx, [fleet.id])
 
-    async def _write(self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled) -> None:
+    async def _write(self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled) -> set[str]:
+        """Returns those that are to end, and have something to do yet."""
+        await _hold_registrations(tx, fleet)
         for key, values in found.changes.items():
             await machines.change(tx, key, **values)
         await machines.adopt(tx, [_adopted(fleet, each) for each in found.adopt])
         by_key = {each.key: each for each in present}
         for key in (key for key, values in found.changes.items() if "ended_at" in values):
-            await self._workers.drain_lost(tx, by_key[key].worker, by=BY)
+            await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)
         for key, why in found.end.items():
             await self._mark(tx, by_key[key], why)
+        again = {key: by_key[key].worker for key in found.end_again}
+        return {key for key, each in again.items() if await self._workers.drain_in(tx, each, fleet_id=fleet.id)}
 
     async def _mark(self, tx: Tx, machine: Machine, why: str) -> bool:
         """Mark a machine as ending, unless its worker has got something to do meanwhile."""
-        if not await self._workers.drain_if_idle(tx, machine.worker, by=BY):
+        if not await self._workers.drain_if_idle(tx, machine.worker, fleet_id=machine.fleet_id):
             return False
         await machines.change(tx, machine.key, ending_at=..., reason=why)
         return True
@@ -206,6 +212,11 @@ class Machines:
         away = [each.key for each in present if each.registered_at is not None and each.worker not in registered]
         self._absent_since[fleet.id] = {key: before.get(key, now) for key in away}
         return self._absent_since[fleet.id]
+
+
+async def _hold_registrations(tx: Tx, fleet: Fleet) -> None:
+    """Whoever registers holds its fleet: a worker either is found when its machine is marked, or finds the mark."""
+    await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug, lock=True)
 
 
 def new_key() -> str:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, case, insert, select, update
+from sqlalchemy import Select, bindparam, case, func, insert, select, update
 from sqlalchemy.types import BigInteger
 
 from comfyrelay.domain.scaling.machines import Machine
@@ -63,6 +63,13 @@ async def change(tx: Tx, key: str, **values: Any) -> None:
     """Change one that has not ended; `...` stands for the present."""
     now = {name: relay_now() if value is ... else value for name, value in values.items()}
     await tx.execute(update(m).where(m.c.key == key, m.c.ended_at.is_(None)).values(**now))
+
+
+async def is_ending(tx: Tx, fleet_id: int, worker_id: str) -> bool:
+    """Whether the machine of a worker is to end, as far as it has not ended."""
+    its = func.coalesce(m.c.worker_id, m.c.provider_id, m.c.key) == worker_id
+    query = select(m.c.key).where(m.c.fleet_id == fleet_id, m.c.ended_at.is_(None), m.c.ending_at.is_not(None), its)
+    return (await tx.execute(query.limit(1))).first() is not None
 
 
 def by_worker_query(worker_ids: Iterable[str]) -> Select[Any]:
