@@ -49,6 +49,21 @@ def test_a_machine_of_a_key_belongs_to_no_other_order() -> None:
     assert [each.id for each in judged.adopt] == ["i-1"]
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_second_machine_of_an_order_is_one_too_many(is_known: bool) -> None:
+    order = launched("a") if is_known else machine("a")
+    first, second = Sighting(id="i-a", key="a", worker_id="w"), Sighting(id="i-b", key="a", worker_id="w")
+    judged = found(order, sightings=[second, first] if is_known else [first, second])
+    assert judged.surplus == [Sighting(id="i-b")]
+    assert judged.adopt == []
+
+
+def test_of_two_unknown_machines_with_one_key_the_second_is_one_too_many() -> None:
+    judged = found(sightings=[Sighting(id="i-a", key="a"), Sighting(id="i-b", key="a"), Sighting(id="i-a", key="a")])
+    assert [each.id for each in judged.adopt] == ["i-a"]
+    assert [each.id for each in judged.surplus] == ["i-b"]
+
+
 @pytest.mark.parametrize(("ordered", "again"), [(5, []), (10, ["a"])])
 def test_an_order_that_nobody_answered_is_placed_again(ordered: float, again: list[str]) -> None:
     assert found(machine(ordered=ordered), sightings=[]).order_again == again

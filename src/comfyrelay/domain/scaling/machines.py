@@ -24,6 +24,8 @@ class Ended(StrEnum):
     SILENT = "silent"
     # its worker takes no jobs any more: somebody drained or revoked it
     CLOSED = "closed"
+    # its order has another machine
+    SURPLUS = "surplus"
 
 
 FAILED_BOOTS = (Ended.BOOT_FAILED, Ended.GONE_BOOTING)

@@ -1,7 +1,7 @@
 """What became of machines that were ordered: held against what their provider has, and against the workers."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -59,6 +59,8 @@ class Reconciled:
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     # machines that nobody has ordered here
     adopt: list[Sighting] = field(default_factory=list)
+    # second ones of an order that has its machine
+    surplus: list[Sighting] = field(default_factory=list)
     # to be ended, with the reason
     end: dict[str, str] = field(default_factory=dict)
     # are ending, and have to be told again
@@ -104,22 +106,45 @@ def reconcile(
             found.end[machine.key] = why
         elif machine.provider_id is None and sighting is None and now - machine.ordered_at >= ORDER_AGAIN:
             found.order_again.append(machine.key)
-    known = {each.id for each in matched.values()}
-    found.adopt = [each for each in sightings or () if each.id not in known and not each.is_ending]
+    _note_strangers(found, machines, sightings or (), matched)
     return found
+
+
+def _note_strangers(
+    found: Reconciled, machines: Sequence[Machine], sightings: Sequence[Sighting], matched: Mapping[str, Sighting]
+) -> None:
+    known = {each.id for each in matched.values()}
+    orders = {each.key for each in machines}
+    workers = {each.worker for each in machines} | {_as_worker(each) for each in matched.values()}
+    adopted: set[str] = set()
+    for each in {each.id: each for each in sightings if not each.is_ending}.values():
+        if each.id in known:
+            continue
+        if each.key in matched or each.key in adopted:
+            # the worker of the first is not its
+            found.surplus.append(
+                replace(each, key=None, worker_id=None if each.worker_id in workers else each.worker_id)
+            )
+        elif each.key in orders:
+            # of an order whose machine has another name
+            found.adopt.append(replace(each, key=None))
+        else:
+            found.adopt.append(each)
+            adopted |= {each.key} - {None}
+            workers.add(_as_worker(each))
 
 
 def _matched(machines: Sequence[Machine], sightings: Iterable[Sighting]) -> dict[str, Sighting]:
     """By key. What a provider cannot tell the order of belongs to the oldest order without a machine."""
     by_id = {each.provider_id: each.key for each in machines if each.provider_id is not None}
-    keys = {each.key for each in machines}
+    free_keys = {each.key for each in machines if each.provider_id is None}
     waiting = [each for each in machines if each.provider_id is None and each.ending_at is None]
     matched: dict[str, Sighting] = {}
     strangers = []
     for sighting in sightings:
-        key = by_id.get(sighting.id) or (sighting.key if sighting.key in keys else None)
+        key = by_id.get(sighting.id) or (sighting.key if sighting.key in free_keys else None)
         if key is not None:
-            matched[key] = sighting
+            matched.setdefault(key, sighting)
         elif sighting.key is None:
             strangers.append(sighting)
     for sighting in strangers:

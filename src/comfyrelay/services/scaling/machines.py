@@ -80,7 +80,7 @@ class Machines:
         if sightings is not None:
             self._missing_since[fleet.id] = {key: missing_since.get(key, now) for key in found.missing}
         busy: set[str] = set()
-        if found.changes or found.adopt or found.end or found.end_again:
+        if found.changes or found.adopt or found.surplus or found.end or found.end_again:
             busy = await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
         async with self._databases.central.read() as tx:
             after = {each.key: each for each in await machines.present(tx, [fleet.id])}
@@ -173,7 +173,9 @@ class Machines:
         await _hold_registrations(tx, fleet)
         for key, values in found.changes.items():
             await machines.change(tx, key, **values)
-        await machines.adopt(tx, [_adopted(fleet, each) for each in found.adopt])
+        surplus = {"ending_at": ..., "reason": f"{Ended.SURPLUS}: its order has another machine"}
+        adopted = [_adopted(each) for each in found.adopt]
+        await machines.adopt(tx, fleet.id, adopted + [_adopted(each) | surplus for each in found.surplus])
         by_key = {each.key: each for each in present}
         for key in (key for key, values in found.changes.items() if "ended_at" in values):
             await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)
@@ -224,14 +226,16 @@ def new_key() -> str:
     return f"m{secrets.token_hex(8)}"
 
 
-def _adopted(fleet: Fleet, each: Sighting) -> dict[str, Any]:
-    times = {} if each.launched_at is None else {"ordered_at": each.launched_at, "launched_at": each.launched_at}
+def _adopted(each: Sighting) -> dict[str, Any]:
+    launched_at = each.launched_at or ...
     return {
         "key": each.key or each.id,
-        "fleet_id": fleet.id,
         "provider_id": each.id,
         "worker_id": each.worker_id or each.id,
         "instance_type": each.instance_type,
         "price_per_hour": each.price_per_hour,
-        **times,
+        "ordered_at": launched_at,
+        "launched_at": launched_at,
+        "ending_at": None,
+        "reason": None,
     }
