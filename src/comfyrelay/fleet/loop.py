@@ -232,15 +232,25 @@ class ScalingLoop:
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):
                 found = [_sighting(each) for each in await provider.observe(_machines(fleet))]
-                if time.monotonic() - known.prices_at >= PRICES_SECONDS:
-                    known.prices = await provider.prices(_machines(fleet)) or None
-                    known.prices_at = time.monotonic()
         except Exception as error:
             known.failure = _why(error)
             log.warning("scaling.provider_failed", fleet=fleet.slug, stage=fleet.stage, why=known.failure)
             return None
         known.failure = None
+        await self._learn_prices(fleet, provider)
         return found
+
+    async def _learn_prices(self, fleet: Fleet, provider: MachineProvider) -> None:
+        """Without them the last that are known count: machines are looked at, whatever they cost."""
+        known = self._of(fleet)
+        if time.monotonic() - known.prices_at < PRICES_SECONDS:
+            return
+        known.prices_at = time.monotonic()
+        try:
+            async with asyncio.timeout(PROVIDER_SECONDS):
+                known.prices = await provider.prices(_machines(fleet)) or None
+        except Exception as error:
+            log.warning("scaling.prices_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
 
     # deciding and doing
 

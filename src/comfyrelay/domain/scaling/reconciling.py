@@ -122,15 +122,14 @@ def _note_strangers(
             continue
         if each.key in matched or each.key in adopted:
             # the worker of the first is not its
-            found.surplus.append(
-                replace(each, key=None, worker_id=None if each.worker_id in workers else each.worker_id)
-            )
+            own = None if each.worker_id in workers else each.worker_id
+            found.surplus.append(replace(each, key=None, worker_id=own))
         elif each.key in orders:
             # of an order whose machine has another name
             found.adopt.append(replace(each, key=None))
         else:
             found.adopt.append(each)
-            adopted |= {each.key} - {None}
+            adopted.add(each.key or each.id)
             workers.add(_as_worker(each))
 
 
