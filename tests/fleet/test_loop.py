@@ -10,10 +10,11 @@ import pytest
 
 from comfyrelay.domain.scaling.machines import Ended
 from comfyrelay.domain.scaling.snapshot import MachineState
+from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import Conflict, ProviderError
 from comfyrelay.fleet.loop import ScalingLoop, reason_class, scaling
-from comfyrelay.fleet.providers.base import Observed, ObservedState, Order, RefusalKind, Refused
+from comfyrelay.fleet.providers.base import FleetMachines, Observed, ObservedState, Order, RefusalKind, Refused
 from comfyrelay.store.central.scaling import decisions
 from tests.fleet.yard import Fleets, Yard, lead, open_fleets
 from tests.harness import PATIENCE_SECONDS, Crash, World
@@ -305,6 +306,25 @@ class TestFailures:
         assert last.reason.endswith("; the provider failed: The region is away.")
         assert "failed" not in (await other.decisions())[0].reason
 
+    async def test_a_provider_that_cannot_tell_prices_is_looked_at_all_the_same(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = []
+
+        async def prices(fleet: FleetMachines) -> Sequence[InstanceType]:
+            asked.append(fleet.slug)
+            raise ProviderError("Prices are away.")
+
+        monkeypatch.setattr(fleets.yard, "prices", prices)
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.boot()
+        await fleets.look()
+        await fleets.look()
+        assert [each.registered_at is not None for each in await fleets.present()] == [True]
+        # not at each look
+        assert asked == [fleets.fleet]
+
     async def test_what_was_last_known_counts_while_a_provider_cannot_be_asked(self, fleets: Fleets) -> None:
         await fleets.submit()
         await fleets.decide()
@@ -419,6 +439,18 @@ async def test_the_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fle
         await launched.wait()
     # whoever comes next need not wait
     assert await fleets.world.engine.scaling.leadership.current() is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"machines": None, "scaling": None}, {"machines": None}, {"machines": {"provider": "local"}}]
+)
+async def test_a_fleet_with_machines_keeps_whoever_can_end_them(fleets: Fleets, changes: dict[str, Any]) -> None:
+    await fleets.submit()
+    await fleets.decide()
+    with pytest.raises(Conflict, match="still has 1 machine"):
+        await fleets.change(**changes)
+    await fleets.change(machines={"options": {"boot_seconds": 50}})
+    assert (await fleets.record()).is_scaled
 
 
 async def test_a_fleet_with_machines_is_not_deleted(fleets: Fleets) -> None:
