@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -324,6 +325,29 @@ class TestFailures:
         assert [each.registered_at is not None for each in await fleets.present()] == [True]
         # not at each look
         assert asked == [fleets.fleet]
+
+    async def test_an_answer_with_far_too_many_machines_is_not_believed(self, fleets: Fleets) -> None:
+        ids = [f"{fleets.fleet}.{number}" for number in range(1001)]
+        fleets.yard.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
+        await fleets.round()
+        assert await fleets.present() == []
+        assert "tells of 1001 machines" in (await fleets.decisions())[0].reason
+        del fleets.yard.there[ids[0]]
+        await fleets.look()
+        assert len(await fleets.present()) == 1000
+
+    async def test_a_machine_from_the_future_is_given_up_as_any_other(self, world: World) -> None:
+        fleets = await open_fleets(world, scaling={"launches_per_minute": 1})
+        id_ = f"{fleets.fleet}.x"
+        ahead = datetime(2126, 1, 1, tzinfo=UTC)
+        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, launched_at=ahead)
+        await fleets.look()
+        await fleets.pass_time(3 * 100 + 121)
+        await fleets.look()
+        assert fleets.yard.ends == [[id_]]
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
 
     async def test_what_was_last_known_counts_while_a_provider_cannot_be_asked(self, fleets: Fleets) -> None:
         await fleets.submit()

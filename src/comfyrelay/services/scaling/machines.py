@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -67,6 +67,8 @@ class Machines:
             registered = await self._registered(tx, fleet)
             now = await dispatches.now(tx)
         absent_since = self._note_absent(fleet, present, registered, now)
+        if sightings is not None:
+            sightings = [_not_ahead(each, now) for each in sightings]
         missing_since = self._missing_since.get(fleet.id, {})
         found = reconcile(
             present,
@@ -144,7 +146,9 @@ class Machines:
         """By key: machines that are there now, and the kind and the text of refusals."""
 
         async def work(tx: Tx) -> None:
-            for key, each in launched.items():
+            now = await dispatches.now(tx)
+            for key, told in launched.items():
+                each = _not_ahead(told, now)
                 values: dict[str, Any] = {
                     "provider_id": each.id,
                     "worker_id": each.worker_id or each.id,
@@ -224,6 +228,11 @@ async def _hold_registrations(tx: Tx, fleet: Fleet) -> None:
 def new_key() -> str:
     """Short, and fit to be part of any name that a provider gives."""
     return f"m{secrets.token_hex(8)}"
+
+
+def _not_ahead(each: Sighting, now: datetime) -> Sighting:
+    """A machine that its provider says is launched in the future is launched now: it would never be old."""
+    return replace(each, launched_at=now) if each.launched_at is not None and each.launched_at > now else each
 
 
 def _adopted(each: Sighting) -> dict[str, Any]:
