@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from comfyrelay.domain.scaling.machines import Ended
 from comfyrelay.domain.scaling.recording import reason_class
 from comfyrelay.domain.scaling.snapshot import MachineState
+from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import Conflict, ProviderError
 from comfyrelay.fleet.loop import ScalingLoop, scaling
-from comfyrelay.fleet.providers.base import Observed, ObservedState, Order, RefusalKind, Refused
+from comfyrelay.fleet.providers.base import FleetMachines, Observed, ObservedState, Order, RefusalKind, Refused
 from comfyrelay.store.central.scaling import decisions
 from tests.fleet.yard import Fleets, Yard, lead, open_fleets
 from tests.harness import PATIENCE_SECONDS, Crash, World
@@ -169,6 +171,45 @@ class TestEnding:
         await fleets.look()
         assert await fleets.present() == []
 
+    @pytest.mark.parametrize("how", ["late", "again"])
+    async def test_a_worker_that_comes_when_its_machine_is_to_end_gets_nothing_to_do(
+        self, fleets: Fleets, how: str
+    ) -> None:
+        if how == "again":
+            worker = await self.ready(fleets)
+        else:
+            await fleets.submit()
+            await fleets.decide()
+            [worker] = fleets.yard.there
+        fleets.yard.fails = ProviderError("throttled")
+        await fleets.change(scaling={"max_machines": 0})
+        await fleets.decide()
+        if how == "again":
+            await fleets.world.engine.fleet.workers.deregister(worker)
+        await fleets.submit()
+        assert await fleets.boot() == [worker]
+        assert (await fleets.world.audit(worker))[-1] == "drain"
+        assert await fleets.world.lease(worker) is None
+
+    async def test_an_end_is_not_asked_for_again_while_the_worker_has_something_to_do(self, fleets: Fleets) -> None:
+        worker = await self.ready(fleets)
+        await fleets.pass_time(1000)
+        fleets.yard.fails = ProviderError("throttled")
+        await fleets.decide()
+        fleets.yard.fails = None
+        # somebody wants it back
+        await fleets.world.engine.fleet.workers.set_draining(worker, is_draining=False)
+        await fleets.submit()
+        leased = await fleets.world.lease(worker)
+        assert leased is not None
+        await fleets.pass_time(15)
+        await fleets.look()
+        assert len(fleets.yard.ends) == 1
+        assert (await fleets.world.audit(worker))[-1] == "drain"
+        await fleets.world.complete(leased)
+        await fleets.look()
+        assert fleets.yard.ends == [[worker]] * 2
+
     async def test_one_that_disappears_is_gone_and_its_job_has_another_launched(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         del fleets.yard.there[worker]
@@ -189,6 +230,21 @@ class TestEnding:
         await fleets.pass_time(121)
         await fleets.look()
         assert fleets.yard.ends == [[worker]]
+
+    @pytest.mark.parametrize("how", ["drained", "revoked"])
+    async def test_one_whose_worker_somebody_drained_or_revoked_is_ended(self, fleets: Fleets, how: str) -> None:
+        worker = await self.ready(fleets)
+        workers = fleets.world.engine.fleet.workers
+        if how == "drained":
+            await workers.set_draining(worker, is_draining=True)
+        else:
+            await workers.set_approved(worker, is_approved=False)
+        await fleets.round()
+        assert fleets.yard.ends == []
+        await fleets.pass_time(61)
+        await fleets.round()
+        assert fleets.yard.ends == [[worker]]
+        assert (await fleets.orders())[0].ended == Ended.CLOSED
 
     async def test_one_whose_worker_fell_silent_is_ended(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
@@ -251,6 +307,48 @@ class TestFailures:
         [last, *_] = await fleets.decisions()
         assert last.reason.endswith("; the provider failed: The region is away.")
         assert "failed" not in (await other.decisions())[0].reason
+
+    async def test_a_provider_that_cannot_tell_prices_is_looked_at_all_the_same(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = []
+
+        async def prices(fleet: FleetMachines) -> Sequence[InstanceType]:
+            asked.append(fleet.slug)
+            raise ProviderError("Prices are away.")
+
+        monkeypatch.setattr(fleets.yard, "prices", prices)
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.boot()
+        await fleets.look()
+        await fleets.look()
+        assert [each.registered_at is not None for each in await fleets.present()] == [True]
+        # not at each look
+        assert asked == [fleets.fleet]
+
+    async def test_an_answer_with_far_too_many_machines_is_not_believed(self, fleets: Fleets) -> None:
+        ids = [f"{fleets.fleet}.{number}" for number in range(1001)]
+        fleets.yard.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
+        await fleets.round()
+        assert await fleets.present() == []
+        assert "tells of 1001 machines" in (await fleets.decisions())[0].reason
+        del fleets.yard.there[ids[0]]
+        await fleets.look()
+        assert len(await fleets.present()) == 1000
+
+    async def test_a_machine_from_the_future_is_given_up_as_any_other(self, world: World) -> None:
+        fleets = await open_fleets(world, scaling={"launches_per_minute": 1})
+        id_ = f"{fleets.fleet}.x"
+        ahead = datetime(2126, 1, 1, tzinfo=UTC)
+        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, launched_at=ahead)
+        await fleets.look()
+        await fleets.pass_time(3 * 100 + 121)
+        await fleets.look()
+        assert fleets.yard.ends == [[id_]]
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
 
     async def test_what_was_last_known_counts_while_a_provider_cannot_be_asked(self, fleets: Fleets) -> None:
         await fleets.submit()
@@ -366,6 +464,18 @@ async def test_the_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fle
         await launched.wait()
     # whoever comes next need not wait
     assert await fleets.world.engine.scaling.leadership.current() is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"machines": None, "scaling": None}, {"machines": None}, {"machines": {"provider": "local"}}]
+)
+async def test_a_fleet_with_machines_keeps_whoever_can_end_them(fleets: Fleets, changes: dict[str, Any]) -> None:
+    await fleets.submit()
+    await fleets.decide()
+    with pytest.raises(Conflict, match="still has 1 machine"):
+        await fleets.change(**changes)
+    await fleets.change(machines={"options": {"boot_seconds": 50}})
+    assert (await fleets.record()).is_scaled
 
 
 async def test_a_fleet_with_machines_is_not_deleted(fleets: Fleets) -> None:

@@ -25,7 +25,7 @@ def launched(key: str = "a", ordered: float = 30, **more: Any) -> Machine:
 
 def found(*machines: Machine, sightings: list[Sighting] | None, **more: Any) -> Reconciled:
     workers: dict[str, Registered] = more.pop("workers", {})
-    given: dict[str, Any] = {"absent_since": {}, "boot_seconds": 100.0, **more}
+    given: dict[str, Any] = {"absent_since": {}, "missing_since": {}, "boot_seconds": 100.0, **more}
     return reconcile(machines, sightings, workers, now=NOW, **given)
 
 
@@ -49,19 +49,48 @@ def test_a_machine_of_a_key_belongs_to_no_other_order() -> None:
     assert [each.id for each in judged.adopt] == ["i-1"]
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_second_machine_of_an_order_is_one_too_many(is_known: bool) -> None:
+    order = launched("a") if is_known else machine("a")
+    first, second = Sighting(id="i-a", key="a", worker_id="w"), Sighting(id="i-b", key="a", worker_id="w")
+    judged = found(order, sightings=[second, first] if is_known else [first, second])
+    assert judged.surplus == [Sighting(id="i-b")]
+    assert judged.adopt == []
+
+
+def test_of_two_unknown_machines_with_one_key_the_second_is_one_too_many() -> None:
+    judged = found(sightings=[Sighting(id="i-a", key="a"), Sighting(id="i-b", key="a"), Sighting(id="i-a", key="a")])
+    assert [each.id for each in judged.adopt] == ["i-a"]
+    assert [each.id for each in judged.surplus] == ["i-b"]
+
+
 @pytest.mark.parametrize(("ordered", "again"), [(5, []), (10, ["a"])])
 def test_an_order_that_nobody_answered_is_placed_again(ordered: float, again: list[str]) -> None:
     assert found(machine(ordered=ordered), sightings=[]).order_again == again
 
 
-def test_one_that_was_just_made_may_not_be_listed_yet() -> None:
-    assert found(launched(ordered=59), sightings=[]).changes == {}
-    assert found(launched(ordered=60), sightings=[]).changes == {"a": {"ended_at": ..., "reason": Ended.GONE_BOOTING}}
+@pytest.mark.parametrize(("ordered", "missing", "is_gone"), [(59, 50, False), (60, 29, False), (60, 30, True)])
+def test_one_that_was_just_made_may_not_be_listed_yet(ordered: float, missing: float, is_gone: bool) -> None:
+    judged = found(launched(ordered=ordered), sightings=[], missing_since={"a": ago(missing)})
+    assert judged.missing == ["a"]
+    assert judged.changes == ({"a": {"ended_at": ..., "reason": Ended.GONE_BOOTING}} if is_gone else {})
 
 
-def test_one_that_was_a_worker_and_is_not_listed_is_gone() -> None:
+def test_one_whose_worker_left_and_that_is_not_listed_is_gone() -> None:
     judged = found(launched(registered_at=ago(5)), sightings=[])
     assert judged.changes == {"a": {"ended_at": ..., "reason": Ended.GONE}}
+
+
+@pytest.mark.parametrize(
+    ("missing", "heard", "is_gone"), [(0, 500, False), (29, 500, False), (500, 59, False), (30, 60, True)]
+)
+def test_one_answer_without_a_machine_and_one_whose_worker_speaks_tell_of_no_end(
+    missing: float, heard: float, is_gone: bool
+) -> None:
+    row = launched(ordered=900, registered_at=ago(800))
+    workers = {"i-a": Registered(registered_at=ago(800), last_seen_at=ago(heard))}
+    judged = found(row, sightings=[], workers=workers, missing_since={"a": ago(missing)})
+    assert judged.changes == ({"a": {"ended_at": ..., "reason": Ended.GONE}} if is_gone else {})
 
 
 def test_nothing_is_gone_while_the_provider_cannot_be_asked() -> None:
@@ -90,5 +119,16 @@ def test_a_boot_may_take_three_times_as_long_as_usual_and_two_minutes(ordered: f
 def test_a_silent_worker_with_a_lease_keeps_its_machine() -> None:
     row = launched(registered_at=ago(5))
     for leases, ended in ((1, set()), (0, {"a"})):
-        workers = {"i-a": Registered(registered_at=ago(20), is_stale=True, leases=leases)}
+        workers = {"i-a": Registered(registered_at=ago(20), last_seen_at=ago(20), is_stale=True, leases=leases)}
         assert found(row, sightings=[Sighting(id="i-a")], workers=workers).end.keys() == ended
+
+
+@pytest.mark.parametrize(("idle", "leases", "is_ended"), [(59, 0, False), (60, 0, True), (900, 1, False)])
+def test_one_whose_worker_takes_no_jobs_any_more_is_ended_when_it_has_none(
+    idle: float, leases: int, is_ended: bool
+) -> None:
+    worker = Registered(
+        registered_at=ago(900), last_seen_at=NOW, closed="was drained", last_at=ago(idle), leases=leases
+    )
+    judged = found(launched(registered_at=ago(900)), sightings=[Sighting(id="i-a")], workers={"i-a": worker})
+    assert judged.end == ({"a": "closed: its worker was drained"} if is_ended else {})

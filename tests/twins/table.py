@@ -407,7 +407,7 @@ TWINS = (
     Twin(
         name="the worker of a machine that is gone passes for one that is free",
         file="services/scaling/machines.py",
-        old="            await self._workers.drain_lost(tx, by_key[key].worker, by=BY)\n",
+        old="            await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)\n",
         new="            pass\n",
         tests=f"{FLEET}/test_lost_machines.py",
         only="sqlite and gone",

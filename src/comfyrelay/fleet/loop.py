@@ -23,7 +23,7 @@ from comfyrelay.domain.scaling.recording import reason_class, what_was_seen
 from comfyrelay.domain.scaling.snapshot import SeenFleet, Snapshot
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.domain.states import Stage
-from comfyrelay.errors import ComfyRelayError, LeadershipLost
+from comfyrelay.errors import ComfyRelayError, LeadershipLost, ProviderError
 from comfyrelay.fleet.providers.base import (
     FleetMachines,
     LaunchResult,
@@ -47,6 +47,9 @@ MOST_BUSY = 0.25
 PROVIDER_SECONDS = 60.0
 PRICES_SECONDS = 300.0
 LET_GO_TRIES = 10
+# An answer with so many machines, and so many times as many as the fleet may have, is a mistake: they are not its.
+FAR_TOO_MANY = 1000
+FAR_TOO_MANY_TIMES = 10
 
 
 class Providers(Protocol):
@@ -233,15 +236,26 @@ class ScalingLoop:
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):
                 found = [_sighting(each) for each in await provider.observe(_machines(fleet))]
-                if time.monotonic() - known.prices_at >= PRICES_SECONDS:
-                    known.prices = await provider.prices(_machines(fleet)) or None
-                    known.prices_at = time.monotonic()
+            _require_believable(fleet, len(found))
         except Exception as error:
             known.failure = _why(error)
             log.warning("scaling.provider_failed", fleet=fleet.slug, stage=fleet.stage, why=known.failure)
             return None
         known.failure = None
+        await self._learn_prices(fleet, provider)
         return found
+
+    async def _learn_prices(self, fleet: Fleet, provider: MachineProvider) -> None:
+        """Without them the last that are known count: machines are looked at, whatever they cost."""
+        known = self._of(fleet)
+        if time.monotonic() - known.prices_at < PRICES_SECONDS:
+            return
+        known.prices_at = time.monotonic()
+        try:
+            async with asyncio.timeout(PROVIDER_SECONDS):
+                known.prices = await provider.prices(_machines(fleet)) or None
+        except Exception as error:
+            log.warning("scaling.prices_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
 
     # deciding and doing
 
@@ -326,6 +340,15 @@ async def scaling(engine: Engine, providers: Providers) -> AsyncIterator[Scaling
 def _machines(fleet: Fleet) -> FleetMachines:
     limits = fleet.scaling_spec.limits
     return FleetMachines(slug=fleet.slug, stage=fleet.stage, spec=fleet.machine_spec, max_machines=limits.max_machines)
+
+
+def _require_believable(fleet: Fleet, machines: int) -> None:
+    most = fleet.scaling_spec.limits.max_machines
+    if machines > max(FAR_TOO_MANY, FAR_TOO_MANY_TIMES * most):
+        raise ProviderError(
+            f"The provider tells of {machines} machines, and the fleet may have {most}. Nothing is done with them: see "
+            "to it that it tells of this fleet's alone."
+        )
 
 
 def _sighting(each: Observed) -> Sighting:

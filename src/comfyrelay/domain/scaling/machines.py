@@ -22,6 +22,10 @@ class Ended(StrEnum):
     GONE = "gone"
     # its worker left, or was not heard of any more
     SILENT = "silent"
+    # its worker takes no jobs any more: somebody drained or revoked it
+    CLOSED = "closed"
+    # its order has another machine
+    SURPLUS = "surplus"
 
 
 FAILED_BOOTS = (Ended.BOOT_FAILED, Ended.GONE_BOOTING)

@@ -1,7 +1,7 @@
 """What became of machines that were ordered: held against what their provider has, and against the workers."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,8 +13,14 @@ ORDER_AGAIN = timedelta(seconds=10)
 END_AGAIN = timedelta(seconds=10)
 # Providers may take a moment until they list what they have just made.
 UNLISTED = timedelta(seconds=60)
+# One answer without a machine may be an incomplete one.
+MISSING = timedelta(seconds=30)
+# A machine whose worker was heard of within this time is there, whatever its provider says. A poll may last long.
+HEARD = timedelta(seconds=60)
 # A worker that restarts is away for a moment.
 AWAY = timedelta(seconds=120)
+# A worker that takes no jobs any more, and has had none for so long, is of no use.
+CLOSED = timedelta(seconds=60)
 BOOT_FACTOR = 3.0
 BOOT_MARGIN = timedelta(seconds=120)
 
@@ -37,7 +43,12 @@ class Registered:
     """A worker of the fleet."""
 
     registered_at: datetime
+    last_seen_at: datetime
     is_stale: bool = False
+    # why it takes no jobs, if it takes none
+    closed: str | None = None
+    # when something last happened to it
+    last_at: datetime | None = None
     leases: int = 0
 
 
@@ -48,11 +59,15 @@ class Reconciled:
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
     # machines that nobody has ordered here
     adopt: list[Sighting] = field(default_factory=list)
+    # second ones of an order that has its machine
+    surplus: list[Sighting] = field(default_factory=list)
     # to be ended, with the reason
     end: dict[str, str] = field(default_factory=dict)
     # are ending, and have to be told again
     end_again: list[str] = field(default_factory=list)
     order_again: list[str] = field(default_factory=list)
+    # of which their provider does not tell
+    missing: list[str] = field(default_factory=list)
 
     def change(self, key: str, **values: Any) -> None:
         self.changes.setdefault(key, {}).update(values)
@@ -64,11 +79,12 @@ def reconcile(
     workers: Mapping[str, Registered],
     *,
     absent_since: Mapping[str, datetime],
+    missing_since: Mapping[str, datetime],
     boot_seconds: float,
     now: datetime,
 ) -> Reconciled:
     """Without `sightings` the provider could not be asked: what it has is as it was. `absent_since` tells since when
-    the workers of machines have been away."""
+    the workers of machines have been away, `missing_since` since when their provider has not told of them."""
     found = Reconciled()
     matched = _matched(machines, sightings or ())
     for machine in machines:
@@ -78,7 +94,10 @@ def reconcile(
         worker = workers.get(machine.worker) or (workers.get(_as_worker(sighting)) if sighting else None)
         if worker is not None and machine.registered_at is None:
             found.change(machine.key, registered_at=max(worker.registered_at, machine.ordered_at))
-        if sightings is not None and sighting is None and _is_gone(machine, now):
+        if sightings is not None and sighting is None:
+            found.missing.append(machine.key)
+        missing = now - missing_since.get(machine.key, now)
+        if sightings is not None and sighting is None and _is_gone(machine, worker, missing, now):
             _note_gone(found, machine, worker)
         elif machine.ending_at is not None:
             if now - machine.ending_at >= END_AGAIN and not (sighting is not None and sighting.is_ending):
@@ -87,22 +106,44 @@ def reconcile(
             found.end[machine.key] = why
         elif machine.provider_id is None and sighting is None and now - machine.ordered_at >= ORDER_AGAIN:
             found.order_again.append(machine.key)
-    known = {each.id for each in matched.values()}
-    found.adopt = [each for each in sightings or () if each.id not in known and not each.is_ending]
+    _note_strangers(found, machines, sightings or (), matched)
     return found
+
+
+def _note_strangers(
+    found: Reconciled, machines: Sequence[Machine], sightings: Sequence[Sighting], matched: Mapping[str, Sighting]
+) -> None:
+    known = {each.id for each in matched.values()}
+    orders = {each.key for each in machines}
+    workers = {each.worker for each in machines} | {_as_worker(each) for each in matched.values()}
+    adopted: set[str] = set()
+    for each in {each.id: each for each in sightings if not each.is_ending}.values():
+        if each.id in known:
+            continue
+        if each.key in matched or each.key in adopted:
+            # the worker of the first is not its
+            own = None if each.worker_id in workers else each.worker_id
+            found.surplus.append(replace(each, key=None, worker_id=own))
+        elif each.key in orders:
+            # of an order whose machine has another name
+            found.adopt.append(replace(each, key=None))
+        else:
+            found.adopt.append(each)
+            adopted.add(each.key or each.id)
+            workers.add(_as_worker(each))
 
 
 def _matched(machines: Sequence[Machine], sightings: Iterable[Sighting]) -> dict[str, Sighting]:
     """By key. What a provider cannot tell the order of belongs to the oldest order without a machine."""
     by_id = {each.provider_id: each.key for each in machines if each.provider_id is not None}
-    keys = {each.key for each in machines}
+    free_keys = {each.key for each in machines if each.provider_id is None}
     waiting = [each for each in machines if each.provider_id is None and each.ending_at is None]
     matched: dict[str, Sighting] = {}
     strangers = []
     for sighting in sightings:
-        key = by_id.get(sighting.id) or (sighting.key if sighting.key in keys else None)
+        key = by_id.get(sighting.id) or (sighting.key if sighting.key in free_keys else None)
         if key is not None:
-            matched[key] = sighting
+            matched.setdefault(key, sighting)
         elif sighting.key is None:
             strangers.append(sighting)
     for sighting in strangers:
@@ -131,11 +172,17 @@ def _as_worker(sighting: Sighting) -> str:
     return sighting.worker_id or sighting.id
 
 
-def _is_gone(machine: Machine, now: datetime) -> bool:
+def _is_gone(machine: Machine, worker: Registered | None, missing: timedelta, now: datetime) -> bool:
     """Whether one that its provider does not list is no more."""
     if machine.provider_id is None:
         return machine.ending_at is not None
-    return machine.registered_at is not None or now - (machine.launched_at or machine.ordered_at) >= UNLISTED
+    is_listed_late = now - (machine.launched_at or machine.ordered_at) < UNLISTED
+    if machine.ending_at is not None:
+        return machine.registered_at is not None or not is_listed_late
+    if worker is not None:
+        return missing >= MISSING and now - worker.last_seen_at >= HEARD
+    # of one that was registered, worker and provider say the same
+    return machine.registered_at is not None or (missing >= MISSING and not is_listed_late)
 
 
 def _note_gone(found: Reconciled, machine: Machine, worker: Registered | None) -> None:
@@ -165,4 +212,6 @@ def _useless(
         return f"{Ended.SILENT}: its worker left" if since is not None and now - since >= AWAY else None
     if worker.is_stale and not worker.leases:
         return f"{Ended.SILENT}: its worker was not heard of any more"
+    if worker.closed and not worker.leases and now - (worker.last_at or worker.registered_at) >= CLOSED:
+        return f"{Ended.CLOSED}: its worker {worker.closed}"
     return None

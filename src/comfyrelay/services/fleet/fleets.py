@@ -1,6 +1,7 @@
 """Fleets: which workflows a group of workers runs, how many workers it may have, and what its machines are."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from comfyrelay.domain.records.fleet import Fleet
@@ -75,6 +76,9 @@ class Fleets:
                 if name in values:
                     values[name] = _merged(getattr(fleet, name), values[name])
             _checked(values.get("scaling"))
+            after = replace(fleet, **{name: values[name] for name in SPECS if name in values})
+            if (after.is_scaled, _provider(after)) != (fleet.is_scaled, _provider(fleet)):
+                await _require_none_there(tx, fleet)
             return await fleets.change(tx, fleet.id, **values) if values else fleet
 
         return await self._databases.central.run(Step.CATALOGUE, work)
@@ -82,12 +86,7 @@ class Fleets:
     async def delete(self, *, stage: Stage, slug: str) -> None:
         async def work(tx: Tx) -> None:
             fleet = await _locked_fleet(tx, stage, slug)
-            if there := len(await machine_rows.present(tx, [fleet.id])):
-                # nobody would know of them any more, and they would go on costing
-                raise Conflict(
-                    f"The {stage} fleet {slug!r} still has {there} machine{'s' if there > 1 else ''}. Set its "
-                    "max_machines to 0, and wait until they have ended."
-                )
+            await _require_none_there(tx, fleet)
             await fleets.remove(tx, fleet)
 
         await self._databases.central.run(Step.CATALOGUE, work)
@@ -102,6 +101,20 @@ class Fleets:
             reports = await gaps.reports_of_fleet(tx, fleet.id) if fleet and bundle is None else []
         new = [each for each in found if each is not None and each.id not in mapped]
         await self._bundles.require(slug, new, bundle=bundle, reports=reports)
+
+
+async def _require_none_there(tx: Tx, fleet: Fleet) -> None:
+    """Nobody would know of its machines any more, and they would go on costing."""
+    if there := len(await machine_rows.present(tx, [fleet.id])):
+        raise Conflict(
+            f"The {fleet.stage} fleet {fleet.slug!r} still has {there} machine{'s' if there > 1 else ''}. Set its "
+            "max_machines to 0, and wait until they have ended."
+        )
+
+
+def _provider(fleet: Fleet) -> Any:
+    """As it was said: what cannot be read has to be changed first of all."""
+    return (fleet.machines or {}).get("provider")
 
 
 async def _map(tx: Tx, fleet: Fleet, workflow_slugs: Sequence[str]) -> None:

@@ -16,8 +16,11 @@ from comfyrelay.services.fleet.identity import Identities, Identity
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.steps import Step
 from comfyrelay.store.central import audit, catalogue, definitions, dispatches, fleets, gaps, workers
-from comfyrelay.store.central.scaling import members
+from comfyrelay.store.central.scaling import machines, members
 from comfyrelay.store.database import Tx
+
+# Who drains the workers of machines that end.
+SCALING = "scaling"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +119,9 @@ class Workers:
             await note_gaps(tx, worker_id, worker.capabilities, held)
             data = {**_place(worker, fleet_slug), "workflows": assigned, "protocol": protocol}
             await audit.record(tx, [AuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
+            if await machines.is_ending(tx, fleet.id, worker_id):
+                # it came too late, or again: whatever it began would be cut off
+                worker = await self._drain(tx, worker, by=SCALING)
             leases = await workers.lease_count(tx, worker_id) if again else 0
             return Registered(worker=worker, workflows=assigned, leases=leases)
 
@@ -168,27 +174,31 @@ class Workers:
             await self.recall_prefetched(worker_id)
         return worker
 
-    async def drain_if_idle(self, tx: Tx, worker_id: str, *, by: str) -> bool:
-        """Drain a worker that holds no lease, in a transaction of the caller's; whether it, or nobody, is there to take
-        another. Whoever is being given a lease this moment is waited for."""
+    async def drain_if_idle(self, tx: Tx, worker_id: str, *, fleet_id: int) -> bool:
+        """Drain a worker of a fleet that holds no lease, for its machine is to end, in a transaction of the caller's;
+        whether it, or nobody, is there to take another. Whoever is being given a lease this moment is waited for."""
         worker = await workers.get(tx, worker_id, lock=True)
-        if worker is None:
+        if worker is None or worker.fleet_id != fleet_id:
             return True
         if await workers.lease_count(tx, worker_id):
             return False
-        await self._drain(tx, worker, by=by)
+        await self._drain(tx, worker, by=SCALING)
         return True
 
-    async def drain_lost(self, tx: Tx, worker_id: str, *, by: str) -> None:
-        """The same for one whose machine is gone: until it is stale it would pass for somebody who is free."""
+    async def drain_in(self, tx: Tx, worker_id: str, *, fleet_id: int) -> int:
+        """The same for one that may hold leases, whose machine is gone or ends: until it is stale it would pass for
+        somebody who is free. How many it holds."""
         worker = await workers.get(tx, worker_id, lock=True)
-        if worker is not None:
-            await self._drain(tx, worker, by=by)
+        if worker is None or worker.fleet_id != fleet_id:
+            return 0
+        await self._drain(tx, worker, by=SCALING)
+        return await workers.lease_count(tx, worker_id)
 
-    async def _drain(self, tx: Tx, worker: Worker, *, by: str) -> None:
-        if not worker.is_draining:
-            await workers.change(tx, worker.worker_id, is_draining=True)
-            await audit.record(tx, [AuditEntry(worker_id=worker.worker_id, event="drain", data={"by": by})])
+    async def _drain(self, tx: Tx, worker: Worker, *, by: str) -> Worker:
+        if worker.is_draining:
+            return worker
+        await audit.record(tx, [AuditEntry(worker_id=worker.worker_id, event="drain", data={"by": by})])
+        return await workers.change(tx, worker.worker_id, is_draining=True) or worker
 
     async def set_approved(self, worker_id: str, *, is_approved: bool, by: str | None = None) -> Worker:
         """Revoking takes the worker's leases away too: whoever is not trusted does not speak for a job."""

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,11 +18,10 @@ from comfyrelay.services.fleet.workers import Workers
 from comfyrelay.services.scaling.leadership import Leadership
 from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central import catalogue, dispatches
 from comfyrelay.store.central.scaling import decisions, machines, seen
 from comfyrelay.store.database import Tx
 
-BY = "scaling"
 DECISIONS_KEPT = 10_000
 # Decisions are looked through for old ones each so many.
 _SWEEP_EACH = 100
@@ -58,6 +57,8 @@ class Machines:
         self._stale_seconds = stale_seconds
         # By fleet, since when the workers of its machines have been away.
         self._absent_since: dict[int, dict[str, datetime]] = {}
+        # The same of machines that their provider does not tell of.
+        self._missing_since: dict[int, dict[str, datetime]] = {}
 
     async def look(self, fleet: Fleet, sightings: Sequence[Sighting] | None) -> Due:
         """Note what became of a fleet's machines, and mark those to be ended that are of no use."""
@@ -67,19 +68,26 @@ class Machines:
             registered = await self._registered(tx, fleet)
             now = await dispatches.now(tx)
         absent_since = self._note_absent(fleet, present, registered, now)
+        if sightings is not None:
+            sightings = [_not_ahead(each, now) for each in sightings]
+        missing_since = self._missing_since.get(fleet.id, {})
         found = reconcile(
             present,
             sightings,
             registered,
             absent_since=absent_since,
+            missing_since=missing_since,
             boot_seconds=learning.boot_seconds(newest, fleet.machine_spec),
             now=now,
         )
-        if found.changes or found.adopt or found.end:
-            await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
+        if sightings is not None:
+            self._missing_since[fleet.id] = {key: missing_since.get(key, now) for key in found.missing}
+        busy: set[str] = set()
+        if found.changes or found.adopt or found.surplus or found.end or found.end_again:
+            busy = await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
         async with self._databases.central.read() as tx:
             after = {each.key: each for each in await machines.present(tx, [fleet.id])}
-        marked = [after[key] for key in (*found.end, *found.end_again) if key in after]
+        marked = [after[key] for key in (*found.end, *found.end_again) if key in after and key not in busy]
         return Due(
             end=[each for each in marked if each.ending_at is not None],
             order=[after[key] for key in found.order_again if key in after],
@@ -108,6 +116,8 @@ class Machines:
                     for each in plan.launch
                     for _ in range(each.count)
                 ]
+                if plan.end:
+                    await _hold_registrations(tx, fleet)
                 ordered = await machines.order(tx, rows)
                 present = {each.key: each for each in await machines.present(tx, [fleet.id])}
                 for key in plan.end:
@@ -140,7 +150,9 @@ class Machines:
         """By key: machines that are there now, and the kind and the text of refusals."""
 
         async def work(tx: Tx) -> None:
-            for key, each in launched.items():
+            now = await dispatches.now(tx)
+            for key, told in launched.items():
+                each = _not_ahead(told, now)
                 values: dict[str, Any] = {
                     "provider_id": each.id,
                     "worker_id": each.worker_id or each.id,
@@ -164,19 +176,25 @@ class Machines:
         async with self._databases.central.read() as tx:
             return await machines.present(tx, [fleet.id])
 
-    async def _write(self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled) -> None:
+    async def _write(self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled) -> set[str]:
+        """Returns those that are to end, and have something to do yet."""
+        await _hold_registrations(tx, fleet)
         for key, values in found.changes.items():
             await machines.change(tx, key, **values)
-        await machines.adopt(tx, [_adopted(fleet, each) for each in found.adopt])
+        surplus = {"ending_at": ..., "reason": f"{Ended.SURPLUS}: its order has another machine"}
+        adopted = [_adopted(each) for each in found.adopt]
+        await machines.adopt(tx, fleet.id, adopted + [_adopted(each) | surplus for each in found.surplus])
         by_key = {each.key: each for each in present}
         for key in (key for key, values in found.changes.items() if "ended_at" in values):
-            await self._workers.drain_lost(tx, by_key[key].worker, by=BY)
+            await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)
         for key, why in found.end.items():
             await self._mark(tx, by_key[key], why)
+        again = {key: by_key[key].worker for key in found.end_again}
+        return {key for key, each in again.items() if await self._workers.drain_in(tx, each, fleet_id=fleet.id)}
 
     async def _mark(self, tx: Tx, machine: Machine, why: str) -> bool:
         """Mark a machine as ending, unless its worker has got something to do meanwhile."""
-        if not await self._workers.drain_if_idle(tx, machine.worker, by=BY):
+        if not await self._workers.drain_if_idle(tx, machine.worker, fleet_id=machine.fleet_id):
             return False
         await machines.change(tx, machine.key, ending_at=..., reason=why)
         return True
@@ -187,7 +205,12 @@ class Machines:
             held[lease.worker_id] = held.get(lease.worker_id, 0) + 1
         return {
             each.worker_id: Registered(
-                registered_at=each.created_at, is_stale=each.is_stale, leases=held.get(each.worker_id, 0)
+                registered_at=each.created_at,
+                last_seen_at=each.last_seen_at,
+                is_stale=each.is_stale,
+                closed="is not approved" if not each.is_approved else "was drained" if each.is_draining else None,
+                last_at=each.last_at,
+                leases=held.get(each.worker_id, 0),
             )
             for each in await seen.workers_of(tx, [fleet.id], stale_seconds=self._stale_seconds)
         }
@@ -201,21 +224,33 @@ class Machines:
         return self._absent_since[fleet.id]
 
 
+async def _hold_registrations(tx: Tx, fleet: Fleet) -> None:
+    """Whoever registers holds its fleet: a worker either is found when its machine is marked, or finds the mark."""
+    await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug, lock=True)
+
+
 def new_key() -> str:
     """Short, and fit to be part of any name that a provider gives."""
     return f"m{secrets.token_hex(8)}"
 
 
-def _adopted(fleet: Fleet, each: Sighting) -> dict[str, Any]:
-    times = {} if each.launched_at is None else {"ordered_at": each.launched_at, "launched_at": each.launched_at}
+def _not_ahead(each: Sighting, now: datetime) -> Sighting:
+    """A machine that its provider says is launched in the future is launched now: it would never be old."""
+    return replace(each, launched_at=now) if each.launched_at is not None and each.launched_at > now else each
+
+
+def _adopted(each: Sighting) -> dict[str, Any]:
+    launched_at = each.launched_at or ...
     return {
         "key": each.key or each.id,
-        "fleet_id": fleet.id,
         "provider_id": each.id,
         "worker_id": each.worker_id or each.id,
         "instance_type": each.instance_type,
         "price_per_hour": each.price_per_hour,
-        **times,
+        "ordered_at": launched_at,
+        "launched_at": launched_at,
+        "ending_at": None,
+        "reason": None,
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Select, bindparam, insert, select, update
+from sqlalchemy import Select, bindparam, case, func, insert, select, update
 from sqlalchemy.types import BigInteger
 
 from comfyrelay.domain.scaling.machines import Machine
@@ -12,6 +12,8 @@ from comfyrelay.store.central.tables import machines as m
 from comfyrelay.store.database import Tx
 from comfyrelay.store.rows import insert_into
 from comfyrelay.store.types import relay_now
+
+ADOPTED_AT_ONCE = 100
 
 _MACHINE = [m.c[name] for name in Machine.__dataclass_fields__]
 
@@ -24,11 +26,33 @@ async def order(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> list[Machine]:
     return [Machine(**row._mapping) for row in await tx.execute(query)]
 
 
-async def adopt(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write down machines that somebody else has ordered, or that were taken for gone."""
-    for each in rows:
-        query = insert_into(tx.dialect, m).values({"ordered_at": relay_now(), "launched_at": relay_now(), **each})
-        await tx.execute(query.on_conflict_do_update(index_elements=["key"], set_={"ended_at": None}))
+async def adopt(tx: Tx, fleet_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write down machines that somebody else has ordered, or that were taken for gone. `...` stands for the present."""
+    for begin in range(0, len(rows), ADOPTED_AT_ONCE):
+        portion = rows[begin : begin + ADOPTED_AT_ONCE]
+        named = {str(name) for each in portion for name in (each["key"], each["provider_id"])}
+        others = set((await tx.scalars(select(m.c.key).where(m.c.key.in_(named), m.c.fleet_id != fleet_id))).all())
+        values = {}
+        for each in portion:
+            # a key of another fleet is no order of this one
+            names = (each["key"], each["provider_id"], f"{fleet_id}.{each['provider_id']}")
+            key = next(name for name in names if name not in others)
+            values[key] = {**{name: _or_now(value) for name, value in each.items()}, "key": key, "fleet_id": fleet_id}
+        query = insert_into(tx.dialect, m).values(list(values.values()))
+        new = query.excluded
+        back = {
+            "provider_id": new.provider_id,
+            "worker_id": new.worker_id,
+            "ending_at": func.coalesce(m.c.ending_at, new.ending_at),
+            "ended_at": None,
+            # why it was taken for gone is no reason any more; why it is to end still is
+            "reason": case((m.c.ending_at.is_not(None), m.c.reason), else_=new.reason),
+        }
+        await tx.execute(query.on_conflict_do_update(index_elements=["key"], set_=back, where=m.c.fleet_id == fleet_id))
+
+
+def _or_now(value: Any) -> Any:
+    return relay_now() if value is ... else value
 
 
 def present_query(fleet_ids: Collection[int]) -> Select[Any]:
@@ -59,8 +83,15 @@ async def newest(tx: Tx, fleet_id: int, *, most: int) -> list[Machine]:
 
 async def change(tx: Tx, key: str, **values: Any) -> None:
     """Change one that has not ended; `...` stands for the present."""
-    now = {name: relay_now() if value is ... else value for name, value in values.items()}
+    now = {name: _or_now(value) for name, value in values.items()}
     await tx.execute(update(m).where(m.c.key == key, m.c.ended_at.is_(None)).values(**now))
+
+
+async def is_ending(tx: Tx, fleet_id: int, worker_id: str) -> bool:
+    """Whether the machine of a worker is to end, as far as it has not ended."""
+    its = func.coalesce(m.c.worker_id, m.c.provider_id, m.c.key) == worker_id
+    query = select(m.c.key).where(m.c.fleet_id == fleet_id, m.c.ended_at.is_(None), m.c.ending_at.is_not(None), its)
+    return (await tx.execute(query.limit(1))).first() is not None
 
 
 def by_worker_query(worker_ids: Iterable[str]) -> Select[Any]:
