@@ -113,11 +113,11 @@ class ScalingLoop:
             for stage in sorted({each.stage for each in fleets}):
                 prices = {id_: known.prices for id_, known in self._known.items() if known.prices is not None}
                 seen = await self._scaling.snapshots.take(stage, can_launch=self._can_launch, prices=prices)
-                plans = {each.fleet: each for each in decide(seen.snapshot)}
+                plans = {each.fleet: each for each in await asyncio.to_thread(decide, seen.snapshot)}
                 for each in seen.snapshot.fleets:
                     fleet = seen.fleets[each.slug]
                     if fleet.is_scaled:
-                        await self._carry_out(fleet, each, plans[each.slug], seen.snapshot)
+                        await self._carry_out_alone(fleet, each, plans[each.slug], seen.snapshot)
 
     async def observe_once(self) -> None:
         """Look at every provider; one that fails, or is slow, is no other's concern."""
@@ -243,6 +243,15 @@ class ScalingLoop:
         return found
 
     # deciding and doing
+
+    async def _carry_out_alone(self, fleet: Fleet, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
+        """What one fleet runs into keeps no other waiting; who leads no more is through with all of them."""
+        try:
+            await self._carry_out(fleet, seen, plan, snapshot)
+        except LeadershipLost:
+            raise
+        except Exception as error:
+            log.warning("scaling.fleet_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error), exc_info=True)
 
     async def _carry_out(self, fleet: Fleet, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
         known = self._of(fleet)

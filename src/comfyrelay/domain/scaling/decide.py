@@ -28,8 +28,17 @@ def decide(snapshot: Snapshot) -> Sequence[FleetPlan]:
     """One plan for each fleet, in their order. What several fleets serve is staffed once: by what is there already,
     then by the cheapest fleet, then the fastest."""
     stage = _Stage(snapshot)
-    plans = {each.slug: stage.plan(each) for each in stage.by_price}
+    plans = {each.slug: _plan(stage, each) for each in stage.by_price}
     return [plans[each.slug] for each in snapshot.fleets]
+
+
+def _plan(stage: "_Stage", fleet: SeenFleet) -> FleetPlan:
+    try:
+        return stage.plan(fleet)
+    except Exception as error:
+        # numbers beyond all bounds are this fleet's alone: the others go on
+        why = f"nothing is done, for nothing can be decided ({type(error).__name__}: {error})"
+        return FleetPlan(fleet=fleet.slug, desired=stage.capacity[fleet.slug], reason=f"{words.machines(fleet)}: {why}")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -62,13 +71,17 @@ class _Stage:
     def plan(self, fleet: SeenFleet) -> FleetPlan:
         work = [each for each in self.work.values() if each.workflow in fleet.workflows]
         jobs = sum(each.jobs for each in work)
+        seen = f"{words.work(jobs, sum(queued_seconds(each) for each in work))}, {words.machines(fleet)}"
+        if fleet.scaling.is_paused:
+            why = fleet.scaling.unreadable
+            why = "paused, nothing is done" if why is None else f"paused, its settings cannot be read: {why}"
+            return FleetPlan(fleet=fleet.slug, desired=self.capacity[fleet.slug], reason=f"{seen}: {why}")
         floor = max(fleet.scaling.limits.min_machines, at_least(fleet.scaling.schedules, self.now))
         wish = (
             self._reference(fleet, jobs, floor)
             if fleet.scaling.policy is Policy.REFERENCE
             else self._weighed(fleet, work, jobs, floor)
         )
-        seen = f"{words.work(jobs, sum(queued_seconds(each) for each in work))}, {words.machines(fleet)}"
         return self._within_limits(fleet, wish, seen)
 
     def _beyond_what_is_there(self) -> dict[int, _Left]:
@@ -116,7 +129,8 @@ class _Stage:
             more = max(more, self._for_burst(fleet))
         if more > 0:
             seconds = sum(queued_seconds(each) for each in work)
-            wait = drained_in(seconds, [*fleet.machines, *_new(fleet, more)]) or 0.0
+            allowed = min(more, max(0, fleet.scaling.limits.max_machines - own))
+            wait = drained_in(seconds, [*fleet.machines, *_new(fleet, allowed)]) or 0.0
             if floor - own == more:
                 why = f"never fewer than {floor} now"
             elif jobs:
@@ -193,8 +207,6 @@ class _Stage:
 
     def _within_limits(self, fleet: SeenFleet, wish: _Wish, seen: str) -> FleetPlan:
         own = self.capacity[fleet.slug]
-        if fleet.scaling.is_paused:
-            return FleetPlan(fleet=fleet.slug, desired=own, reason=f"{seen}: paused, nothing is done")
         excess = beyond_limits(fleet)
         if excess:
             ended = _dispensable(fleet)[:excess]
@@ -262,14 +274,17 @@ def _does(fleet: SeenFleet, load_seconds: float, speed: float | None = None) -> 
 
 
 def _new(fleet: SeenFleet, number: int) -> list[SeenMachine]:
+    """As one that has the slots of all: only what they do together is asked for."""
+    if number <= 0:
+        return []
     booting = SeenMachine(
         id="",
         state=MachineState.BOOTING,
         speed=preferred_type(fleet).speed,
-        slots=fleet.slots,
+        slots=fleet.slots * number,
         boot_seconds_left=fleet.boot_seconds,
     )
-    return [booting] * number
+    return [booting]
 
 
 def _longest_idle(machine: SeenMachine) -> tuple[float, float, str]:

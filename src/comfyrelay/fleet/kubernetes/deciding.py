@@ -1,5 +1,6 @@
 """The number that a cluster is told: what is decided for a fleet when the pods that are starting are seen, too."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -46,7 +47,8 @@ class Deciding:
         in_cluster = {each.slug for each in seen.fleets.values() if _is_in_cluster(each)}
         pods = {each: await self._pods_of(stage, each) for each in in_cluster}
         fleets = [with_pods(each, pods.get(each.slug) or (), seen.snapshot.now) for each in seen.snapshot.fleets]
-        plan = next(each for each in decide(replace(seen.snapshot, fleets=fleets)) if each.fleet == slug)
+        decided = await asyncio.to_thread(decide, replace(seen.snapshot, fleets=fleets))
+        plan = next(each for each in decided if each.fleet == slug)
         found = next(each for each in fleets if each.slug == slug)
         return desired_by(plan, found, pods[slug])
 
