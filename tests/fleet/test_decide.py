@@ -8,8 +8,9 @@ import pytest
 from comfyrelay.domain.scaling.breaker import pause_left
 from comfyrelay.domain.scaling.plan import Launch
 from comfyrelay.domain.scaling.schedules import at_least
-from comfyrelay.domain.scaling.snapshot import SeenFleet
+from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet
 from comfyrelay.domain.scaling.spec import InstanceType, Policy, Schedule
+from comfyrelay.domain.scaling.staffing import arriving
 from comfyrelay.errors import InvalidInput
 from tests.fleet.snapshots import (
     OURS,
@@ -338,3 +339,18 @@ def test_the_reference_gives_machines_back_after_fifteen_low_minutes() -> None:
     seen = fleet(busy(), ready("b", idle=5), ready("c", idle=6), policy=Policy.REFERENCE, low_seconds=899.0)
     assert plan([], seen).is_nothing
     assert plan([], replace(seen, low_seconds=900.0)).end == ["c", "b"]
+
+
+def test_what_arrives_is_counted_once_however_many_fleets_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fleet asking for each other one would take a server's time."""
+    calls = 0
+
+    def counted(work: QueuedWork) -> float:
+        nonlocal calls
+        calls += 1
+        return arriving(work)
+
+    monkeypatch.setattr("comfyrelay.domain.scaling.decide.arriving", counted)
+    work = [waiting(1, workflow=number, jobs_per_second=0.01) for number in range(20)]
+    plans(work, *(fleet(ready(), slug=f"f{number}", workflows=range(20)) for number in range(10)))
+    assert calls == len(work)

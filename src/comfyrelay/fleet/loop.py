@@ -216,7 +216,7 @@ class ScalingLoop:
             if due.end:
                 await self._end(fleet, provider, due.end)
             if due.order:
-                await self._launch(fleet, provider, due.order, total=due.total)
+                await self._launch(fleet, provider, due.order)
         except LeadershipLost:
             log.info("scaling.leadership_lost", during="look", fleet=fleet.slug)
         except ComfyRelayError as error:
@@ -279,19 +279,21 @@ class ScalingLoop:
     async def _act(self, fleet: Fleet, provider: MachineProvider, intent: Intent) -> None:
         outcome: dict[str, Any] = {"busy": list(intent.busy)} if intent.busy else {}
         if intent.ordered:
-            outcome |= await self._launch(fleet, provider, intent.ordered, total=intent.total)
+            outcome |= await self._launch(fleet, provider, intent.ordered)
         if intent.ending:
             outcome |= await self._end(fleet, provider, intent.ending)
         if intent.decision_id is not None:
             await self._scaling.machines.note_outcome(intent.decision_id, outcome)
 
-    async def _launch(
-        self, fleet: Fleet, provider: MachineProvider, wanted: Sequence[Machine], *, total: int
-    ) -> dict[str, Any]:
+    async def _launch(self, fleet: Fleet, provider: MachineProvider, ordered: Sequence[Machine]) -> dict[str, Any]:
+        standing = await self._scaling.machines.standing(fleet, [each.key for each in ordered], is_end=False)
+        fleet, wanted = standing.fleet, standing.machines
+        if not wanted:
+            return {"launched": 0}
         orders = [Order(key=each.key, instance_type=each.instance_type) for each in wanted]
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):
-                result = await provider.launch(_machines(fleet), orders, total=total)
+                result = await provider.launch(_machines(fleet), orders, total=standing.total)
         except Exception as error:
             # Whether they are made is not known: they are ordered again, by the same keys.
             log.warning("scaling.launch_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
@@ -305,7 +307,9 @@ class ScalingLoop:
         return {"launched": len(launched), "refused": len(refused), **({"refusals": texts} if texts else {})}
 
     async def _end(self, fleet: Fleet, provider: MachineProvider, ending: Sequence[Machine]) -> dict[str, Any]:
-        ids = [each.provider_id for each in ending if each.provider_id is not None]
+        standing = await self._scaling.machines.standing(fleet, [each.key for each in ending], is_end=True)
+        fleet = standing.fleet
+        ids = [each.provider_id for each in standing.machines if each.provider_id is not None]
         if not ids:
             return {"ended": 0}
         try:

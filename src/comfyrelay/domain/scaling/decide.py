@@ -66,6 +66,9 @@ class _Stage:
         self.by_price = sorted(snapshot.fleets, key=_price)
         # machines that are or will be capacity
         self.capacity = {each.slug: sum(is_capacity(machine) for machine in each.machines) for each in snapshot.fleets}
+        # what arrives of each workflow, and of what each two fleets share
+        self.load = {number: arriving(each) for number, each in self.work.items()}
+        self.shared: dict[tuple[str, str], float] = {}
         self.left = self._beyond_what_is_there()
 
     def plan(self, fleet: SeenFleet) -> FleetPlan:
@@ -117,8 +120,8 @@ class _Stage:
 
     def _weighed(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, floor: int) -> _Wish:
         own = self.capacity[fleet.slug]
-        for_rate = self._for_arrivals(fleet, work)
-        elsewhere = self._elsewhere(fleet, work)
+        for_rate = self._for_arrivals(fleet, sum(self.load[each.workflow] for each in work))
+        elsewhere = self._elsewhere(fleet)
         for_queue = self._for_queue(fleet)
         if jobs == 1:
             # one alone runs on one machine, whatever may follow
@@ -138,7 +141,7 @@ class _Stage:
             else:
                 why = f"what arrives needs {words.count(own + more, 'machine')}"
             return _Wish(more=more, why=why)
-        keep = max(floor, for_rate - self._elsewhere(fleet, work, cheaper=True))
+        keep = max(floor, for_rate - self._elsewhere(fleet, cheaper=True))
         return self._idle(fleet, work, jobs, keep)
 
     def _idle(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Wish:
@@ -171,10 +174,9 @@ class _Stage:
         by_jobs = sum(each.jobs for each in left) / fleet.slots
         return ceil(min(by_work, by_jobs) - ROUNDING)
 
-    def _for_arrivals(self, fleet: SeenFleet, work: Sequence[QueuedWork]) -> int:
+    def _for_arrivals(self, fleet: SeenFleet, load: float) -> int:
         kind = preferred_type(fleet)
-        load = sum(arriving(each) for each in work) / (kind.speed * fleet.slots)
-        return machines_for(load, WEIGHTS[fleet.scaling.policy].spare)
+        return machines_for(load / (kind.speed * fleet.slots), WEIGHTS[fleet.scaling.policy].spare)
 
     def _for_burst(self, fleet: SeenFleet) -> int:
         """Two that wait while nothing is up yet are rarely the last: what follows them should not wait for a second
@@ -184,7 +186,7 @@ class _Stage:
             return 0
         return WEIGHTS[fleet.scaling.policy].burst - sum(self.capacity[each.slug] for each in serving)
 
-    def _elsewhere(self, fleet: SeenFleet, work: Sequence[QueuedWork], *, cheaper: bool = False) -> int:
+    def _elsewhere(self, fleet: SeenFleet, *, cheaper: bool = False) -> int:
         """Machines of other fleets that take a share of what arrives for this one."""
         found = 0
         for other in self.by_price:
@@ -192,10 +194,19 @@ class _Stage:
                 if cheaper:
                     break
                 continue
-            shared = [each for each in work if each.workflow in other.workflows]
-            if shared and other.scaling.policy is not Policy.REFERENCE:
-                found += min(self.capacity[other.slug], self._for_arrivals(other, shared))
+            if not self.capacity[other.slug] or other.scaling.policy is Policy.REFERENCE:
+                continue
+            load = self._shared_load(fleet, other)
+            found += min(self.capacity[other.slug], self._for_arrivals(other, load))
         return found
+
+    def _shared_load(self, fleet: SeenFleet, other: SeenFleet) -> float:
+        """Each two are asked about from both sides, and more than once."""
+        pair = (min(fleet.slug, other.slug), max(fleet.slug, other.slug))
+        if pair not in self.shared:
+            both = fleet.workflows & other.workflows & self.load.keys()
+            self.shared[pair] = sum(self.load[number] for number in sorted(both))
+        return self.shared[pair]
 
     def _reference(self, fleet: SeenFleet, jobs: int, floor: int) -> _Wish:
         own = self.capacity[fleet.slug]
