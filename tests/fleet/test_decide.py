@@ -354,3 +354,20 @@ def test_what_arrives_is_counted_once_however_many_fleets_share_it(monkeypatch: 
     work = [waiting(1, workflow=number, jobs_per_second=0.01) for number in range(20)]
     plans(work, *(fleet(ready(), slug=f"f{number}", workflows=range(20)) for number in range(10)))
     assert calls == len(work)
+
+
+class TestUnknownPrices:
+    """Without named types nobody knows what a machine costs before there is one."""
+
+    def test_one_is_launched_and_the_others_wait_for_its_price(self) -> None:
+        first = plan([], fleet(min_machines=8, cost_per_hour=4.0))
+        assert launched(first) == 1
+        assert "until the first has told its price" in first.reason
+        assert launched(plan([], fleet(booting(), min_machines=8, cost_per_hour=4.0))) == 0
+
+    def test_then_the_limit_holds_by_what_the_dearest_costs(self) -> None:
+        seen = fleet(booting(price_per_hour=1.0), booting("b", price_per_hour=0.5), min_machines=8, cost_per_hour=4.0)
+        assert launched(plan([], seen)) == 2
+
+    def test_where_nobody_tells_a_price_nothing_is_paid(self) -> None:
+        assert launched(plan([], fleet(ready(), min_machines=8, cost_per_hour=4.0))) == 7
