@@ -176,6 +176,23 @@ async def test_a_lease_in_the_cloud_that_falls_silent_counts_as_was_expected(wor
     assert (await world.job(job)).cost_micros == EXPECTED
 
 
+@pytest.mark.parametrize("how", ["deregistered", "revoked"])
+async def test_a_run_in_the_cloud_whose_worker_is_sent_away_counts_as_was_expected(world: World, how: str) -> None:
+    house = await a_house(world)
+    [job] = await house.submit(max_wait_seconds=10)
+    await house.look()
+    await house.lease_in_cloud()
+    workers = world.engine.fleet.workers
+    if how == "deregistered":
+        await workers.deregister(house.cloud)
+    else:
+        await workers.set_approved(house.cloud, is_approved=False)
+    await world.settled()
+    assert (await world.job(job)).cost_micros == EXPECTED
+    async with world.engine.databases.central.read() as tx:
+        assert (await bursts.spent(tx))[house.workflow.id] >= EXPECTED
+
+
 async def test_what_is_canceled_before_it_runs_gives_its_money_back(world: World) -> None:
     house = await a_house(world, limit=EXPECTED)
     first, second = await house.submit(2, max_wait_seconds=10)

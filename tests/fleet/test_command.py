@@ -370,3 +370,24 @@ async def test_the_example_of_containers_starts_one_on_each_host(
     shutil.rmtree(hosts / "gpu-2")
     with pytest.raises(ProviderError, match="gpu-2: ssh: no host gpu-2"):
         await provider.observe(fleet)
+
+
+@pytest.mark.parametrize("price", ["NaN", "Infinity", "-1", "1e10", "1e400"])
+async def test_a_price_that_is_none_counts_as_not_said(tmp_path: Path, price: str) -> None:
+    machines = f'[{{"id": "x", "price_per_hour": {price}}}, {{"id": "y", "price_per_hour": 2.5}}]'
+    answer = f'{{"machines": {machines}, "prices": [{{"name": "small", "price_per_hour": {price}}}]}}'
+    (tmp_path / "tells").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    (tmp_path / "tells").chmod(0o755)
+    provider = provider_in(tmp_path, tmp_path)
+    assert [each.price_per_hour for each in await provider.observe(fleet_of("tells"))] == [None, 2.5]
+    assert [each.price_per_hour for each in await provider.prices(fleet_of("tells"))] == [0.5, 0.0]
+
+
+@pytest.mark.parametrize("name", ["k" * 201, "a\0b", ""])
+@pytest.mark.parametrize("field", ["key", "worker_id", "instance_type"])
+async def test_a_name_that_nobody_can_keep_counts_as_not_said(tmp_path: Path, name: str, field: str) -> None:
+    (tmp_path / "answer").write_text(json.dumps({"machines": [{"id": "x", field: name}]}))
+    (tmp_path / "tells").write_text(f"#!/bin/sh\ncat {tmp_path / 'answer'}\n")
+    (tmp_path / "tells").chmod(0o755)
+    [found] = await provider_in(tmp_path, tmp_path).observe(fleet_of("tells"))
+    assert (found.id, getattr(found, field)) == ("x", None)

@@ -8,8 +8,9 @@ import pytest
 from comfyrelay.domain.scaling.breaker import pause_left
 from comfyrelay.domain.scaling.plan import Launch
 from comfyrelay.domain.scaling.schedules import at_least
-from comfyrelay.domain.scaling.snapshot import SeenFleet
+from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet
 from comfyrelay.domain.scaling.spec import InstanceType, Policy, Schedule
+from comfyrelay.domain.scaling.staffing import arriving
 from comfyrelay.errors import InvalidInput
 from tests.fleet.snapshots import (
     OURS,
@@ -338,3 +339,35 @@ def test_the_reference_gives_machines_back_after_fifteen_low_minutes() -> None:
     seen = fleet(busy(), ready("b", idle=5), ready("c", idle=6), policy=Policy.REFERENCE, low_seconds=899.0)
     assert plan([], seen).is_nothing
     assert plan([], replace(seen, low_seconds=900.0)).end == ["c", "b"]
+
+
+def test_what_arrives_is_counted_once_however_many_fleets_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fleet asking for each other one would take a server's time."""
+    calls = 0
+
+    def counted(work: QueuedWork) -> float:
+        nonlocal calls
+        calls += 1
+        return arriving(work)
+
+    monkeypatch.setattr("comfyrelay.domain.scaling.decide.arriving", counted)
+    work = [waiting(1, workflow=number, jobs_per_second=0.01) for number in range(20)]
+    plans(work, *(fleet(ready(), slug=f"f{number}", workflows=range(20)) for number in range(10)))
+    assert calls == len(work)
+
+
+class TestUnknownPrices:
+    """Without named types nobody knows what a machine costs before there is one."""
+
+    def test_one_is_launched_and_the_others_wait_for_its_price(self) -> None:
+        first = plan([], fleet(min_machines=8, cost_per_hour=4.0))
+        assert launched(first) == 1
+        assert "until the first has told its price" in first.reason
+        assert launched(plan([], fleet(booting(), min_machines=8, cost_per_hour=4.0))) == 0
+
+    def test_then_the_limit_holds_by_what_the_dearest_costs(self) -> None:
+        seen = fleet(booting(price_per_hour=1.0), booting("b", price_per_hour=0.5), min_machines=8, cost_per_hour=4.0)
+        assert launched(plan([], seen)) == 2
+
+    def test_where_nobody_tells_a_price_nothing_is_paid(self) -> None:
+        assert launched(plan([], fleet(ready(), min_machines=8, cost_per_hour=4.0))) == 7

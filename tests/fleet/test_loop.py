@@ -17,7 +17,8 @@ from comfyrelay.domain.states import Stage
 from comfyrelay.errors import Conflict, ProviderError
 from comfyrelay.fleet.loop import ScalingLoop, scaling
 from comfyrelay.fleet.providers.base import FleetMachines, Observed, ObservedState, Order, RefusalKind, Refused
-from comfyrelay.store.central.scaling import decisions
+from comfyrelay.services.scaling.leadership import Leadership
+from comfyrelay.store.central.scaling import decisions, leaders
 from tests.fleet.yard import Fleets, Yard, lead, open_fleets
 from tests.harness import PATIENCE_SECONDS, Crash, World
 
@@ -484,3 +485,52 @@ async def test_a_fleet_with_machines_is_not_deleted(fleets: Fleets) -> None:
     with pytest.raises(Conflict, match="still has 1 machine"):
         await fleets.world.engine.fleet.fleets.delete(stage=Stage.PRODUCTION, slug=fleets.fleet)
     assert len(await fleets.present()) == 1
+
+
+class TestAsleep:
+    """Whoever sleeps between what it wrote down and what it asks a provider for looks once more when it wakes."""
+
+    async def asleep_with_orders(self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+        woken, launch = asyncio.Event(), fleets.loop._launch
+
+        async def later(*args: Any, **more: Any) -> Any:
+            await woken.wait()
+            return await launch(*args, **more)
+
+        monkeypatch.setattr(fleets.loop, "_launch", later)
+        await fleets.submit(5)
+        await fleets.loop.decide_once()
+        assert await fleets.present()
+        return woken
+
+    async def test_who_leads_no_more_launches_nothing(self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch) -> None:
+        woken = await self.asleep_with_orders(fleets, monkeypatch)
+        engine = fleets.world.engine
+        await engine.databases.central.run(
+            "test", lambda tx: leaders.resign(tx, "scaling", engine.scaling.leadership.holder)
+        )
+        assert await Leadership(engine.databases, "scaling", ttl_seconds=1e6).claim()
+        woken.set()
+        await fleets.loop.idle()
+        assert fleets.yard.launches == []
+
+    @pytest.mark.parametrize("change", [{"is_paused": True}, {"is_dry_run": True}, {"max_machines": 0}])
+    async def test_what_was_stopped_meanwhile_is_not_launched(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+    ) -> None:
+        woken = await self.asleep_with_orders(fleets, monkeypatch)
+        await fleets.change(scaling=change)
+        woken.set()
+        await fleets.loop.idle()
+        assert fleets.yard.launches == []
+
+    async def test_what_a_smaller_fleet_has_room_for_is_launched(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await fleets.change(scaling={"min_machines": 3})
+        woken = await self.asleep_with_orders(fleets, monkeypatch)
+        assert len(await fleets.present()) == 3
+        await fleets.change(scaling={"min_machines": 0, "max_machines": 1})
+        woken.set()
+        await fleets.loop.idle()
+        assert ([len(each) for each in fleets.yard.launches], fleets.yard.totals) == ([1], [1])

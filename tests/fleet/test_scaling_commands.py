@@ -10,6 +10,7 @@ import pytest
 
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.states import Stage
+from comfyrelay.errors import ProviderError
 from comfyrelay.fleet.kubernetes.deciding import Deciding
 from tests import commands
 from tests.fleet.yard import Fleets, open_fleets
@@ -95,3 +96,13 @@ async def test_run_scales_until_it_is_stopped_and_lets_go(fleets: Fleets, env: M
     left = await fleets.world.engine.scaling.leadership.current()
     assert left is not None
     assert left.expires_at <= utc_now()
+
+
+async def test_what_a_provider_says_is_shown_as_it_is(fleets: Fleets, env: Mapping[str, str]) -> None:
+    fleets.yard.fails = ProviderError("no [/red] and no [bold] ones.")
+    await fleets.submit()
+    await fleets.round()
+    for word in ("status", "decisions"):
+        shown = await commands.run("fleet", word, env={**env, "COLUMNS": "400"})
+        assert shown.code == 0, shown.err
+        assert "no [/red] and no [bold] ones." in shown.out

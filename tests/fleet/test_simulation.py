@@ -178,6 +178,8 @@ def test_a_trace_is_read_in_order_of_arrival_whatever_the_order_of_columns() -> 
         (HEADER + "1,2,w,m\n1,soon,w,m\n", "line 3: duration_seconds is 'soon'"),
         (HEADER + "-1,2,w,m\n", "line 2: arrival_seconds is '-1'"),
         (HEADER + "1,nan,w,m\n", "line 2: duration_seconds is 'nan'"),
+        (HEADER + "1,1e300,w,m\n", "line 2: duration_seconds is '1e300'"),
+        (HEADER + "1,2,w,m\n1,2," + "w" * 200_000 + ",m\n", "line 3: field larger than field limit"),
         (HEADER + "1,2\n", "line 2: 2 values where 4 columns are named"),
     ],
 )

@@ -205,6 +205,12 @@ def requeue(
     return Move(before=dispatch, after=after, event_type=event_type, ended=Outcome.REQUEUED, reason=reason)
 
 
+def cut_off(dispatch: Dispatch, *, reason: str, now: datetime) -> Move | None:
+    """The same for one whose worker was sent away while it ran, and will not tell what that cost."""
+    move = requeue(dispatch, reason=reason, now=now)
+    return None if move is None else _with_unknown_cost(move)
+
+
 def defer(dispatch: Dispatch, *, reason: str, now: datetime, base: timedelta, longest: timedelta) -> Move | None:
     """A job whose payload cannot be built now goes back unpenalised, each time a little longer."""
     wait = min(longest, base * 2 ** min(dispatch.deferrals, 16))

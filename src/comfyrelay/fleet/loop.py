@@ -116,12 +116,12 @@ class ScalingLoop:
             for stage in sorted({each.stage for each in fleets}):
                 prices = {id_: known.prices for id_, known in self._known.items() if known.prices is not None}
                 seen = await self._scaling.snapshots.take(stage, can_launch=self._can_launch, prices=prices)
-                plans = {each.fleet: each for each in decide(seen.snapshot)}
+                plans = {each.fleet: each for each in await asyncio.to_thread(decide, seen.snapshot)}
                 for each in seen.snapshot.fleets:
                     fleet = seen.fleets[each.slug]
                     # whoever tells a cluster its number writes that down, with the pods that only it sees
                     if fleet.is_scaled and not each.is_done_elsewhere:
-                        await self._carry_out(fleet, each, plans[each.slug], seen.snapshot)
+                        await self._carry_out_alone(fleet, each, plans[each.slug], seen.snapshot)
 
     async def observe_once(self) -> None:
         """Look at every provider; one that fails, or is slow, is no other's concern."""
@@ -220,7 +220,7 @@ class ScalingLoop:
             if due.end:
                 await self._end(fleet, provider, due.end)
             if due.order:
-                await self._launch(fleet, provider, due.order, total=due.total)
+                await self._launch(fleet, provider, due.order)
         except LeadershipLost:
             log.info("scaling.leadership_lost", during="look", fleet=fleet.slug)
         except ComfyRelayError as error:
@@ -259,6 +259,15 @@ class ScalingLoop:
 
     # deciding and doing
 
+    async def _carry_out_alone(self, fleet: Fleet, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
+        """What one fleet runs into keeps no other waiting; who leads no more is through with all of them."""
+        try:
+            await self._carry_out(fleet, seen, plan, snapshot)
+        except LeadershipLost:
+            raise
+        except Exception as error:
+            log.warning("scaling.fleet_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error), exc_info=True)
+
     async def _carry_out(self, fleet: Fleet, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
         known = self._of(fleet)
         own = {each.id for each in seen.machines if not each.id.startswith(foreign_id(""))}
@@ -285,19 +294,21 @@ class ScalingLoop:
     async def _act(self, fleet: Fleet, provider: MachineProvider, intent: Intent) -> None:
         outcome: dict[str, Any] = {"busy": list(intent.busy)} if intent.busy else {}
         if intent.ordered:
-            outcome |= await self._launch(fleet, provider, intent.ordered, total=intent.total)
+            outcome |= await self._launch(fleet, provider, intent.ordered)
         if intent.ending:
             outcome |= await self._end(fleet, provider, intent.ending)
         if intent.decision_id is not None:
             await self._scaling.machines.note_outcome(intent.decision_id, outcome)
 
-    async def _launch(
-        self, fleet: Fleet, provider: MachineProvider, wanted: Sequence[Machine], *, total: int
-    ) -> dict[str, Any]:
+    async def _launch(self, fleet: Fleet, provider: MachineProvider, ordered: Sequence[Machine]) -> dict[str, Any]:
+        standing = await self._scaling.machines.standing(fleet, [each.key for each in ordered], is_end=False)
+        fleet, wanted = standing.fleet, standing.machines
+        if not wanted:
+            return {"launched": 0}
         orders = [Order(key=each.key, instance_type=each.instance_type) for each in wanted]
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):
-                result = await provider.launch(_machines(fleet), orders, total=total)
+                result = await provider.launch(_machines(fleet), orders, total=standing.total)
         except Exception as error:
             # Whether they are made is not known: they are ordered again, by the same keys.
             log.warning("scaling.launch_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
@@ -311,7 +322,9 @@ class ScalingLoop:
         return {"launched": len(launched), "refused": len(refused), **({"refusals": texts} if texts else {})}
 
     async def _end(self, fleet: Fleet, provider: MachineProvider, ending: Sequence[Machine]) -> dict[str, Any]:
-        ids = [each.provider_id for each in ending if each.provider_id is not None]
+        standing = await self._scaling.machines.standing(fleet, [each.key for each in ending], is_end=True)
+        fleet = standing.fleet
+        ids = [each.provider_id for each in standing.machines if each.provider_id is not None]
         if not ids:
             return {"ended": 0}
         try:

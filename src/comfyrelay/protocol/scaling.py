@@ -7,13 +7,21 @@ from pydantic import AfterValidator, Field, model_validator
 
 from comfyrelay.domain.scaling.schedules import zone
 from comfyrelay.domain.scaling.snapshot import MachineState
-from comfyrelay.domain.scaling.spec import MachineProviderName, Policy
+from comfyrelay.domain.scaling.spec import (
+    LEAST_SPEED,
+    MOST_BOOT_SECONDS,
+    MOST_LAUNCHES_PER_MINUTE,
+    MOST_MACHINES,
+    MOST_MONEY,
+    MOST_SLOTS,
+    MOST_SPEED,
+    MachineProviderName,
+    Policy,
+)
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import Json, Line, OpenEnum, Reported, Whole
-
-_MOST = 100_000
 
 
 def _known_timezone(name: str) -> str:
@@ -31,8 +39,8 @@ def _time_of_day(text: str) -> str:
         raise ValueError(f"{text!r} is no time of day. Write it like 09:00.") from None
 
 
-Money = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
-Machines = Annotated[Whole, Field(ge=0, le=_MOST)]
+Money = Annotated[float, Field(strict=True, ge=0, le=MOST_MONEY, allow_inf_nan=False)]
+Machines = Annotated[Whole, Field(ge=0, le=MOST_MACHINES)]
 TimeOfDay = Annotated[str, Field(max_length=20), AfterValidator(_time_of_day)]
 Timezone = Annotated[str, Field(max_length=100), AfterValidator(_known_timezone)]
 Names = Annotated[list[Line], Field(max_length=20_000)]
@@ -43,7 +51,7 @@ class InstanceType(Request):
 
     name: Line
     price_per_hour: Money = 0.0
-    speed: Annotated[float, Field(strict=True, gt=0, le=1000, allow_inf_nan=False)] = 1.0
+    speed: Annotated[float, Field(strict=True, ge=LEAST_SPEED, le=MOST_SPEED, allow_inf_nan=False)] = 1.0
 
 
 class Bundle(Request):
@@ -58,8 +66,15 @@ class FleetMachines(Request):
     image: Line | None = None
     instance_types: Annotated[list[InstanceType], Field(max_length=50)] | None = None
     bundle: Bundle | None = None
-    slots: Annotated[Whole, Field(ge=1, le=1000)] | None = None
+    slots: Annotated[Whole, Field(ge=1, le=MOST_SLOTS)] | None = None
     options: Annotated[Json | None, Field(description="what only the provider knows of")] = None
+
+    @model_validator(mode="after")
+    def _boots_some_day(self) -> Self:
+        seconds = (self.options or {}).get("boot_seconds")
+        if isinstance(seconds, int | float) and not 0 <= seconds <= MOST_BOOT_SECONDS:
+            raise ValueError(f"options.boot_seconds is {seconds}. Give no more than {MOST_BOOT_SECONDS:g}, a day.")
+        return self
 
     @model_validator(mode="after")
     def _each_type_once(self) -> Self:
@@ -92,7 +107,7 @@ class FleetScaling(Request):
     policy: Policy | None = None
     min_machines: Machines | None = None
     max_machines: Machines | None = None
-    launches_per_minute: Annotated[Whole, Field(ge=1, le=_MOST)] | None = None
+    launches_per_minute: Annotated[Whole, Field(ge=1, le=MOST_LAUNCHES_PER_MINUTE)] | None = None
     cost_per_hour: Money | None = None
     failed_boots: Annotated[Whole, Field(ge=1, le=1000)] | None = None
     schedules: Annotated[list[Schedule], Field(max_length=50)] | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from comfyrelay.cli.fleet.engine import with_engine
@@ -78,7 +79,7 @@ def status(as_json: Json = False) -> None:
         return
     table = Table("fleet", "stage", "provider", "policy", "machines", "queued", "cost/h", "last decision")
     for each in views:
-        table.add_row(*_status_row(each))
+        table.add_row(*map(escape, _status_row(each)))
     out.print(table)
     leader = views[0].leader
     if leader is None:
@@ -110,7 +111,8 @@ def decisions(
         return
     table = Table("at", "fleet", "desired", "done", "why")
     for slug, each in found:
-        table.add_row(f"{each.created_at:%Y-%m-%d %H:%M:%S}", slug, str(each.desired), _done(each), each.reason)
+        told = (slug, str(each.desired), _done(each), each.reason)
+        table.add_row(f"{each.created_at:%Y-%m-%d %H:%M:%S}", *map(escape, told))
     out.print(table)
 
 

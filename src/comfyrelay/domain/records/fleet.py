@@ -1,7 +1,7 @@
 """Who runs jobs: fleets, their workers, and what happened to them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +32,9 @@ class Fleet:
 
     @property
     def scaling_spec(self) -> ScalingSpec:
-        return scaling_from_json(self.scaling)
+        scaling = scaling_from_json(self.scaling)
+        unreadable = self.machine_spec.unreadable
+        return scaling if unreadable is None else replace(scaling, is_paused=True, unreadable=unreadable)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

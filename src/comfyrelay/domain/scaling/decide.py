@@ -28,8 +28,17 @@ def decide(snapshot: Snapshot) -> Sequence[FleetPlan]:
     """One plan for each fleet, in their order. What several fleets serve is staffed once: by what is there already,
     then by the cheapest fleet, then the fastest."""
     stage = _Stage(snapshot)
-    plans = {each.slug: stage.plan(each) for each in stage.by_price}
+    plans = {each.slug: _plan(stage, each) for each in stage.by_price}
     return [plans[each.slug] for each in snapshot.fleets]
+
+
+def _plan(stage: "_Stage", fleet: SeenFleet) -> FleetPlan:
+    try:
+        return stage.plan(fleet)
+    except Exception as error:
+        # numbers beyond all bounds are this fleet's alone: the others go on
+        why = f"nothing is done, for nothing can be decided ({type(error).__name__}: {error})"
+        return FleetPlan(fleet=fleet.slug, desired=stage.capacity[fleet.slug], reason=f"{words.machines(fleet)}: {why}")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,18 +66,25 @@ class _Stage:
         self.by_price = sorted(snapshot.fleets, key=_price)
         # machines that are or will be capacity
         self.capacity = {each.slug: sum(is_capacity(machine) for machine in each.machines) for each in snapshot.fleets}
+        # what arrives of each workflow, and of what each two fleets share
+        self.load = {number: arriving(each) for number, each in self.work.items()}
+        self.shared: dict[tuple[str, str], float] = {}
         self.left = self._beyond_what_is_there()
 
     def plan(self, fleet: SeenFleet) -> FleetPlan:
         work = [each for each in self.work.values() if each.workflow in fleet.workflows]
         jobs = sum(each.jobs for each in work)
+        seen = f"{words.work(jobs, sum(queued_seconds(each) for each in work))}, {words.machines(fleet)}"
+        if fleet.scaling.is_paused:
+            why = fleet.scaling.unreadable
+            why = "paused, nothing is done" if why is None else f"paused, its settings cannot be read: {why}"
+            return FleetPlan(fleet=fleet.slug, desired=self.capacity[fleet.slug], reason=f"{seen}: {why}")
         floor = max(fleet.scaling.limits.min_machines, at_least(fleet.scaling.schedules, self.now))
         wish = (
             self._reference(fleet, jobs, floor)
             if fleet.scaling.policy is Policy.REFERENCE
             else self._weighed(fleet, work, jobs, floor)
         )
-        seen = f"{words.work(jobs, sum(queued_seconds(each) for each in work))}, {words.machines(fleet)}"
         return self._within_limits(fleet, wish, seen)
 
     def _beyond_what_is_there(self) -> dict[int, _Left]:
@@ -104,8 +120,8 @@ class _Stage:
 
     def _weighed(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, floor: int) -> _Wish:
         own = self.capacity[fleet.slug]
-        for_rate = self._for_arrivals(fleet, work)
-        elsewhere = self._elsewhere(fleet, work)
+        for_rate = self._for_arrivals(fleet, sum(self.load[each.workflow] for each in work))
+        elsewhere = self._elsewhere(fleet)
         for_queue = self._for_queue(fleet)
         if jobs == 1:
             # one alone runs on one machine, whatever may follow
@@ -116,7 +132,8 @@ class _Stage:
             more = max(more, self._for_burst(fleet))
         if more > 0:
             seconds = sum(queued_seconds(each) for each in work)
-            wait = drained_in(seconds, [*fleet.machines, *_new(fleet, more)]) or 0.0
+            allowed = min(more, max(0, fleet.scaling.limits.max_machines - own))
+            wait = drained_in(seconds, [*fleet.machines, *_new(fleet, allowed)]) or 0.0
             if floor - own == more:
                 why = f"never fewer than {floor} now"
             elif jobs:
@@ -124,7 +141,7 @@ class _Stage:
             else:
                 why = f"what arrives needs {words.count(own + more, 'machine')}"
             return _Wish(more=more, why=why)
-        keep = max(floor, for_rate - self._elsewhere(fleet, work, cheaper=True))
+        keep = max(floor, for_rate - self._elsewhere(fleet, cheaper=True))
         return self._idle(fleet, work, jobs, keep)
 
     def _idle(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Wish:
@@ -157,10 +174,9 @@ class _Stage:
         by_jobs = sum(each.jobs for each in left) / fleet.slots
         return ceil(min(by_work, by_jobs) - ROUNDING)
 
-    def _for_arrivals(self, fleet: SeenFleet, work: Sequence[QueuedWork]) -> int:
+    def _for_arrivals(self, fleet: SeenFleet, load: float) -> int:
         kind = preferred_type(fleet)
-        load = sum(arriving(each) for each in work) / (kind.speed * fleet.slots)
-        return machines_for(load, WEIGHTS[fleet.scaling.policy].spare)
+        return machines_for(load / (kind.speed * fleet.slots), WEIGHTS[fleet.scaling.policy].spare)
 
     def _for_burst(self, fleet: SeenFleet) -> int:
         """Two that wait while nothing is up yet are rarely the last: what follows them should not wait for a second
@@ -170,7 +186,7 @@ class _Stage:
             return 0
         return WEIGHTS[fleet.scaling.policy].burst - sum(self.capacity[each.slug] for each in serving)
 
-    def _elsewhere(self, fleet: SeenFleet, work: Sequence[QueuedWork], *, cheaper: bool = False) -> int:
+    def _elsewhere(self, fleet: SeenFleet, *, cheaper: bool = False) -> int:
         """Machines of other fleets that take a share of what arrives for this one."""
         found = 0
         for other in self.by_price:
@@ -178,10 +194,19 @@ class _Stage:
                 if cheaper:
                     break
                 continue
-            shared = [each for each in work if each.workflow in other.workflows]
-            if shared and other.scaling.policy is not Policy.REFERENCE:
-                found += min(self.capacity[other.slug], self._for_arrivals(other, shared))
+            if not self.capacity[other.slug] or other.scaling.policy is Policy.REFERENCE:
+                continue
+            load = self._shared_load(fleet, other)
+            found += min(self.capacity[other.slug], self._for_arrivals(other, load))
         return found
+
+    def _shared_load(self, fleet: SeenFleet, other: SeenFleet) -> float:
+        """Each two are asked about from both sides, and more than once."""
+        pair = (min(fleet.slug, other.slug), max(fleet.slug, other.slug))
+        if pair not in self.shared:
+            both = fleet.workflows & other.workflows & self.load.keys()
+            self.shared[pair] = sum(self.load[number] for number in sorted(both))
+        return self.shared[pair]
 
     def _reference(self, fleet: SeenFleet, jobs: int, floor: int) -> _Wish:
         own = self.capacity[fleet.slug]
@@ -193,8 +218,6 @@ class _Stage:
 
     def _within_limits(self, fleet: SeenFleet, wish: _Wish, seen: str) -> FleetPlan:
         own = self.capacity[fleet.slug]
-        if fleet.scaling.is_paused:
-            return FleetPlan(fleet=fleet.slug, desired=own, reason=f"{seen}: paused, nothing is done")
         excess = beyond_limits(fleet)
         if excess:
             ended = _dispensable(fleet)[:excess]
@@ -262,14 +285,17 @@ def _does(fleet: SeenFleet, load_seconds: float, speed: float | None = None) -> 
 
 
 def _new(fleet: SeenFleet, number: int) -> list[SeenMachine]:
+    """As one that has the slots of all: only what they do together is asked for."""
+    if number <= 0:
+        return []
     booting = SeenMachine(
         id="",
         state=MachineState.BOOTING,
         speed=preferred_type(fleet).speed,
-        slots=fleet.slots,
+        slots=fleet.slots * number,
         boot_seconds_left=fleet.boot_seconds,
     )
-    return [booting] * number
+    return [booting]
 
 
 def _longest_idle(machine: SeenMachine) -> tuple[float, float, str]:

@@ -7,7 +7,7 @@ from math import exp, log
 from statistics import quantiles
 
 from comfyrelay.domain.scaling.machines import FAILED_BOOTS, Ended, Machine
-from comfyrelay.domain.scaling.spec import InstanceType, MachineSpec
+from comfyrelay.domain.scaling.spec import MOST_BOOT_SECONDS, InstanceType, MachineSpec
 
 # Of a workflow that nobody has run yet.
 UNKNOWN_SECONDS = 60.0
@@ -93,7 +93,9 @@ def boot_seconds(newest: Sequence[Machine], spec: MachineSpec) -> float:
     if took:
         return max(1.0, took[0])
     expected = spec.options.get("boot_seconds")
-    return float(expected) if isinstance(expected, int | float) and expected > 0 else DEFAULT_BOOT_SECONDS
+    if not isinstance(expected, int | float) or expected <= 0:
+        return DEFAULT_BOOT_SECONDS
+    return float(min(expected, MOST_BOOT_SECONDS))
 
 
 def seconds_left(expected: float, passed: float) -> float:

@@ -10,6 +10,7 @@ from comfyrelay.domain.scaling.spec import InstanceType
 # Sums of prices that differ by less are the same money.
 MONEY_ERROR = 1e-9
 _ANY = InstanceType(name="")
+_UP = (MachineState.READY, MachineState.BUSY)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,13 +41,21 @@ def room(fleet: SeenFleet) -> Room:
     ]
     if limits.cost_per_hour is not None:
         left = limits.cost_per_hour - cost_per_hour(fleet)
+        text = f"the limit of {limits.cost_per_hour:g} an hour"
+        # where no types are named, the next may cost what the dearest does
+        known = max((each.price_per_hour for each in fleet.machines), default=0.0)
+        price = known if kind is _ANY else kind.price_per_hour if kind is not None else 0.0
         if kind is None:
             affordable = 0
-        elif kind.price_per_hour > 0:
-            affordable = int((left + MONEY_ERROR) / kind.price_per_hour)
+        elif price > 0:
+            affordable = int((left + MONEY_ERROR) / price)
+        elif kind is _ANY and not any(each.state in _UP for each in fleet.machines):
+            # one tells what they cost; where nobody has told it once that is up, nobody ever does
+            affordable = 1 - len(fleet.machines) if left > -MONEY_ERROR else 0
+            text += ", until the first has told its price,"
         else:
             affordable = bounds[0][0] if left > -MONEY_ERROR else 0
-        bounds.append((affordable, f"the limit of {limits.cost_per_hour:g} an hour"))
+        bounds.append((affordable, text))
     if fleet.all_refused:
         bounds.append((0, "that none of its instance types is to be had now"))
     pause = pause_left(fleet)

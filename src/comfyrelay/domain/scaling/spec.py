@@ -9,6 +9,13 @@ from typing import Any
 # The last machine of a fleet stays so long without work.
 LAST_IDLE_SECONDS = 900.0
 MAX_MACHINES = 10
+# Beyond these nothing is meant, and what is counted with them would be beyond all bounds.
+MOST_MACHINES = 10_000
+MOST_SLOTS = 64
+MOST_MONEY = 1e9
+MOST_LAUNCHES_PER_MINUTE = 100
+LEAST_SPEED, MOST_SPEED = 0.001, 1000.0
+MOST_BOOT_SECONDS = 86_400.0
 
 
 class Policy(StrEnum):
@@ -59,6 +66,8 @@ class MachineSpec:
     slots: int = 1
     # what only the provider knows of: subnets, a command, …
     options: Mapping[str, Any] = field(default_factory=dict)
+    # why what is stored says nothing, where that is so
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,3 +101,5 @@ class ScalingSpec:
     # decided and recorded, but not done
     is_dry_run: bool = False
     is_paused: bool = False
+    # why what is stored says nothing, where that is so: then it is paused
+    unreadable: str | None = None

@@ -43,30 +43,39 @@ def machines_for(load: float, spare: float) -> int:
     return ceil(load + spare * sqrt(load) - ROUNDING)
 
 
-def free_from(machine: SeenMachine) -> Sequence[float]:
-    """For each slot: in how many seconds it can take something new."""
+def slots_from(machine: SeenMachine) -> Sequence[tuple[float, int]]:
+    """In how many seconds how many slots can take something new."""
     if machine.state is MachineState.BOOTING:
-        return (max(0.0, machine.boot_seconds_left),) * machine.slots
+        return ((max(0.0, machine.boot_seconds_left), machine.slots),)
     running = min(machine.slots, max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
     if not running:
-        return (0.0,) * machine.slots
-    return (max(0.0, machine.busy_seconds_left),) * running + (0.0,) * (machine.slots - running)
+        return ((0.0, machine.slots),)
+    return ((max(0.0, machine.busy_seconds_left), running), (0.0, machine.slots - running))
+
+
+def free_from(machine: SeenMachine) -> Sequence[float]:
+    """The same for each slot."""
+    return [start for start, slots in slots_from(machine) for _ in range(slots)]
 
 
 def can_do(machines: Sequence[SeenMachine], within: float) -> float:
     """Seconds of work that these can do so soon, beside what they run."""
     return sum(
-        machine.speed * max(0.0, within - start)
+        machine.speed * slots * max(0.0, within - start)
         for machine in machines
         if machine.state is not MachineState.DRAINING
-        for start in free_from(machine)
+        for start, slots in slots_from(machine)
     )
 
 
 def drained_in(seconds: float, machines: Sequence[SeenMachine]) -> float | None:
     """After how long this much work is begun, if these machines share it; `None` if there are none."""
     slots = sorted(
-        (start, machine.speed) for machine in machines if is_capacity(machine) for start in free_from(machine)
+        (start, machine.speed * count)
+        for machine in machines
+        if is_capacity(machine)
+        for start, count in slots_from(machine)
+        if count
     )
     if not slots:
         return None

@@ -1,5 +1,6 @@
 """The number that a cluster is told: what is decided for a fleet when the pods that are starting are seen, too."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -52,7 +53,7 @@ class Deciding:
         pods = {each: await self._pods_of(stage, each) for each in in_cluster}
         fleets = [with_pods(each, pods.get(each.slug) or (), seen.snapshot.now) for each in seen.snapshot.fleets]
         snapshot = replace(seen.snapshot, fleets=fleets)
-        plan = next(each for each in decide(snapshot) if each.fleet == slug)
+        plan = next(each for each in await asyncio.to_thread(decide, snapshot) if each.fleet == slug)
         found = next(each for each in fleets if each.slug == slug)
         desired = desired_by(plan, found, pods[slug])
         await self._record(fleet, plan, what_was_seen(found, plan, snapshot), told=desired.count)

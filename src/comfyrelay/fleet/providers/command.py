@@ -11,10 +11,18 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Annotated, Any, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, Field, ValidationError
+import structlog
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from comfyrelay.atomic import write
-from comfyrelay.domain.scaling.spec import InstanceType
+from comfyrelay.domain.scaling.spec import MOST_MONEY, InstanceType
 from comfyrelay.domain.scaling.spec_json import machines_to_json
 from comfyrelay.errors import ConfigurationError, ProviderError
 from comfyrelay.fleet.providers.base import (
@@ -30,6 +38,8 @@ from comfyrelay.fleet.providers.programs import folder_name, plain_environment, 
 from comfyrelay.lock import FolderLock
 from comfyrelay.portable import apart
 
+log = structlog.get_logger(__name__)
+
 # Of sysexits.h: try again later.
 TRY_LATER = 75
 TIMEOUT_SECONDS = 60.0
@@ -38,16 +48,31 @@ _LAST_WORDS = 300
 # Another server's launch in the same fleet is over by then, or has run into its own limit.
 _PAUSE_SECONDS = 0.05
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+def _or_nothing(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """What else is said of a machine is no reason to take it for gone, nor for not looking at the others."""
+    try:
+        return check(value)
+    except ValidationError as error:
+        log.warning("command.value_ignored", why=error.errors()[0]["msg"], value=repr(value)[:80])
+        return None
+
+
+# a database keeps no NUL
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+NameIfAny = Annotated[Name | None, WrapValidator(_or_nothing)]
+MoneyIfAny = Annotated[
+    Annotated[float, Field(ge=0, le=MOST_MONEY, allow_inf_nan=False)] | None, WrapValidator(_or_nothing)
+]
 
 
 class _Machine(BaseModel):
     id: Name
     state: ObservedState = ObservedState.RUNNING
-    key: str | None = None
-    worker_id: Name | None = None
-    instance_type: str | None = None
-    price_per_hour: Annotated[float, Field(ge=0)] | None = None
+    key: NameIfAny = None
+    worker_id: NameIfAny = None
+    instance_type: NameIfAny = None
+    price_per_hour: MoneyIfAny = None
     launched_at: AwareDatetime | None = None
 
     def observed(self) -> Observed:
@@ -58,12 +83,12 @@ class _Machine(BaseModel):
 class _Refusal(BaseModel):
     kind: RefusalKind
     text: Name
-    instance_type: str | None = None
+    instance_type: NameIfAny = None
 
 
 class _Price(BaseModel):
     name: Name
-    price_per_hour: Annotated[float, Field(ge=0)]
+    price_per_hour: MoneyIfAny
 
 
 class _Machines(BaseModel):
@@ -153,7 +178,7 @@ class CommandProvider:
             said = await self._ask(fleet, "prices", _Prices)
         except _Failed as failed:
             raise ProviderError(failed.text) from None
-        now = {each.name: each.price_per_hour for each in said.prices}
+        now = {each.name: each.price_per_hour for each in said.prices if each.price_per_hour is not None}
         return [
             replace(each, price_per_hour=now.get(each.name, each.price_per_hour)) for each in fleet.spec.instance_types
         ]

@@ -1,15 +1,15 @@
 """What arrives: requests with their durations, from a file."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from comfyrelay.errors import InvalidInput
 
 COLUMNS = ("arrival_seconds", "duration_seconds", "workflow", "model")
+MOST_SECONDS = 1e9
 
 
 class Done(Protocol):
@@ -45,8 +45,8 @@ def read_trace(file: Path) -> Sequence[Request]:
 
 
 def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Request]:
-    reader = csv.reader(lines)
-    header = [each.strip() for each in next(reader, [])]
+    rows = _rows(lines, name)
+    header = [each.strip() for each in next(rows, (1, []))[1]]
     missing = [each for each in COLUMNS if each not in header]
     if missing:
         raise InvalidInput(
@@ -54,10 +54,10 @@ def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Reque
         )
     places = [header.index(each) for each in COLUMNS]
     found = []
-    for row in reader:
+    for number, row in rows:
         if not any(each.strip() for each in row):
             continue
-        where = f"{name}, line {reader.line_num}"
+        where = f"{name}, line {number}"
         if len(row) <= max(places):
             raise InvalidInput(f"{where}: {len(row)} values where {len(header)} columns are named.")
         arrival, duration, workflow, model = (row[place].strip() for place in places)
@@ -72,6 +72,15 @@ def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Reque
     if not found:
         raise InvalidInput(f"{name} holds no request.")
     return sorted(found)
+
+
+def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(lines)
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise InvalidInput(f"{name}, line {reader.line_num}: {error}.") from None
 
 
 def from_history(done: Iterable[Done]) -> Sequence[Request]:
@@ -92,6 +101,6 @@ def _seconds(text: str, what: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not isfinite(value) or value < 0:
-        raise InvalidInput(f"{what} is {text!r}. Give a number of seconds that is not negative, such as 12.5.")
+    if not 0 <= value <= MOST_SECONDS:
+        raise InvalidInput(f"{what} is {text!r}. Give a number of seconds from 0 to {MOST_SECONDS:g}, such as 12.5.")
     return value

@@ -294,7 +294,7 @@ class Workers:
 
 
 def _requeue(reason: str) -> Judge:
-    return lambda dispatch, now: lifecycle.requeue(dispatch, reason=reason, now=now)
+    return lambda dispatch, now: lifecycle.cut_off(dispatch, reason=reason, now=now)
 
 
 def _place(worker: Worker, fleet_slug: str) -> dict[str, Any]:

@@ -49,6 +49,16 @@ class Due:
     total: int = 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """What of an intent stands a moment before somebody is asked to do it, and the fleet as it is then."""
+
+    fleet: Fleet
+    machines: Sequence[Machine] = ()
+    # machines that are not ending
+    total: int = 0
+
+
 class Machines:
     def __init__(self, databases: Databases, leadership: Leadership, workers: Workers, *, stale_seconds: float) -> None:
         self._databases = databases
@@ -83,7 +93,8 @@ class Machines:
         if sightings is not None:
             self._missing_since[fleet.id] = {key: missing_since.get(key, now) for key in found.missing}
         busy: set[str] = set()
-        if found.changes or found.adopt or found.surplus or found.end or found.end_again:
+        # what is only to be told again is told by who leads now, too
+        if found.changes or found.adopt or found.surplus or found.end or found.order_again or found.end_again:
             busy = await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
         async with self._databases.central.read() as tx:
             after = {each.key: each for each in await machines.present(tx, [fleet.id])}
@@ -145,6 +156,27 @@ class Machines:
                 await _record(tx, fleet, plan, reason=plan.reason, saw=saw, outcome={"told": told})
 
         await self._databases.central.run(Step.SCALE_OUTCOME, work)
+
+    async def standing(self, fleet: Fleet, keys: Sequence[str], *, is_end: bool) -> Standing:
+        """To be asked directly before a provider is: whoever has slept since it wrote its intent down may lead no more,
+        and the fleet may have been paused or made smaller meanwhile."""
+
+        async def work(tx: Tx) -> Standing:
+            now = await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug)
+            if now is None or now.scaling_spec.is_paused:
+                return Standing(fleet=now or fleet)
+            present = {each.key: each for each in await machines.present(tx, [now.id])}
+            total = sum(each.ending_at is None for each in present.values())
+            wanted = [present[key] for key in keys if key in present]
+            if is_end:
+                return Standing(
+                    fleet=now, machines=[each for each in wanted if each.ending_at is not None], total=total
+                )
+            open_ = [] if now.scaling_spec.is_dry_run else [each for each in wanted if each.ending_at is None]
+            beyond = min(len(open_), max(0, total - now.scaling_spec.limits.max_machines))
+            return Standing(fleet=now, machines=open_[: len(open_) - beyond], total=total - beyond)
+
+        return await self._leadership.run(Step.SCALE_INTENT, work)
 
     async def note_launched(self, launched: Mapping[str, Sighting], refused: Mapping[str, tuple[str, str]]) -> None:
         """By key: machines that are there now, and the kind and the text of refusals."""

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+import structlog
+
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling import learning
 from comfyrelay.domain.scaling.machines import Machine
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
-from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName
+from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, ScalingSpec
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.scaling.durations import Predictions
 from comfyrelay.store.central import dispatches
@@ -19,6 +21,8 @@ from comfyrelay.store.central.scaling.seen import Lease, SeenWorker, Waiting
 from comfyrelay.store.database import Tx
 
 T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 # So many of the newest orders of a fleet tell how its launches went.
 NEWEST_ORDERS = 200
@@ -91,7 +95,7 @@ class Snapshots:
                 now=rows.now,
                 work=self._work(stage, rows),
                 fleets=[
-                    self._fleet(each, rows, can_launch=can_launch(each), types=(prices or {}).get(each.id))
+                    self._fleet_or_why(each, rows, can_launch=can_launch, types=(prices or {}).get(each.id))
                     for each in fleets
                 ],
             ),
@@ -148,6 +152,23 @@ class Snapshots:
                 )
             )
         return found
+
+    def _fleet_or_why(
+        self,
+        fleet: Fleet,
+        rows: Rows,
+        *,
+        can_launch: Callable[[Fleet], bool],
+        types: Sequence[InstanceType] | None,
+    ) -> SeenFleet:
+        try:
+            return self._fleet(fleet, rows, can_launch=can_launch(fleet), types=types)
+        except Exception as error:
+            # one fleet of which nothing can be made is no other's concern
+            log.exception("scaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
+            why = f"{type(error).__name__}: {error}"
+            workflows = frozenset(rows.workflows.get(fleet.id, ()))
+            return SeenFleet(slug=fleet.slug, workflows=workflows, scaling=ScalingSpec(is_paused=True, unreadable=why))
 
     def _fleet(self, fleet: Fleet, rows: Rows, *, can_launch: bool, types: Sequence[InstanceType] | None) -> SeenFleet:
         found = seen_fleet(fleet, rows, types=types)

@@ -1,5 +1,6 @@
 """How fleets are scaled, as an operator looks at it; and the switch that stops it."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,7 +70,7 @@ class ScalingViews:
         seen = await self._snapshots.take(stage)
         if slug not in seen.fleets:
             raise NotFound(f"There is no {stage} fleet {slug!r}.")
-        return next(each for each in decide(seen.snapshot) if each.fleet == slug)
+        return next(each for each in await asyncio.to_thread(decide, seen.snapshot) if each.fleet == slug)
 
     async def decisions(
         self, stage: Stage, slug: str, *, cursor: int | None = None, limit: int

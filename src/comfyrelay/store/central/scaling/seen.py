@@ -35,6 +35,7 @@ class SeenWorker(NamedTuple):
     is_stale: bool
     instance_type: str | None
     created_at: datetime
+    last_seen_at: datetime
     last_at: datetime | None
 
 
@@ -110,7 +111,7 @@ def workers_query(fleet_ids: Collection[int], *, stale_seconds: float) -> Select
     w = workers.c
     is_stale = w.last_seen_at < relay_now(-stale_seconds)
     shown = (w.worker_id, w.fleet_id, w.max_concurrency, w.is_approved, w.is_draining)
-    rest = (w.instance_type, w.created_at, last.label("last_at"))
+    rest = (w.instance_type, w.created_at, w.last_seen_at, last.label("last_at"))
     return select(*shown, is_stale.label("is_stale"), *rest).where(w.fleet_id.in_(sorted(fleet_ids)))
 
 
