@@ -179,3 +179,13 @@ async def test_the_alarms_look_at_the_namespace_that_figures_are_sent_to(environ
 
     assert '"Studio"' in printed.out, printed.err
     assert '"ComfyRelay"' not in printed.out
+
+
+async def test_who_has_no_credentials_is_told_how_to_give_them(environment: Mapping[str, str], tmp_path: Path) -> None:
+    without = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
+    nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    refused = await fleet({**without, **nowhere}, "provision", "video", "--stage", "staging", "--dry-run")
+
+    assert refused.code == 2
+    assert "Set AWS_PROFILE, or" in refused.err
+    assert "without an account see comfyrelay fleet export terraform." in refused.err

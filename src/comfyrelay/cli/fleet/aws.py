@@ -32,6 +32,9 @@ aws_app = typer.Typer()
 out = Console()
 err = Console(stderr=True)
 
+# How AWS says that it does not know who asks; services differ.
+UNKNOWN_CALLER = ("AuthFailure", "ExpiredToken", "InvalidClientTokenId", "UnrecognizedClient")
+
 FleetSlug = Annotated[str, typer.Argument(help="The slug of the fleet.")]
 FleetStage = Annotated[Stage, typer.Option("--stage", help="The stage of the fleet.")]
 Region = Annotated[
@@ -247,11 +250,16 @@ def _profile(blueprint: Blueprint) -> str:
 @asynccontextmanager
 async def _provisioner(region: str) -> AsyncIterator[tuple[Provisioner, Any]]:
     from comfyrelay.fleet.aws.provision import BUDGETS_REGION, Provisioner
-    from comfyrelay.fleet.providers.aws.access import Aws
+    from comfyrelay.fleet.providers.aws.access import Aws, AwsError
 
     aws, budgets = Aws(region), Aws(BUDGETS_REGION)
     try:
         yield Provisioner(aws, budgets=budgets), aws
+    except AwsError as error:
+        if "credential" not in str(error).lower() and not error.aws_code.startswith(UNKNOWN_CALLER):
+            raise
+        text = "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise ConfigurationError(f"{error} {text}; without an account see comfyrelay fleet export terraform.") from None
     finally:
         await aws.close()
         await budgets.close()
