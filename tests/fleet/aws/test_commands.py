@@ -189,3 +189,11 @@ async def test_who_has_no_credentials_is_told_how_to_give_them(environment: Mapp
     assert refused.code == 2
     assert "Set AWS_PROFILE, or" in refused.err
     assert "without an account see comfyrelay fleet export terraform." in refused.err
+
+
+async def test_the_help_cuts_no_option_in_a_narrow_terminal(environment: Mapping[str, str]) -> None:
+    for words in (["provision"], ["export", "terraform"]):
+        shown = await fleet({**environment, "COLUMNS": "80"}, *words, "--help")
+        assert "--instance-profile" in shown.out
+        assert "--cloudwatch-fallback" in shown.out
+        assert "…" not in shown.out

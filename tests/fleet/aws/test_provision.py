@@ -196,6 +196,8 @@ def test_options_that_cannot_be_right_are_refused_by_their_name(options: dict[st
     with pytest.raises(InvalidInput) as caught:
         read_options(options, {})
     assert [each.split(".")[:2] for each in caught.value.errors] == [["options", next(iter(options))]]
+    # in words, and not as an expression
+    assert not any("pattern" in each or "Value error" in each or "^" in each for each in caught.value.errors.values())
 
 
 def test_a_flag_goes_before_what_is_kept_with_the_fleet() -> None:

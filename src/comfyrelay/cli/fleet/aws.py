@@ -36,7 +36,9 @@ err = Console(stderr=True)
 UNKNOWN_CALLER = ("AuthFailure", "ExpiredToken", "InvalidClientTokenId", "UnrecognizedClient")
 
 FleetSlug = Annotated[str, typer.Argument(help="The slug of the fleet.")]
-FleetStage = Annotated[Stage, typer.Option("--stage", help="The stage of the fleet.")]
+FleetStage = Annotated[
+    Stage, typer.Option("--stage", metavar="STAGE", help="The stage of the fleet: staging or production.")
+]
 Region = Annotated[
     str | None, typer.Option(help="The region of AWS; if not given, that of the fleet's options, or of AWS_REGION.")
 ]
@@ -55,13 +57,14 @@ KeyName = Annotated[str | None, typer.Option(help="A key pair, to sign in to ins
 ApiBaseUrl = Annotated[
     str | None, typer.Option(help="How instances reach the server; if not given, by COMFYRELAY_PUBLIC_URL.")
 ]
-BudgetUsd = Annotated[float | None, typer.Option(help="Dollars a month at which somebody is told.", min=0.01)]
+BudgetUsd = Annotated[
+    float | None, typer.Option(metavar="USD", help="Dollars a month at which somebody is told.", min=0.01)
+]
 BudgetEmail = Annotated[str | None, typer.Option(help="Who is told of it.")]
 Fallback = Annotated[
-    bool | None,
+    bool,
     typer.Option(
-        "--cloudwatch-fallback/--no-cloudwatch-fallback",
-        help="Let CloudWatch launch machines, and never end them, should nobody decide.",
+        "--cloudwatch-fallback", help="Let CloudWatch launch machines, and never end them, should nobody decide."
     ),
 ]
 
@@ -83,7 +86,7 @@ def provision(
     api_base_url: ApiBaseUrl = None,
     budget_usd: BudgetUsd = None,
     budget_email: BudgetEmail = None,
-    cloudwatch_fallback: Fallback = None,
+    cloudwatch_fallback: Fallback = False,
 ) -> None:
     """Make what a fleet needs at AWS, or change what differs: a group of Spot instances that begins with none.
 
@@ -110,7 +113,7 @@ def provision(
         api_base_url=api_base_url,
         budget_usd_per_month=budget_usd,
         budget_email=budget_email,
-        cloudwatch_fallback=cloudwatch_fallback,
+        cloudwatch_fallback=cloudwatch_fallback or None,
     )
     found = _fleet(fleet, stage, image=image)
     asyncio.run(_provision(found, stage, flags, is_dry=dry_run))
@@ -161,7 +164,7 @@ def export_terraform(
     api_base_url: ApiBaseUrl = None,
     budget_usd: BudgetUsd = None,
     budget_email: BudgetEmail = None,
-    cloudwatch_fallback: Fallback = None,
+    cloudwatch_fallback: Fallback = False,
 ) -> None:
     """Write the same that `provision` makes as Terraform. The fleet's secret is not in it: it is a variable."""
     require("server")
@@ -176,7 +179,7 @@ def export_terraform(
         api_base_url=api_base_url,
         budget_usd_per_month=budget_usd,
         budget_email=budget_email,
-        cloudwatch_fallback=cloudwatch_fallback,
+        cloudwatch_fallback=cloudwatch_fallback or None,
     )
     text = terraform(_drawn(_fleet(fleet, stage, image=image), flags))
     if output is None:

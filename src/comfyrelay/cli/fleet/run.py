@@ -26,7 +26,9 @@ out = Console()
 err = Console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-OfStage = Annotated[Stage, typer.Option("--stage", help="The stage of the fleet.")]
+OfStage = Annotated[
+    Stage, typer.Option("--stage", metavar="STAGE", help="The stage of the fleet: staging or production.")
+]
 Fleet = Annotated[str | None, typer.Argument(help="The slug of a fleet.")]
 All = Annotated[bool, typer.Option("--all", help="Every fleet of every stage.")]
 
