@@ -287,6 +287,13 @@ async def test_the_fleet_is_looked_up_where_no_limit_is_given(monkeypatch: pytes
     assert str(other.exception) == "The fleet attic is of the provider local; this is for kubernetes."
 
 
+def test_an_image_without_a_registry_is_warned_of() -> None:
+    words = ["--max-pods", "2", "--comfyui-image", "example.com/comfyui:1", "--server-image", "example.com/server:1"]
+    done = CliRunner().invoke(app, ["fleet", "export", "kubernetes", "gpus", *words])
+    [warning] = done.stderr.splitlines()
+    assert warning.startswith("Warning: comfyrelay-worker:")
+
+
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     words = ["--max-pods", "2", "--comfyui-image", COMFYUI, "--output", str(tmp_path / "file" / "cluster")]

@@ -90,7 +90,15 @@ def export_kubernetes(
         "public_url": public_url,
     }
     known = _known(stage, fleet) if max_pods is None else None
-    files = manifests(cluster_fleet(fleet, stage, known, given))
+    made = cluster_fleet(fleet, stage, known, given)
+    files = manifests(made)
+    for image in (made.server_image, made.worker_image, made.comfyui_image):
+        if "/" not in image:
+            err.print(
+                f"Warning: {image} names no registry; nodes find it only where it was loaded.",
+                highlight=False,
+                soft_wrap=True,
+            )
     if output is None:
         for found in files.values():
             typer.echo(as_yaml(found), nl=False)

@@ -193,7 +193,8 @@ class LocalProvider:
             options = LocalOptions.model_validate(dict(fleet.spec.options))
         except ValidationError as error:
             problems = [
-                f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}" for each in error.errors()
+                f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}"
+                for each in error.errors()
             ]
             raise ConfigurationError(
                 f"The options of the fleet {fleet.slug} are wrong: {'; '.join(problems)}."
