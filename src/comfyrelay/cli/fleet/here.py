@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
@@ -44,15 +45,11 @@ def with_databases(work: Callable[[Engine], Awaitable[T]]) -> T:
 
 def _require_files(settings: Settings) -> None:
     """SQLite would make an empty file of each that is missing."""
-    from pathlib import Path
-
-    from sqlalchemy import make_url
-
     for url in (settings.central_url, *settings.pool_urls.values()):
-        found = make_url(url)
-        if found.get_backend_name() == "sqlite" and found.database and not Path(found.database).is_file():
+        file = Path(url.removeprefix("sqlite:///").partition("?")[0])
+        if url.startswith("sqlite:///") and not file.is_file():
             text = (
-                f"There is no database in {Path(found.database).parent}. These commands run where the server's "
+                f"There is no database in {file.parent}. These commands run where the server's "
                 "databases can be reached; set COMFYRELAY_DATA_DIR, or COMFYRELAY_DATABASE_URL and "
                 "COMFYRELAY_TENANT_POOLS, as the server has them."
             )
