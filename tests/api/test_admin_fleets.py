@@ -46,6 +46,11 @@ async def test_slug_and_stage_never_change(desk: Operating, fixed: str) -> None:
     assert "never changes" in problem["errors"][fixed]
 
 
+async def test_who_would_change_the_workflows_is_told_which_call_does(desk: Operating) -> None:
+    problem = problem_of(await desk.call("PATCH", HOME, {"workflow_slugs": []}), 422)
+    assert "PUT /api/admin/fleets/{stage}/{slug}/workflows" in problem["errors"]["workflow_slugs"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [

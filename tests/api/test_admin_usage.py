@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from comfyrelay.cli.fleet.metrics import money
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.requests import JobRequest
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -73,7 +74,7 @@ async def test_the_command_prints_them(sqlite_backend: SqliteBackend, tmp_path: 
             "COMFYRELAY_DATA_DIR": str(tmp_path),
             "COMFYRELAY_DATABASE_URL": central,
             "COMFYRELAY_TENANT_POOLS": json.dumps(pools),
-            "COLUMNS": "120",
+            "COLUMNS": "80",
         }
         async with Engine(Settings(data_dir=tmp_path, database_url=central, tenant_pools=pools)) as engine:
             await engine.catalogue.workflows.create(slug="clip", graph={"1": {"class_type": "A", "inputs": {}}})
@@ -94,4 +95,19 @@ async def test_the_command_prints_them(sqlite_backend: SqliteBackend, tmp_path: 
         [row] = json.loads(printed.out)
         assert (row["name"], row["jobs"]) == ("home", 1)
         table = await commands.run("fleet", "costs", "--by", "workflow", "--days", "1", env=env)
+        assert table.out.splitlines()[0].split() == ["workflow", "jobs", "busy", "lost", "cost"]
         assert "clip" in table.out
+        whole = await commands.run("fleet", "costs", env=env)
+        assert "production/home" in whole.out
+        assert "machines cost: of all" in whole.out
+        assert "…" not in whole.out
+
+
+@pytest.mark.parametrize(
+    ("cost", "seconds", "shown"),
+    [(0.0, 0.0, "0.00"), (0.0, 60.0, "unknown"), (0.0033, 60.0, "0.0033"), (0.00001, 1.0, "<0.0001"), (12, 9, "12.00")],
+)
+def test_a_cost_without_a_price_is_unknown_and_a_small_one_is_not_nothing(
+    cost: float, seconds: float, shown: str
+) -> None:
+    assert money(cost, seconds) == shown

@@ -280,6 +280,26 @@ async def test_the_fleet_is_looked_up_where_no_limit_is_given(monkeypatch: pytes
     assert scaled["spec"]["maxReplicaCount"] == 3
     gone = await asyncio.to_thread(CliRunner().invoke, app, ["fleet", "export", "kubernetes", "others"])
     assert isinstance(gone.exception, NotFound)
+    async with Engine(load_settings()) as engine:
+        await engine.fleet.fleets.create(slug="attic", machines={"provider": "local"})
+    other = await asyncio.to_thread(CliRunner().invoke, app, ["fleet", "export", "kubernetes", "attic"])
+    assert isinstance(other.exception, InvalidInput)
+    assert str(other.exception) == "The fleet attic is of the provider local; this is for kubernetes."
+
+
+def test_an_image_without_a_registry_is_warned_of() -> None:
+    words = ["--max-pods", "2", "--comfyui-image", "example.com/comfyui:1", "--server-image", "example.com/server:1"]
+    done = CliRunner().invoke(app, ["fleet", "export", "kubernetes", "gpus", *words])
+    [warning] = done.stderr.splitlines()
+    assert warning.startswith("Warning: comfyrelay-worker:")
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    words = ["--max-pods", "2", "--comfyui-image", COMFYUI, "--output", str(tmp_path / "file" / "cluster")]
+    done = CliRunner().invoke(app, ["fleet", "export", "kubernetes", "gpus", *words])
+    assert isinstance(done.exception, InvalidInput)
+    assert "Name another --output." in str(done.exception)
 
 
 def test_the_page_makes_every_secret_that_the_manifests_ask_for() -> None:

@@ -106,3 +106,36 @@ async def test_what_a_provider_says_is_shown_as_it_is(fleets: Fleets, env: Mappi
         shown = await commands.run("fleet", word, env={**env, "COLUMNS": "400"})
         assert shown.code == 0, shown.err
         assert "no [/red] and no [bold] ones." in shown.out
+
+
+async def test_nothing_is_cut_in_a_narrow_terminal(fleets: Fleets, env: Mapping[str, str]) -> None:
+    await fleets.submit()
+    await fleets.decide()
+    [decision] = await fleets.decisions()
+    for command in ("status", "decisions"):
+        shown = await commands.run("fleet", command, env={**env, "COLUMNS": "40"})
+        assert shown.code == 0, shown.err
+        assert "…" not in shown.out
+        assert not {*"┃│━─"} & {*shown.out}
+        assert fleets.fleet in shown.out
+        assert decision.reason in " ".join(shown.out.split())
+
+
+async def test_without_the_databases_nothing_is_made_and_it_is_said_where_to_run(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    env = {"COMFYRELAY_DATA_DIR": str(folder), "COMFYRELAY_URL": "https://relay.example.com", "COLUMNS": "200"}
+    for words in (["status"], ["pause", "--all"], ["costs"], ["user-data", "video"], ["export", "kubernetes", "gpus"]):
+        refused = await commands.run("fleet", *words, env=env)
+        assert refused.code == 2
+        assert f"There is no database in {folder}." in refused.err
+        assert "COMFYRELAY_URL does not count here" in refused.err
+    assert not folder.exists()
+
+
+async def test_who_means_another_server_is_told_that_this_is_about_the_databases(
+    fleets: Fleets, env: Mapping[str, str]
+) -> None:
+    shown = await commands.run("fleet", "status", env={**env, "COMFYRELAY_URL": "https://relay.example.com"})
+    assert shown.code == 0
+    assert "COMFYRELAY_URL does not count here" in shown.err
+    assert fleets.fleet in shown.out

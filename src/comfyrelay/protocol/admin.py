@@ -31,11 +31,16 @@ def _refuse_change(_value: object) -> None:
     raise ValueError("This never changes. Make a new one instead.")
 
 
+def _refuse_mapping(_value: object) -> None:
+    raise ValueError("Workflows are mapped by PUT /api/admin/fleets/{stage}/{slug}/workflows.")
+
+
 Slug = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", examples=["face-swap"])]
 Extension = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9]{1,10}$", examples=["mp4"])]
 MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$", examples=["video/mp4"])]
 # Told apart from a field that nobody knows, so that the answer can say why.
 Unchanging = SkipJsonSchema[Annotated[None, BeforeValidator(_refuse_change)]]
+MappedElsewhere = SkipJsonSchema[Annotated[None, BeforeValidator(_refuse_mapping)]]
 Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
 Cost = Annotated[Whole, Field(ge=0, le=1_000_000_000)]
 Tokens = Annotated[Whole, Field(ge=1, le=1_000_000_000_000)]
@@ -252,6 +257,7 @@ class FleetPatch(Patch):
 
     slug: Unchanging = None
     stage: Unchanging = None
+    workflow_slugs: MappedElsewhere = None
     name: Line | None = None
     max_workers: WorkerLimit | None = None
     machines: FleetMachines | None = None

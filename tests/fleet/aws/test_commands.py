@@ -30,7 +30,8 @@ async def environment(account: Account, tmp_path: Path) -> Mapping[str, str]:
         await engine.fleet.fleets.create(
             slug="video", stage=Stage.STAGING, machines=machines, scaling={"max_machines": 4}
         )
-        await engine.fleet.fleets.create(slug="bare", stage=Stage.STAGING)
+        await engine.fleet.fleets.create(slug="bare", stage=Stage.STAGING, machines={"provider": "aws"})
+        await engine.fleet.fleets.create(slug="attic", stage=Stage.STAGING, machines={"provider": "local"})
     account.proxy.calls.clear()
     return {
         **{name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PATH"))},
@@ -146,3 +147,53 @@ async def test_the_policies_that_it_takes_are_printed_without_asking_anybody(
     assert '"autoscaling:TerminateInstanceInAutoScalingGroup"' in printed.out
     assert "autoScalingGroupName/asg-staging-video" in printed.out
     assert account.proxy.calls == {}
+
+
+@pytest.mark.parametrize(
+    "words", [["provision"], ["deprovision"], ["user-data"], ["export", "terraform"]], ids=lambda each: each[-1]
+)
+async def test_a_fleet_of_another_provider_is_refused_before_anything_is_asked_for(
+    account: Account, environment: Mapping[str, str], words: list[str]
+) -> None:
+    refused = await fleet(environment, *words, "attic", "--stage", "staging")
+
+    assert (refused.code, refused.err) == (2, "Error: The fleet attic is of the provider local; this is for aws.\n")
+    assert account.proxy.calls == {}
+
+
+async def test_a_file_that_cannot_be_written_is_one_sentence(environment: Mapping[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "fleet.tf"
+    refused = await fleet(environment, "export", "terraform", "video", "--stage", "staging", "-o", str(file))
+
+    assert refused.code == 2
+    assert refused.err == (
+        f"Error: Nothing can be written to {file.parent}: No such file or directory. Name another --output.\n"
+    )
+
+
+async def test_the_alarms_look_at_the_namespace_that_figures_are_sent_to(environment: Mapping[str, str]) -> None:
+    printed = await fleet(
+        {**environment, "COMFYRELAY_CLOUDWATCH_NAMESPACE": "Studio"},
+        *("export", "terraform", "video", "--stage", "staging", "--cloudwatch-fallback"),
+    )
+
+    assert '"Studio"' in printed.out, printed.err
+    assert '"ComfyRelay"' not in printed.out
+
+
+async def test_who_has_no_credentials_is_told_how_to_give_them(environment: Mapping[str, str], tmp_path: Path) -> None:
+    without = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
+    nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
+    refused = await fleet({**without, **nowhere}, "provision", "video", "--stage", "staging", "--dry-run")
+
+    assert refused.code == 2
+    assert "Set AWS_PROFILE, or" in refused.err
+    assert "without an account see comfyrelay fleet export terraform." in refused.err
+
+
+async def test_the_help_cuts_no_option_in_a_narrow_terminal(environment: Mapping[str, str]) -> None:
+    for words in (["provision"], ["export", "terraform"]):
+        shown = await fleet({**environment, "COLUMNS": "80"}, *words, "--help")
+        assert "--instance-profile" in shown.out
+        assert "--cloudwatch-fallback" in shown.out
+        assert "…" not in shown.out

@@ -196,6 +196,8 @@ def test_options_that_cannot_be_right_are_refused_by_their_name(options: dict[st
     with pytest.raises(InvalidInput) as caught:
         read_options(options, {})
     assert [each.split(".")[:2] for each in caught.value.errors] == [["options", next(iter(options))]]
+    # in words, and not as an expression
+    assert not any("pattern" in each or "Value error" in each or "^" in each for each in caught.value.errors.values())
 
 
 def test_a_flag_goes_before_what_is_kept_with_the_fleet() -> None:
@@ -268,7 +270,7 @@ async def test_the_permissions_name_every_call_that_is_made(account: Account) ->
     await check_quotas(Aws(), fleet)
     aws = Aws()
     await apply(await Provisioner(aws, budgets=aws).removal(Names("video", "production")))
-    policies = permissions(Names("video", "production"))
+    policies = permissions(Names("video", "production"), namespace="Relay")
     operator = {each.partition(":")[2] for each in actions(policies["operator"])}
     # budgets have two permissions for all of their calls
     made = {each for each in account.proxy.calls if "Budget" not in each and "Notification" not in each}
@@ -280,5 +282,26 @@ async def test_the_permissions_name_every_call_that_is_made(account: Account) ->
     await provider.launch(fleet, [Order(key="a")], total=1)
     await provider.prices(fleet)
     await provider.end(fleet, [each.id for each in await provider.observe(fleet)])
-    assert set(account.proxy.calls) == {each.partition(":")[2] for each in actions(policies["control_plane"])}
+    # figures are sent by the server, and not by who makes machines
+    sent = {"PutMetricData"}
+    assert set(account.proxy.calls) | sent == {each.partition(":")[2] for each in actions(policies["control_plane"])}
     assert len(json.dumps(policies["operator"])) < 6144
+
+
+def test_the_permissions_are_for_this_fleet_where_aws_can_tell_it_from_others() -> None:
+    policies = permissions(Names("video", "staging"), namespace="Relay")
+    by_action = {
+        action: (each["Resource"], each.get("Condition", {}).get("StringEquals"))
+        for each in policies["operator"]["Statement"]
+        for action in each["Action"]
+    }
+    everywhere = {action for action, found in by_action.items() if found == ("*", None)}
+    assert {each for each in everywhere if ":Describe" not in each and ":Get" not in each} == {"ec2:RunInstances"}
+    assert by_action["autoscaling:DeleteAutoScalingGroup"][0].endswith(":autoScalingGroupName/asg-staging-video")
+    assert by_action["ssm:PutParameter"][0].endswith(":parameter/comfyrelay/staging/video/fleet-secret")
+    assert by_action["ec2:DeleteLaunchTemplate"][1] == {"aws:ResourceTag/Name": "asg-staging-video"}
+    assert by_action["iam:PassRole"][1] == {"iam:PassedToService": "ec2.amazonaws.com"}
+    [figures] = [
+        each for each in policies["control_plane"]["Statement"] if "cloudwatch:PutMetricData" in each["Action"]
+    ]
+    assert figures["Condition"] == {"StringEquals": {"cloudwatch:namespace": "Relay"}}

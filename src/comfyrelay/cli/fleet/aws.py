@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from comfyrelay.cli.fleet.export import export_app
+from comfyrelay.cli.fleet.export import export_app, require_provider, write_files
+from comfyrelay.cli.fleet.here import HERE, with_databases
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
 from comfyrelay.extras import require
@@ -21,19 +22,23 @@ from comfyrelay.extras import require
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from comfyrelay.domain.records.fleet import Fleet
     from comfyrelay.fleet.aws.blueprint import Blueprint
     from comfyrelay.fleet.aws.provision import Change, Provisioner
     from comfyrelay.fleet.providers.base import FleetMachines
+    from comfyrelay.services.engine import Engine
 
 aws_app = typer.Typer()
 out = Console()
 err = Console(stderr=True)
 
-# Of the metrics in CloudWatch.
-NAMESPACE = "ComfyRelay"
+# How AWS says that it does not know who asks; services differ.
+UNKNOWN_CALLER = ("AuthFailure", "ExpiredToken", "InvalidClientTokenId", "UnrecognizedClient")
 
 FleetSlug = Annotated[str, typer.Argument(help="The slug of the fleet.")]
-FleetStage = Annotated[Stage, typer.Option("--stage", help="The stage of the fleet.")]
+FleetStage = Annotated[
+    Stage, typer.Option("--stage", metavar="STAGE", help="The stage of the fleet: staging or production.")
+]
 Region = Annotated[
     str | None, typer.Option(help="The region of AWS; if not given, that of the fleet's options, or of AWS_REGION.")
 ]
@@ -52,18 +57,19 @@ KeyName = Annotated[str | None, typer.Option(help="A key pair, to sign in to ins
 ApiBaseUrl = Annotated[
     str | None, typer.Option(help="How instances reach the server; if not given, by COMFYRELAY_PUBLIC_URL.")
 ]
-BudgetUsd = Annotated[float | None, typer.Option(help="Dollars a month at which somebody is told.", min=0.01)]
+BudgetUsd = Annotated[
+    float | None, typer.Option(metavar="USD", help="Dollars a month at which somebody is told.", min=0.01)
+]
 BudgetEmail = Annotated[str | None, typer.Option(help="Who is told of it.")]
 Fallback = Annotated[
-    bool | None,
+    bool,
     typer.Option(
-        "--cloudwatch-fallback/--no-cloudwatch-fallback",
-        help="Let CloudWatch launch machines, and never end them, should nobody decide.",
+        "--cloudwatch-fallback", help="Let CloudWatch launch machines, and never end them, should nobody decide."
     ),
 ]
 
 
-@aws_app.command()
+@aws_app.command(epilog=HERE)
 def provision(
     fleet: FleetSlug,
     stage: FleetStage = Stage.PRODUCTION,
@@ -80,7 +86,7 @@ def provision(
     api_base_url: ApiBaseUrl = None,
     budget_usd: BudgetUsd = None,
     budget_email: BudgetEmail = None,
-    cloudwatch_fallback: Fallback = None,
+    cloudwatch_fallback: Fallback = False,
 ) -> None:
     """Make what a fleet needs at AWS, or change what differs: a group of Spot instances that begins with none.
 
@@ -91,8 +97,10 @@ def provision(
     if permissions:
         from comfyrelay.fleet.aws.permissions import permissions as policies
         from comfyrelay.fleet.providers.aws.names import Names
+        from comfyrelay.settings import load_settings
 
-        out.print_json(json.dumps(policies(Names(fleet, str(stage)))))
+        namespace = load_settings().cloudwatch_namespace
+        out.print_json(json.dumps(policies(Names(fleet, str(stage)), namespace=namespace)))
         return
     require("server")
     require("aws")
@@ -105,12 +113,13 @@ def provision(
         api_base_url=api_base_url,
         budget_usd_per_month=budget_usd,
         budget_email=budget_email,
-        cloudwatch_fallback=cloudwatch_fallback,
+        cloudwatch_fallback=cloudwatch_fallback or None,
     )
-    asyncio.run(_provision(fleet, stage, flags, image=image, is_dry=dry_run))
+    found = _fleet(fleet, stage, image=image)
+    asyncio.run(_provision(found, stage, flags, is_dry=dry_run))
 
 
-@aws_app.command()
+@aws_app.command(epilog=HERE)
 def deprovision(
     fleet: FleetSlug,
     stage: FleetStage = Stage.PRODUCTION,
@@ -121,10 +130,10 @@ def deprovision(
     """Take away what `provision` has made at AWS. The fleet itself, its workflows and its jobs stay."""
     require("server")
     require("aws")
-    asyncio.run(_deprovision(fleet, stage, _flags(region=region), force=force, is_dry=dry_run))
+    asyncio.run(_deprovision(_fleet(fleet, stage), _flags(region=region), force=force, is_dry=dry_run))
 
 
-@aws_app.command("user-data")
+@aws_app.command("user-data", epilog=HERE)
 def user_data(
     fleet: FleetSlug, stage: FleetStage = Stage.PRODUCTION, region: Region = None, api_base_url: ApiBaseUrl = None
 ) -> None:
@@ -134,14 +143,14 @@ def user_data(
     from comfyrelay.fleet.aws.user_data import user_data as script
     from comfyrelay.fleet.providers.aws.names import Names
 
-    found = asyncio.run(_fleet(fleet, stage))
+    found = _fleet(fleet, stage)
     options = read_options(found.spec.options, _flags(region=region, api_base_url=api_base_url))
     names = Names(fleet, str(stage))
     text = script(names, options, region=_region(options.region), api_base_url=_server(options.api_base_url))
     out.print(text, end="", highlight=False, markup=False, soft_wrap=True)
 
 
-@export_app.command("terraform")
+@export_app.command("terraform", epilog=HERE)
 def export_terraform(
     fleet: FleetSlug,
     stage: FleetStage = Stage.PRODUCTION,
@@ -155,11 +164,10 @@ def export_terraform(
     api_base_url: ApiBaseUrl = None,
     budget_usd: BudgetUsd = None,
     budget_email: BudgetEmail = None,
-    cloudwatch_fallback: Fallback = None,
+    cloudwatch_fallback: Fallback = False,
 ) -> None:
     """Write the same that `provision` makes as Terraform. The fleet's secret is not in it: it is a variable."""
     require("server")
-    from comfyrelay.atomic import write
     from comfyrelay.fleet.aws.terraform import terraform
 
     flags = _flags(
@@ -171,17 +179,17 @@ def export_terraform(
         api_base_url=api_base_url,
         budget_usd_per_month=budget_usd,
         budget_email=budget_email,
-        cloudwatch_fallback=cloudwatch_fallback,
+        cloudwatch_fallback=cloudwatch_fallback or None,
     )
-    text = terraform(_drawn(asyncio.run(_fleet(fleet, stage, image=image)), flags))
+    text = terraform(_drawn(_fleet(fleet, stage, image=image), flags))
     if output is None:
         out.print(text, end="", highlight=False, markup=False, soft_wrap=True)
         return
-    write(output, text.encode())
+    write_files(output.parent, {output.name: text})
     err.print(f"Written to {output}. Its secret is asked for as fleet_secret.", highlight=False, soft_wrap=True)
 
 
-async def _provision(slug: str, stage: Stage, flags: Mapping[str, Any], *, image: str | None, is_dry: bool) -> None:
+async def _provision(fleet: FleetMachines, stage: Stage, flags: Mapping[str, Any], *, is_dry: bool) -> None:
     from comfyrelay.fleet.aws.options import SUBNETS
     from comfyrelay.fleet.aws.permissions import actions, permissions
     from comfyrelay.fleet.aws.provision import Action
@@ -189,9 +197,9 @@ async def _provision(slug: str, stage: Stage, flags: Mapping[str, Any], *, image
     from comfyrelay.server.base.secrets import load_secrets
     from comfyrelay.settings import load_settings
 
-    fleet = await _fleet(slug, stage, image=image)
     blueprint = _drawn(fleet, flags)
-    secrets = load_secrets(load_settings()).fleet.get(str(stage), ())
+    settings = load_settings()
+    secrets = load_secrets(settings).fleet.get(str(stage), ())
     if not secrets:
         raise ConfigurationError(f"There is no fleet secret for {stage}: add one to COMFYRELAY_FLEET_SECRETS.")
     async with _provisioner(blueprint.region) as (provisioner, aws):
@@ -204,7 +212,7 @@ async def _provision(slug: str, stage: Stage, flags: Mapping[str, Any], *, image
             _warn("No budget is set: nobody is told what it costs. Set --budget-usd and --budget-email.")
         for quota in await check_quotas(aws, fleet):
             (_say if quota.is_enough else _warn)(quota.text)
-        needed = permissions(blueprint.names)
+        needed = permissions(blueprint.names, namespace=settings.cloudwatch_namespace)
         _say(f"The control plane must be allowed to: {', '.join(actions(needed['control_plane']))}.")
         _say(f"The role of {_profile(blueprint)} must be allowed to: {', '.join(actions(needed['instance']))}.")
         _say("As IAM policies, with those of who runs this: --permissions.")
@@ -213,14 +221,13 @@ async def _provision(slug: str, stage: Stage, flags: Mapping[str, Any], *, image
             _say("The fleet is at zero. The scaling loop launches machines when jobs wait: comfyrelay fleet run.")
 
 
-async def _deprovision(slug: str, stage: Stage, flags: Mapping[str, Any], *, force: bool, is_dry: bool) -> None:
+async def _deprovision(found: FleetMachines, flags: Mapping[str, Any], *, force: bool, is_dry: bool) -> None:
     from comfyrelay.fleet.aws.options import read_options
     from comfyrelay.fleet.providers.aws.names import Names
 
-    found = await _fleet(slug, stage)
     region = _region(read_options(found.spec.options, flags).region)
     async with _provisioner(region) as (provisioner, _aws):
-        changes = await provisioner.removal(Names(slug, str(stage)), force=force)
+        changes = await provisioner.removal(Names(found.slug, found.stage), force=force)
         _print_plan(changes)
         await _carry_out(changes, is_dry=is_dry)
 
@@ -246,29 +253,33 @@ def _profile(blueprint: Blueprint) -> str:
 @asynccontextmanager
 async def _provisioner(region: str) -> AsyncIterator[tuple[Provisioner, Any]]:
     from comfyrelay.fleet.aws.provision import BUDGETS_REGION, Provisioner
-    from comfyrelay.fleet.providers.aws.access import Aws
+    from comfyrelay.fleet.providers.aws.access import Aws, AwsError
 
     aws, budgets = Aws(region), Aws(BUDGETS_REGION)
     try:
         yield Provisioner(aws, budgets=budgets), aws
+    except AwsError as error:
+        if "credential" not in str(error).lower() and not error.aws_code.startswith(UNKNOWN_CALLER):
+            raise
+        text = "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        raise ConfigurationError(f"{error} {text}; without an account see comfyrelay fleet export terraform.") from None
     finally:
         await aws.close()
         await budgets.close()
 
 
-async def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> FleetMachines:
+def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> FleetMachines:
     from dataclasses import replace
 
     from comfyrelay.fleet.providers.base import FleetMachines
-    from comfyrelay.services.engine import Engine
-    from comfyrelay.settings import load_settings
 
-    async with Engine(load_settings()) as engine:
-        await engine.databases.require_current()
-        fleets = await engine.scaling.snapshots.fleets()
-    for each in fleets:
+    async def work(engine: Engine) -> Sequence[Fleet]:
+        return await engine.scaling.snapshots.fleets()
+
+    for each in with_databases(work):
         if (each.slug, each.stage) == (slug, str(stage)):
             spec = each.machine_spec
+            require_provider(slug, str(spec.provider), "aws")
             return FleetMachines(
                 slug=slug,
                 stage=str(stage),
@@ -281,6 +292,7 @@ async def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> FleetM
 def _drawn(fleet: FleetMachines, flags: Mapping[str, Any]) -> Blueprint:
     from comfyrelay.fleet.aws.blueprint import draw
     from comfyrelay.fleet.aws.options import read_options
+    from comfyrelay.settings import load_settings
 
     options = read_options(fleet.spec.options, flags)
     return draw(
@@ -288,7 +300,7 @@ def _drawn(fleet: FleetMachines, flags: Mapping[str, Any]) -> Blueprint:
         options,
         region=_region(options.region),
         api_base_url=_server(options.api_base_url),
-        namespace=NAMESPACE,
+        namespace=load_settings().cloudwatch_namespace,
     )
 
 

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from comfyrelay.cli.fleet.export import export_app
+from comfyrelay.cli.fleet.export import export_app, require_provider, write_files
+from comfyrelay.cli.fleet.here import HERE, with_databases
 from comfyrelay.domain.states import Stage
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
     from comfyrelay.domain.records.fleet import Fleet
+    from comfyrelay.services.engine import Engine
 
 kubernetes_app = typer.Typer()
 out = Console()
 err = Console(stderr=True)
 
 
-@kubernetes_app.command()
+@kubernetes_app.command(epilog=HERE)
 def scaler(
     bind: Annotated[str, typer.Option(help="The address and port at which KEDA asks.")] = "127.0.0.1:8421",
     log_level: Annotated[str, typer.Option(help="How much is logged: debug, info, warning or error.")] = "info",
@@ -39,12 +41,12 @@ def scaler(
     log_as_json(log_level)
 
     def ready(port: int) -> None:
-        err.print(f"KEDA can ask at port {port}", highlight=False)
+        err.print(f"KEDA can ask at {bind.rpartition(':')[0]}:{port}.", highlight=False)
 
     asyncio.run(run_scaler(load_settings(), bind=bind, on_ready=ready))
 
 
-@export_app.command("kubernetes")
+@export_app.command("kubernetes", epilog=HERE)
 def export_kubernetes(
     fleet: Annotated[str, typer.Argument(help="The slug of the fleet.")],
     stage: Annotated[Stage, typer.Option(help="The stage of the fleet, and of the server.")] = Stage.PRODUCTION,
@@ -74,7 +76,6 @@ def export_kubernetes(
 ) -> None:
     """Write what a cluster needs to run a fleet: server, scaler and workers, for `kubectl apply`."""
     require("kubernetes")
-    from comfyrelay.atomic import replacing
     from comfyrelay.fleet.kubernetes.export import as_yaml, cluster_fleet, manifests
 
     given = {
@@ -89,26 +90,30 @@ def export_kubernetes(
         "public_url": public_url,
     }
     known = _known(stage, fleet) if max_pods is None else None
-    files = manifests(cluster_fleet(fleet, stage, known, given))
+    made = cluster_fleet(fleet, stage, known, given)
+    files = manifests(made)
+    for image in (made.server_image, made.worker_image, made.comfyui_image):
+        if "/" not in image:
+            err.print(
+                f"Warning: {image} names no registry; nodes find it only where it was loaded.",
+                highlight=False,
+                soft_wrap=True,
+            )
     if output is None:
         for found in files.values():
             typer.echo(as_yaml(found), nl=False)
         return
-    output.mkdir(parents=True, exist_ok=True)
-    for name, found in files.items():
-        with replacing(output / name) as file:
-            file.write(as_yaml(found).encode())
+    write_files(output, {name: as_yaml(found) for name, found in files.items()}, make_folder=True)
+    for name in files:
         out.print(str(output / name), highlight=False, soft_wrap=True)
 
 
 def _known(stage: Stage, slug: str) -> Fleet:
     require("server", "kubernetes")
-    from comfyrelay.services.engine import Engine
-    from comfyrelay.settings import load_settings
 
-    async def work() -> Fleet:
-        async with Engine(load_settings()) as engine:
-            await engine.databases.require_current()
-            return (await engine.fleet.views.get(stage, slug)).fleet
+    async def work(engine: Engine) -> Fleet:
+        return (await engine.fleet.views.get(stage, slug)).fleet
 
-    return asyncio.run(work())
+    fleet = with_databases(work)
+    require_provider(slug, str(fleet.machine_spec.provider), "kubernetes")
+    return fleet

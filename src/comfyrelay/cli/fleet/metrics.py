@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from comfyrelay.cli.fleet.engine import with_engine
+from comfyrelay.cli.fleet.here import HERE, with_databases
+from comfyrelay.cli.fleet.tables import Row, show
 
 if TYPE_CHECKING:
     from comfyrelay.services.engine import Engine
@@ -31,7 +30,7 @@ out = Console()
 err = Console(stderr=True)
 
 
-@metrics_app.command("publish-metrics")
+@metrics_app.command("publish-metrics", epilog=HERE)
 def publish_metrics(
     once: Annotated[bool, typer.Option("--once", help="Send them now, and leave.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and leave.")] = False,
@@ -42,7 +41,6 @@ def publish_metrics(
         from comfyrelay.clock import utc_now
         from comfyrelay.fleet.cloudwatch import CloudWatch, Publisher, metric_data
 
-        await engine.databases.require_current()
         if dry_run:
             data = metric_data(await engine.scaling.figures.read(), at=utc_now())
             out.print_json(json.dumps(data, default=str))
@@ -54,16 +52,21 @@ def publish_metrics(
         else:
             await publisher.run()
 
-    with_engine(work)
+    with_databases(work)
 
 
-@metrics_app.command("costs")
+@metrics_app.command("costs", epilog=HERE)
 def costs(
     by: Annotated[Grouped, typer.Option(help="What a line is for.")] = Grouped.FLEET,
     days: Annotated[int, typer.Option(min=1, max=3650, help="So many days back, today included.")] = 30,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Print what machines did and what it cost, by fleet, workflow or tenant."""
+    """Print what machines did and what it cost, by fleet, workflow or tenant.
+
+    `cost` is that of the time in which jobs ran: busy, and lost to runs that
+    came to nothing. `machines cost` is what the machines of a fleet cost in
+    all, from order to end: also while they boot and idle.
+    """
 
     async def work(engine: Engine) -> list[UsageRow]:
         from datetime import timedelta
@@ -71,19 +74,45 @@ def costs(
         from comfyrelay.clock import utc_now
         from comfyrelay.services.scaling.usage import By
 
-        await engine.databases.require_current()
         today = utc_now().date()
         return await engine.scaling.usage.report(By(by), first=today - timedelta(days=days - 1), last=today)
 
-    rows = with_engine(work)
+    rows = with_databases(work)
     if as_json:
         out.print_json(json.dumps([asdict(each) for each in rows]))
         return
-    table = Table(by, "jobs", "busy", "lost", "idle", "boot", "cost", "machines cost")
-    for each in rows:
-        name = each.name if each.stage is None else f"{each.stage}/{each.name}"
-        seconds = (each.busy_seconds, each.lost_seconds, each.idle_seconds, each.boot_seconds)
-        hours = ["" if one is None else f"{one / 3600:.2f} h" for one in seconds]
-        in_all = "" if each.machine_cost is None else f"{each.machine_cost:.2f}"
-        table.add_row(escape(name), str(each.jobs), *hours, f"{each.cost:.2f}", in_all)
-    out.print(table)
+    if not rows:
+        out.print("Nothing was used in that time.", highlight=False)
+        return
+    machines = by is Grouped.FLEET
+    head = (by, "jobs", "busy", "lost", *(("idle", "boot") if machines else ()), "cost")
+    show(out, (*head, "machines cost") if machines else head, [_costs(each, machines=machines) for each in rows])
+    out.print("\nTimes are hours:minutes:seconds.", highlight=False)
+    out.print("cost: of the time in which jobs ran (busy and lost).", highlight=False)
+    if machines:
+        out.print("machines cost: of all of the machines' time, booting and idle too.", highlight=False)
+
+
+def _costs(row: UsageRow, *, machines: bool) -> Row:
+    name = row.name if row.stage is None else f"{row.stage}/{row.name}"
+    ran = row.busy_seconds + row.lost_seconds
+    cells = [name, str(row.jobs), _hours(row.busy_seconds), _hours(row.lost_seconds)]
+    if not machines:
+        return Row((*cells, money(row.cost, ran)))
+    idle, boot = row.idle_seconds or 0.0, row.boot_seconds or 0.0
+    in_all = money(row.machine_cost or 0.0, ran + idle + boot)
+    return Row((*cells, _hours(idle), _hours(boot), money(row.cost, ran), in_all))
+
+
+def _hours(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
+
+
+def money(cost: float, seconds: float) -> str:
+    """A price of 0 is one that nobody has said. A minute of a cheap machine is less than a cent."""
+    if seconds and not cost:
+        return "unknown"
+    if 0 < cost < 0.0001:
+        return "<0.0001"
+    return f"{cost:.2f}" if cost >= 1 or not cost else f"{cost:.4f}"

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from comfyrelay.cli.fleet.engine import with_engine
+from comfyrelay.cli.fleet.here import HERE, with_databases
+from comfyrelay.cli.fleet.tables import Row, show
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.extras import require
@@ -27,12 +26,14 @@ out = Console()
 err = Console(stderr=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-OfStage = Annotated[Stage, typer.Option("--stage", help="The stage of the fleet.")]
+OfStage = Annotated[
+    Stage, typer.Option("--stage", metavar="STAGE", help="The stage of the fleet: staging or production.")
+]
 Fleet = Annotated[str | None, typer.Argument(help="The slug of a fleet.")]
 All = Annotated[bool, typer.Option("--all", help="Every fleet of every stage.")]
 
 
-@scaling_app.command("run")
+@scaling_app.command("run", epilog=HERE)
 def run(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -47,7 +48,6 @@ def run(
     from comfyrelay.server.base.secrets import load_secrets
 
     async def work(engine: Engine) -> None:
-        await engine.databases.require_current()
         await engine.wakeup.start()
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         secrets = load_secrets(engine.settings).fleet
@@ -57,18 +57,17 @@ def run(
                 await stopped.wait()
 
     log_as_json(log_level)
-    with_engine(work)
+    with_databases(work)
 
 
-@scaling_app.command("status")
+@scaling_app.command("status", epilog=HERE)
 def status(as_json: Json = False) -> None:
     """Show the machines of every fleet that is scaled, what waits for it, and what was decided last."""
 
     async def work(engine: Engine) -> list[ScalingView]:
-        await engine.databases.require_current()
         return await engine.scaling.views.all()
 
-    views = with_engine(work)
+    views = with_databases(work)
     if as_json:
         from comfyrelay.server.admin.scaling import status_body
 
@@ -77,16 +76,13 @@ def status(as_json: Json = False) -> None:
     if not views:
         out.print("No fleet is scaled: say what its machines are, or how many there should be.", highlight=False)
         return
-    table = Table("fleet", "stage", "provider", "policy", "machines", "queued", "cost/h", "last decision")
-    for each in views:
-        table.add_row(*map(escape, _status_row(each)))
-    out.print(table)
+    show(out, ("fleet", "provider", "policy", "machines", "queued", "cost/h"), [_status_row(each) for each in views])
     leader = views[0].leader
     if leader is None:
         err.print("Nobody scales them: start a server, or `comfyrelay fleet run`.", highlight=False)
 
 
-@scaling_app.command("decisions")
+@scaling_app.command("decisions", epilog=HERE)
 def decisions(
     fleet: Fleet = None,
     stage: OfStage = Stage.PRODUCTION,
@@ -96,33 +92,35 @@ def decisions(
     """List what was decided for a fleet, or for all of them, newest first: what was seen, what was done, and why."""
 
     async def work(engine: Engine) -> list[tuple[str, ScalingDecision]]:
-        await engine.databases.require_current()
         views = engine.scaling.views
         which = [(stage, fleet)] if fleet is not None else await _scaled(engine)
         found = [(slug, each) for of, slug in which for each in (await views.decisions(of, slug, limit=limit)).items]
         return sorted(found, key=lambda each: each[1].id, reverse=True)
 
-    found = with_engine(work)
+    found = with_databases(work)
     if as_json:
         from comfyrelay.server.admin.scaling import decision_body
 
         rows = [{"fleet": slug, **decision_body(each).model_dump(mode="json")} for slug, each in found]
         out.print_json(json.dumps(rows))
         return
-    table = Table("at", "fleet", "desired", "done", "why")
-    for slug, each in found:
-        told = (slug, str(each.desired), _done(each), each.reason)
-        table.add_row(f"{each.created_at:%Y-%m-%d %H:%M:%S}", *map(escape, told))
-    out.print(table)
+    if not found:
+        out.print("Nothing was decided yet.", highlight=False)
+        return
+    shown = [
+        Row((f"{each.created_at:%Y-%m-%d %H:%M:%S}", slug, str(each.desired), _done(each)), _why(each))
+        for slug, each in found
+    ]
+    show(out, ("at", "fleet", "desired", "done"), shown)
 
 
-@scaling_app.command("pause")
+@scaling_app.command("pause", epilog=HERE)
 def pause(fleet: Fleet = None, stage: OfStage = Stage.PRODUCTION, every: All = False) -> None:
     """Launch nothing and end nothing for a fleet, until it is resumed. Jobs and workers go on."""
     _set_paused(fleet, stage, every=every, is_paused=True)
 
 
-@scaling_app.command("resume")
+@scaling_app.command("resume", epilog=HERE)
 def resume(fleet: Fleet = None, stage: OfStage = Stage.PRODUCTION, every: All = False) -> None:
     """Let a fleet that was paused be scaled again."""
     _set_paused(fleet, stage, every=every, is_paused=False)
@@ -133,13 +131,12 @@ def _set_paused(fleet: str | None, stage: Stage, *, every: bool, is_paused: bool
         raise InvalidInput("Name one fleet, or all of them with --all.")
 
     async def work(engine: Engine) -> Sequence[tuple[Stage, str]]:
-        await engine.databases.require_current()
         which = await _scaled(engine) if fleet is None else [(stage, fleet)]
         for of, slug in which:
             await engine.scaling.views.set_paused(of, slug, is_paused=is_paused)
         return which
 
-    for of, slug in with_engine(work):
+    for of, slug in with_databases(work):
         out.print(f"{slug} ({of}): {'paused' if is_paused else 'resumed'}", highlight=False)
 
 
@@ -148,21 +145,29 @@ async def _scaled(engine: Engine) -> list[tuple[Stage, str]]:
     return [(Stage(each.stage), each.slug) for each in fleets if each.is_scaled]
 
 
-def _status_row(view: ScalingView) -> Sequence[str]:
+def _status_row(view: ScalingView) -> Row:
     states = ", ".join(f"{count} {state}" for state, count in view.by_state.items() if count) or "none"
     scaling = view.seen.scaling
     switch = " (paused)" if scaling.is_paused else " (dry run)" if scaling.is_dry_run else ""
     queued = f"{view.queued_jobs} jobs, {view.queued_seconds:.0f} s" if view.queued_jobs else "nothing"
-    reason = "" if view.decision is None else view.decision.reason
     provider = str(view.fleet.machine_spec.provider)
-    cost = f"{view.spent_per_hour:.2f}"
-    return view.fleet.slug, view.fleet.stage, provider, f"{scaling.policy}{switch}", states, queued, cost, reason
+    # a price of 0 is one that nobody has said
+    cost = "unknown" if view.machines and not view.spent_per_hour else f"{view.spent_per_hour:.2f}"
+    name = f"{view.fleet.stage}/{view.fleet.slug}"
+    why = () if view.decision is None else (f"{view.decision.created_at:%H:%M:%S}: {view.decision.reason}",)
+    return Row((name, provider, f"{scaling.policy}{switch}", states, queued, cost), why)
 
 
 def _done(decision: ScalingDecision) -> str:
     outcome = decision.outcome
+    words = [f"{outcome[name]} {name}" for name in ("launched", "refused", "ended") if outcome.get(name)]
     # a cluster does itself what it is told
     told = [f"told {outcome['told']}"] if "told" in outcome else []
-    words = [f"{outcome[name]} {name}" for name in ("launched", "refused", "ended") if outcome.get(name)]
+    failed = ["failed"] if {"launch_failed", "end_failed"} & outcome.keys() else []
+    return ", ".join([*told, *words, *failed]) or "nothing"
+
+
+def _why(decision: ScalingDecision) -> Sequence[str]:
+    outcome = decision.outcome
     failures = [str(outcome[name]) for name in ("launch_failed", "end_failed") if name in outcome]
-    return ", ".join([*told, *words, *outcome.get("refusals", ()), *failures]) or "nothing"
+    return [decision.reason, *map(str, outcome.get("refusals", ())), *failures]

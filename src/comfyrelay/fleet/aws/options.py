@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from comfyrelay.errors import InvalidInput
 
@@ -12,6 +13,19 @@ OneLine = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00-\
 Absolute = Annotated[str, Field(max_length=500, pattern=r"^/[A-Za-z0-9_./@+-]+$")]
 # What Parameter Store and groups in three zones are for: more places to find a Spot instance in.
 SUBNETS = 3
+# What those look like that have to look like something.
+_LIKE = {
+    "region": "eu-west-1",
+    "subnets": "subnet-0123abcd",
+    "security_groups": "sg-0123abcd",
+    "root_device": "/dev/sda1",
+    "api_base_url": "https://relay.example.com",
+    "comfyui_folder": "/opt/ComfyUI",
+    "comfyui_service": "comfyui.service",
+    "command": "/opt/comfyrelay/bin/comfyrelay",
+    "user": "comfy",
+    "budget_email": "ops@example.com",
+}
 
 
 class AwsOptions(BaseModel):
@@ -44,5 +58,14 @@ def read_options(said: Mapping[str, Any], flags: Mapping[str, Any]) -> AwsOption
         return AwsOptions.model_validate({**said, **{name: each for name, each in flags.items() if each is not None}})
     except ValidationError as error:
         raise InvalidInput(
-            errors={"options." + ".".join(map(str, each["loc"])): each["msg"] for each in error.errors()}
+            errors={"options." + ".".join(map(str, each["loc"])): _sentence(each) for each in error.errors()}
         ) from None
+
+
+def _sentence(error: ErrorDetails) -> str:
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        return f"There is no such option. Options: {', '.join(sorted(AwsOptions.model_fields))}."
+    if error["type"] == "string_pattern_mismatch":
+        return f"Write it like {_LIKE[name]}." if name in _LIKE else "Write it in one line, without control characters."
+    return error["msg"].removeprefix("Value error, ").replace("Input should be", "It must be") + "."

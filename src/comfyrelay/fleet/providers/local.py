@@ -192,7 +192,10 @@ class LocalProvider:
         try:
             options = LocalOptions.model_validate(dict(fleet.spec.options))
         except ValidationError as error:
-            problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+            problems = [
+                f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}"
+                for each in error.errors()
+            ]
             raise ConfigurationError(
                 f"The options of the fleet {fleet.slug} are wrong: {'; '.join(problems)}."
             ) from None
