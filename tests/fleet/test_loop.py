@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.scaling.machines import Ended
+from comfyrelay.domain.scaling.reconciling import Sighting
 from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import Conflict, ProviderError
@@ -335,16 +336,78 @@ class TestDecisions:
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
     async def test_nothing_is_done_while_paused_or_in_a_dry_run(self, fleets: Fleets, how: str) -> None:
         await fleets.change(scaling={how: True})
+        id_ = f"{fleets.fleet}.another"
+        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING)
         await fleets.submit()
         for _ in range(3):
-            await fleets.decide()
-        assert fleets.yard.launches == []
+            await fleets.round()
+            await fleets.pass_time(3 * 100 + 121)
+        assert fleets.yard.launches == fleets.yard.ends == []
         assert await fleets.present() == []
         [recorded] = await fleets.decisions()
         assert ("paused" if how == "is_paused" else "dry run") in recorded.reason
         await fleets.change(scaling={how: False})
         await fleets.decide()
         assert len(fleets.yard.launches) == 1
+
+    @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
+    async def test_an_order_that_nobody_answered_is_not_placed_again_meanwhile(self, fleets: Fleets, how: str) -> None:
+        async def fail(_orders: Sequence[Order]) -> None:
+            raise ProviderError("away")
+
+        fleets.yard.before = fail
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
+        await fleets.change(scaling={how: True})
+        await fleets.pass_time(15)
+        await fleets.round()
+        assert len(fleets.yard.launches) == 1
+        await fleets.change(scaling={how: False})
+        await fleets.look()
+        assert fleets.yard.launches[0] == fleets.yard.launches[1]
+
+    @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
+    async def test_machines_that_are_of_no_use_stay_meanwhile_and_what_became_of_them_is_noted(
+        self, fleets: Fleets, how: str
+    ) -> None:
+        await fleets.submit(4)
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.change(scaling={how: True})
+        await fleets.look()
+        assert (await fleets.present())[0].registered_at is not None
+        await fleets.world.advance(301)
+        await fleets.look()
+        assert fleets.yard.ends == []
+        assert (await fleets.present())[0].ending_at is None
+        del fleets.yard.there[worker]
+        await fleets.look()
+        assert await fleets.present() == []
+
+    async def test_one_who_pauses_while_the_provider_is_asked_is_minded(self, fleets: Fleets) -> None:
+        id_ = f"{fleets.fleet}.another"
+        before = await fleets.record()
+        await fleets.change(scaling={"is_paused": True})
+        await fleets.world.engine.scaling.machines.look(before, [Sighting(id=id_)])
+        assert await fleets.present() == []
+
+    @pytest.mark.parametrize(("how", "ends"), [("is_paused", 2), ("is_dry_run", 1)])
+    async def test_an_end_that_was_begun_is_finished_in_a_pause_but_not_in_a_dry_run(
+        self, fleets: Fleets, how: str, ends: int
+    ) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.pass_time(3 * 100 + 121)
+        there = dict(fleets.yard.there)
+        await fleets.look()
+        assert len(fleets.yard.ends) == 1
+        # it is there still
+        fleets.yard.there.update(there)
+        await fleets.change(scaling={how: True})
+        await fleets.pass_time(15)
+        await fleets.look()
+        assert len(fleets.yard.ends) == ends
 
     def test_numbers_and_what_was_seen_make_no_other_reason(self) -> None:
         one = "1 job, 60 s of work, no machine: 1 machine would keep the wait near 180 s; launching 1"

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from comfyrelay.domain.scaling.machines import Ended, Machine
+from comfyrelay.domain.scaling.spec import ScalingSpec
 
 # An order that nobody has answered is placed again after so long, by the same key.
 ORDER_AGAIN = timedelta(seconds=10)
@@ -56,6 +57,15 @@ class Reconciled:
 
     def change(self, key: str, **values: Any) -> None:
         self.changes.setdefault(key, {}).update(values)
+
+    def allowed(self, scaling: ScalingSpec) -> "Reconciled":
+        """What of it may be done. What became of machines is noted in any case; an end that was begun before a pause is
+        finished, for its worker takes nothing any more."""
+        if scaling.is_dry_run:
+            return Reconciled(changes=self.changes)
+        if scaling.is_paused:
+            return Reconciled(changes=self.changes, end_again=self.end_again)
+        return self
 
 
 def reconcile(

@@ -12,12 +12,13 @@ from comfyrelay.domain.scaling.machines import Ended, Machine
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.reconciling import Reconciled, Registered, Sighting, reconcile
 from comfyrelay.domain.scaling.spec import InstanceType
+from comfyrelay.domain.states import Stage
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.fleet.workers import Workers
 from comfyrelay.services.scaling.leadership import Leadership
 from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS
 from comfyrelay.services.steps import Step
-from comfyrelay.store.central import dispatches
+from comfyrelay.store.central import catalogue, dispatches
 from comfyrelay.store.central.scaling import decisions, machines, seen
 from comfyrelay.store.database import Tx
 
@@ -61,6 +62,8 @@ class Machines:
     async def look(self, fleet: Fleet, sightings: Sequence[Sighting] | None) -> Due:
         """Note what became of a fleet's machines, and mark those to be ended that are of no use."""
         async with self._databases.central.read() as tx:
+            # whoever paused it while its provider was asked is minded, too
+            fleet = await catalogue.fleet(tx, stage=Stage(fleet.stage), slug=fleet.slug) or fleet
             present = await machines.present(tx, [fleet.id])
             newest = await machines.newest(tx, fleet.id, most=NEWEST_ORDERS)
             registered = await self._registered(tx, fleet)
@@ -73,7 +76,7 @@ class Machines:
             absent_since=absent_since,
             boot_seconds=learning.boot_seconds(newest, fleet.machine_spec),
             now=now,
-        )
+        ).allowed(fleet.scaling_spec)
         if found.changes or found.adopt or found.end:
             await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
         async with self._databases.central.read() as tx:
