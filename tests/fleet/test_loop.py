@@ -108,6 +108,19 @@ class TestLaunching:
         assert fleets.yard.ends == []
         assert [each.id for each in (await fleets.seen()).machines] == ["worker:by-hand"]
 
+    async def test_a_worker_that_speaks_to_the_cloud_alone_is_no_capacity_for_what_waits_here(
+        self, fleets: Fleets
+    ) -> None:
+        for providers in (["cloud"], ["cloud", "self_hosted"]):
+            await fleets.world.engine.fleet.workers.register(
+                worker_id="-".join(providers), fleet_slug=fleets.fleet, capabilities={"providers": providers}
+            )
+        assert [each.id for each in (await fleets.seen()).machines] == ["worker:cloud-self_hosted"]
+        await fleets.world.engine.fleet.workers.deregister("cloud-self_hosted")
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
+
 
 class TestEnding:
     async def ready(self, fleets: Fleets) -> str:

@@ -1,5 +1,6 @@
 """What a decision sees: queue, machines and limits of all fleets of a stage, read from the database."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,11 +12,13 @@ from comfyrelay.domain.scaling import learning
 from comfyrelay.domain.scaling.machines import Machine
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
 from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName
+from comfyrelay.domain.states import Provider
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.scaling.durations import Predictions
 from comfyrelay.store.central import dispatches
 from comfyrelay.store.central.scaling import machines, seen
 from comfyrelay.store.central.scaling.seen import Lease, SeenWorker, Waiting
+from comfyrelay.store.central.workers import serves
 from comfyrelay.store.database import Tx
 
 T = TypeVar("T")
@@ -67,6 +70,7 @@ class Snapshots:
         self._databases = databases
         self._stale_seconds = stale_seconds
         self._memory = _Memory()
+        self._counting = asyncio.Lock()
 
     async def fleets(self) -> list[Fleet]:
         async with self._databases.central.read() as tx:
@@ -84,7 +88,9 @@ class Snapshots:
         async with self._databases.central.read() as tx:
             fleets = [each for each in await seen.fleets_of(tx) if each.stage == stage]
             rows = await self._read(tx, stage, fleets)
-            await self._count_arrivals(tx)
+            # the loop, the API and the pages all ask: each arrival is counted by one of them
+            async with self._counting:
+                await self._count_arrivals(tx)
         return StageSeen(
             stage=stage,
             snapshot=Snapshot(
@@ -123,9 +129,11 @@ class Snapshots:
                 if each.id not in memory.counted:
                     memory.rates.add(each.stage, each.workflow_id, each.created_at)
             is_first, newest = after is None, found[-1].id if found else 0
-            memory.counted = {each.id for each in found if each.id > newest - LATE_IDS}
             is_end = is_first or len(found) < ARRIVALS_AT_ONCE
-            memory.last_id = max(memory.last_id or 0, newest)
+            memory.last_id = last = max(memory.last_id or 0, newest)
+            # who began to read earlier may see less than who was here before: what that one counted stays counted
+            counted = memory.counted | {each.id for each in found}
+            memory.counted = {each for each in counted if each > last - LATE_IDS}
             if is_end:
                 return
 
@@ -204,7 +212,12 @@ class _Fleet:
 
     def machines(self) -> list[SeenMachine]:
         own = {each.worker for each in self._machines}
-        foreign = [each for each in self._workers.values() if each.worker_id not in own and not each.is_stale]
+        foreign = [
+            each
+            for each in self._workers.values()
+            # one that speaks to the cloud alone takes nothing of what waits here
+            if each.worker_id not in own and not each.is_stale and serves(each.providers, Provider.SELF_HOSTED)
+        ]
         ordered = [self._ordered(each) for each in self._machines]
         if self._spec.provider is MachineProviderName.KUBERNETES:
             return [*ordered, *(self._in_cluster(each) for each in foreign)]
