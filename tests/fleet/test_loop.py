@@ -88,6 +88,27 @@ class TestLaunching:
         await fleets.pass_time(61)
         assert [each.name for each in (await fleets.seen()).instance_types] == ["cheap", "dear"]
 
+    @pytest.mark.parametrize("when", ["launched", "adopted"])
+    async def test_a_type_that_the_provider_chose_itself_has_its_own_price(self, world: World, when: str) -> None:
+        types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
+        fleets = await open_fleets(world, instance_types=types)
+
+        async def choose(orders: Sequence[Order]) -> None:
+            for each in orders:
+                id_ = f"{fleets.fleet}.{each.key}"
+                chosen = Observed(id=id_, state=ObservedState.RUNNING, key=each.key, instance_type="dear")
+                fleets.yard.there[id_] = chosen
+
+        if when == "launched":
+            fleets.yard.before = choose
+            await fleets.submit()
+            await fleets.decide()
+        else:
+            await choose([Order(key="another")])
+            await fleets.look()
+        [machine] = await fleets.present()
+        assert (machine.instance_type, machine.price_per_hour) == ("dear", 1.5)
+
     async def test_a_provider_that_refuses_everything_is_not_asked_again_at_once(self, fleets: Fleets) -> None:
         fleets.yard.refuses = [Refused(kind=RefusalKind.SETUP, text="There is no group.")]
         await fleets.submit()
@@ -333,6 +354,30 @@ class TestDecisions:
             await fleets.pass_time(1)
             await fleets.decide()
         assert len(await fleets.decisions()) <= recorded + 1
+
+    async def test_it_keeps_what_it_was_made_on(self, world: World) -> None:
+        types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
+        all_day = {"days": list(range(7)), "begins": "00:00", "ends": "00:00", "at_least": 1}
+        limits = {"max_machines": 5, "cost_per_hour": 4.0, "schedules": [all_day]}
+        fleets = await open_fleets(world, instance_types=types, scaling=limits)
+        fleets.yard.refuses = [Refused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.decide()
+        await fleets.pass_time(30)
+        await fleets.submit(4)
+        await fleets.decide()
+        seen = (await fleets.decisions())[0].seen
+        assert seen["prices"] == {"cheap": 0.5, "dear": 1.5}
+        assert seen["refused_types"] == ["cheap"]
+        assert seen["launches_last_minute"] == 1
+        assert seen["limits"]["max_machines"] == 5
+        assert seen["limits"]["cost_per_hour"] == 4.0
+        assert seen["scheduled_machines"] == 1
+        [machine] = seen["machines"]
+        times = {name: machine[name] for name in ("boot_seconds_left", "busy_seconds_left", "idle_seconds")}
+        assert times == {"boot_seconds_left": 70.0, "busy_seconds_left": 0.0, "idle_seconds": 0.0}
+        assert (machine["instance_type"], machine["price_per_hour"]) == ("dear", 1.5)
 
     async def test_only_the_newest_are_kept(self, fleets: Fleets) -> None:
         fleet = await fleets.record()

@@ -10,16 +10,18 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import structlog
 
 from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling.decide import decide
+from comfyrelay.domain.scaling.limits import LAUNCHES_OF_SECONDS
 from comfyrelay.domain.scaling.machines import Machine
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.reconciling import Sighting
+from comfyrelay.domain.scaling.schedules import at_least
 from comfyrelay.domain.scaling.snapshot import SeenFleet, Snapshot
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.domain.states import Stage
@@ -199,6 +201,10 @@ class ScalingLoop:
         provider = self._provider(fleet)
         return provider is not None and provider.can_launch
 
+    def _types(self, fleet: Fleet) -> Sequence[InstanceType]:
+        """As they cost now, where that is known better than the fleet says it."""
+        return self._of(fleet).prices or fleet.machine_spec.instance_types
+
     def _of(self, fleet: Fleet) -> _Known:
         return self._known.setdefault(fleet.id, _Known())
 
@@ -212,7 +218,7 @@ class ScalingLoop:
         try:
             sightings = await self._observe(fleet, provider)
             async with self._writing:
-                due = await self._scaling.machines.look(fleet, sightings)
+                due = await self._scaling.machines.look(fleet, sightings, types=self._types(fleet))
             if due.end:
                 await self._end(fleet, provider, due.end)
             if due.order:
@@ -255,8 +261,8 @@ class ScalingLoop:
             known.recorded = await self._last_recorded(fleet)
         if not does and kind == known.recorded:
             return
-        types = known.prices or fleet.machine_spec.instance_types
-        saw = _saw(seen, plan, snapshot)
+        types = self._types(fleet)
+        saw = _saw(seen, plan, snapshot, types)
         intent = await self._scaling.machines.intend(fleet, plan, reason=reason, saw=saw, types=types)
         known.recorded = kind
         provider = self._provider(fleet)
@@ -288,7 +294,7 @@ class ScalingLoop:
             log.warning("scaling.launch_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
             return {"launch_failed": _why(error)}
         launched, refused = _results(wanted, result)
-        await self._scaling.machines.note_launched(launched, refused)
+        await self._scaling.machines.note_launched(wanted, launched, refused, types=self._types(fleet))
         if refused:
             # another type may be had
             self._scaling.hint.give()
@@ -379,8 +385,9 @@ def _without_foreign(plan: FleetPlan, own: set[str]) -> FleetPlan:
     )
 
 
-def _saw(seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> Mapping[str, Any]:
+def _saw(seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot, types: Sequence[InstanceType]) -> Mapping[str, Any]:
     """What a decision was made on, as it is kept."""
+    left = {each.name for each in seen.instance_types}
     return {
         "work": [
             {
@@ -397,10 +404,19 @@ def _saw(seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> Mapping[str, A
                 "id": each.id,
                 "state": str(each.state),
                 "leases": each.leases,
-                "seconds": round(each.boot_seconds_left or each.busy_seconds_left or each.idle_seconds, 1),
+                "instance_type": each.instance_type,
+                "price_per_hour": each.price_per_hour,
+                "boot_seconds_left": round(each.boot_seconds_left, 1),
+                "busy_seconds_left": round(each.busy_seconds_left, 1),
+                "idle_seconds": round(each.idle_seconds, 1),
             }
             for each in seen.machines
         ],
+        "prices": {each.name: each.price_per_hour for each in types},
+        "refused_types": [each.name for each in types if each.name not in left],
+        "limits": asdict(seen.scaling.limits),
+        "scheduled_machines": at_least(seen.scaling.schedules, snapshot.now),
+        "launches_last_minute": sum(ago < LAUNCHES_OF_SECONDS for ago in seen.launches_ago),
         "boot_seconds": round(seen.boot_seconds, 1),
         "failed_boots": seen.failed_boots,
         "limit": plan.limit,

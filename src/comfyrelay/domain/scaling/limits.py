@@ -9,6 +9,8 @@ from comfyrelay.domain.scaling.spec import InstanceType
 
 # Sums of prices that differ by less are the same money.
 MONEY_ERROR = 1e-9
+# Launches are limited by the minute.
+LAUNCHES_OF_SECONDS = 60.0
 _ANY = InstanceType(name="")
 
 
@@ -34,7 +36,7 @@ def room(fleet: SeenFleet) -> Room:
     bounds = [
         (limits.max_machines - len(fleet.machines), f"the limit of {limits.max_machines} machines"),
         (
-            limits.launches_per_minute - sum(ago < 60.0 for ago in fleet.launches_ago),
+            limits.launches_per_minute - sum(ago < LAUNCHES_OF_SECONDS for ago in fleet.launches_ago),
             f"the limit of {limits.launches_per_minute} launches a minute",
         ),
     ]

@@ -10,7 +10,7 @@ from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling import learning
 from comfyrelay.domain.scaling.machines import Ended, Machine
 from comfyrelay.domain.scaling.plan import FleetPlan
-from comfyrelay.domain.scaling.reconciling import Reconciled, Registered, Sighting, reconcile
+from comfyrelay.domain.scaling.reconciling import Reconciled, Registered, Sighting, price_of, reconcile
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.domain.states import Stage
 from comfyrelay.services.databases import Databases
@@ -59,8 +59,12 @@ class Machines:
         # By fleet, since when the workers of its machines have been away.
         self._absent_since: dict[int, dict[str, datetime]] = {}
 
-    async def look(self, fleet: Fleet, sightings: Sequence[Sighting] | None) -> Due:
-        """Note what became of a fleet's machines, and mark those to be ended that are of no use."""
+    async def look(
+        self, fleet: Fleet, sightings: Sequence[Sighting] | None, *, types: Sequence[InstanceType] = ()
+    ) -> Due:
+        """Note what became of a fleet's machines, and mark those to be ended that are of no use. `types` tell what
+        machines cost now."""
+        prices = _prices(types)
         async with self._databases.central.read() as tx:
             # whoever paused it while its provider was asked is minded, too
             fleet = await catalogue.fleet(tx, stage=Stage(fleet.stage), slug=fleet.slug) or fleet
@@ -76,9 +80,10 @@ class Machines:
             absent_since=absent_since,
             boot_seconds=learning.boot_seconds(newest, fleet.machine_spec),
             now=now,
+            prices=prices,
         ).allowed(fleet.scaling_spec)
         if found.changes or found.adopt or found.end:
-            await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
+            await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found, prices))
         async with self._databases.central.read() as tx:
             after = {each.key: each for each in await machines.present(tx, [fleet.id])}
         marked = [after[key] for key in (*found.end, *found.end_again) if key in after]
@@ -92,7 +97,7 @@ class Machines:
         self, fleet: Fleet, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], types: Sequence[InstanceType]
     ) -> Intent:
         """Write a decision down, and what it is going to do, unless that is only a report."""
-        prices = {each.name: each.price_per_hour for each in types}
+        prices = _prices(types)
 
         async def work(tx: Tx) -> Intent:
             total = 0
@@ -135,8 +140,16 @@ class Machines:
 
         return await self._leadership.run(Step.SCALE_INTENT, work)
 
-    async def note_launched(self, launched: Mapping[str, Sighting], refused: Mapping[str, tuple[str, str]]) -> None:
-        """By key: machines that are there now, and the kind and the text of refusals."""
+    async def note_launched(
+        self,
+        wanted: Sequence[Machine],
+        launched: Mapping[str, Sighting],
+        refused: Mapping[str, tuple[str, str]],
+        *,
+        types: Sequence[InstanceType] = (),
+    ) -> None:
+        """What came of orders, by key: machines that are there now, and the kind and the text of refusals."""
+        orders, prices = {each.key: each for each in wanted}, _prices(types)
 
         async def work(tx: Tx) -> None:
             for key, each in launched.items():
@@ -144,11 +157,10 @@ class Machines:
                     "provider_id": each.id,
                     "worker_id": each.worker_id or each.id,
                     "launched_at": each.launched_at or ...,
+                    "price_per_hour": price_of(orders[key], each, prices),
                 }
                 if each.instance_type is not None:
                     values["instance_type"] = each.instance_type
-                if each.price_per_hour is not None:
-                    values["price_per_hour"] = each.price_per_hour
                 await machines.change(tx, key, **values)
             for key, (kind, text) in refused.items():
                 await machines.change(tx, key, ended_at=..., reason=learning.refusal(kind, text))
@@ -163,10 +175,12 @@ class Machines:
         async with self._databases.central.read() as tx:
             return await machines.present(tx, [fleet.id])
 
-    async def _write(self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled) -> None:
+    async def _write(
+        self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled, prices: Mapping[str, float]
+    ) -> None:
         for key, values in found.changes.items():
             await machines.change(tx, key, **values)
-        await machines.adopt(tx, [_adopted(fleet, each) for each in found.adopt])
+        await machines.adopt(tx, [_adopted(fleet, each, prices) for each in found.adopt])
         by_key = {each.key: each for each in present}
         for key in (key for key, values in found.changes.items() if "ended_at" in values):
             await self._workers.drain_lost(tx, by_key[key].worker, by=BY)
@@ -205,7 +219,11 @@ def new_key() -> str:
     return f"m{secrets.token_hex(8)}"
 
 
-def _adopted(fleet: Fleet, each: Sighting) -> dict[str, Any]:
+def _prices(types: Sequence[InstanceType]) -> dict[str, float]:
+    return {each.name: each.price_per_hour for each in types}
+
+
+def _adopted(fleet: Fleet, each: Sighting, prices: Mapping[str, float]) -> dict[str, Any]:
     times = {} if each.launched_at is None else {"ordered_at": each.launched_at, "launched_at": each.launched_at}
     return {
         "key": each.key or each.id,
@@ -213,6 +231,6 @@ def _adopted(fleet: Fleet, each: Sighting) -> dict[str, Any]:
         "provider_id": each.id,
         "worker_id": each.worker_id or each.id,
         "instance_type": each.instance_type,
-        "price_per_hour": each.price_per_hour,
+        "price_per_hour": prices.get(each.instance_type or "") if each.price_per_hour is None else each.price_per_hour,
         **times,
     }
