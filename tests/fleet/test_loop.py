@@ -115,6 +115,8 @@ class TestLaunching:
         await fleets.decide()
         await fleets.decide()
         assert len(fleets.yard.launches) == 1
+        [last, *_] = await fleets.decisions()
+        assert last.reason.endswith("; launching 0 of 1: There is no group (tried again in 60 s)")
         await fleets.pass_time(61)
         await fleets.decide()
         assert len(fleets.yard.launches) == 2
@@ -168,6 +170,36 @@ class TestEnding:
         assert await fleets.present() == []
         [machine] = await fleets.orders()
         assert machine.ended == Ended.UNNEEDED
+
+    async def test_machines_end_once_the_backlog_was_low_for_fifteen_minutes_as_an_alarm_has_it(
+        self, fleets: Fleets
+    ) -> None:
+        await fleets.submit(4)
+        await fleets.decide()
+        await fleets.submit(2)
+        await fleets.decide()
+        workers = await fleets.boot()
+        await fleets.look()
+        assert len(workers) > 1
+        while any([await self.run_one(fleets, each) for each in workers]):
+            pass
+        assert (await fleets.seen()).low_seconds == 0.0
+        await fleets.pass_time(600)
+        await fleets.submit()
+        assert await fleets.world.lease(workers[0]) is not None
+        assert (await fleets.seen()).low_seconds == 600.0
+        await fleets.pass_time(299)
+        await fleets.round()
+        assert fleets.yard.ends == []
+        await fleets.pass_time(1)
+        await fleets.round()
+        assert [sorted(each) for each in fleets.yard.ends] == [sorted(workers[1:])]
+
+    async def run_one(self, fleets: Fleets, worker: str) -> bool:
+        leased = await fleets.world.lease(worker)
+        if leased is not None:
+            await fleets.world.complete(leased)
+        return leased is not None
 
     async def test_one_that_gets_a_job_at_the_last_moment_is_not_ended(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
@@ -255,7 +287,7 @@ class TestFailures:
         assert {each.ended for each in await fleets.orders()} == {Ended.BOOT_FAILED}
         assert (await fleets.seen()).failed_boots == 3
         [last, *_] = await fleets.decisions()
-        assert "3 launches in a row that never became a worker" in last.reason
+        assert "3 launches in a row never became a worker" in last.reason
         # a worker that comes ends the row
         await fleets.pass_time(301)
         await fleets.decide()

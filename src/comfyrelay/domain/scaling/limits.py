@@ -22,22 +22,25 @@ class Room:
     launches: int
     instance_type: InstanceType
     limit: str
+    # the same for those whose jobs wait: what a provider says is for the operator
+    told: str
 
     def launch(self, count: int) -> tuple[Launch, ...]:
         return (Launch(count=count, instance_type=self.instance_type.name or None),) if count > 0 else ()
 
 
-NO_ROOM = Room(launches=0, instance_type=_ANY, limit="")
+NO_ROOM = Room(launches=0, instance_type=_ANY, limit="", told="")
+REFUSES = "its provider launches none now"
 
 
 def room(fleet: SeenFleet) -> Room:
     limits = fleet.scaling.limits
     kind = _type_within(fleet, limits.cost_per_hour)
     bounds = [
-        (limits.max_machines - len(fleet.machines), f"the limit of {limits.max_machines} machines"),
+        (limits.max_machines - len(fleet.machines), f"the limit is {limits.max_machines} machines"),
         (
             limits.launches_per_minute - sum(ago < LAUNCHES_OF_SECONDS for ago in fleet.launches_ago),
-            f"the limit of {limits.launches_per_minute} launches a minute",
+            f"the limit is {limits.launches_per_minute} launches a minute",
         ),
     ]
     if limits.cost_per_hour is not None:
@@ -48,17 +51,18 @@ def room(fleet: SeenFleet) -> Room:
             affordable = int((left + MONEY_ERROR) / kind.price_per_hour)
         else:
             affordable = bounds[0][0] if left > -MONEY_ERROR else 0
-        bounds.append((affordable, f"the limit of {limits.cost_per_hour:g} an hour"))
+        bounds.append((affordable, f"the limit is {limits.cost_per_hour:g} an hour"))
     if fleet.all_refused:
-        bounds.append((0, "that none of its instance types is to be had now"))
+        bounds.append((0, fleet.refusal or "none of its instance types can be had now"))
     pause = pause_left(fleet)
     if pause is not None:
         # after the pause one machine tries, and the next waits for what becomes of it
         tries = 1 if pause == 0 and not any(each.state is MachineState.BOOTING for each in fleet.machines) else 0
-        text = f"{fleet.failed_boots} launches in a row that never became a worker"
+        text = f"{fleet.failed_boots} launches in a row never became a worker"
         bounds.append((tries, f"{text} (tried again in {pause:.0f} s)" if pause else text))
     launches, limit = min(bounds, key=lambda bound: bound[0])
-    return Room(launches=max(0, launches), instance_type=kind or _ANY, limit=limit)
+    told = REFUSES if limit == fleet.refusal else limit
+    return Room(launches=max(0, launches), instance_type=kind or _ANY, limit=limit, told=told)
 
 
 def cost_per_hour(fleet: SeenFleet) -> float:

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from comfyrelay.domain.records.fleet import Fleet
-from comfyrelay.domain.scaling import learning
+from comfyrelay.domain.scaling import learning, reference
 from comfyrelay.domain.scaling.machines import Machine
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
-from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName
+from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, Policy
 from comfyrelay.domain.states import Provider
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.scaling.durations import Predictions
@@ -63,6 +63,7 @@ class _Memory:
     last_id: int | None = None
     counted: set[int] = field(default_factory=set)
     idle_since: dict[int, datetime] = field(default_factory=dict)
+    low_since: dict[int, datetime] = field(default_factory=dict)
 
 
 class Snapshots:
@@ -171,6 +172,7 @@ class Snapshots:
             machines=found,
             instance_types=available.types,
             all_refused=available.all_refused,
+            refusal=available.refusal,
             slots=spec.slots,
             boot_seconds=boot,
             can_launch=can_launch,
@@ -181,7 +183,22 @@ class Snapshots:
                 (_since(at, rows.now) for each in failed if (at := each.ending_at or each.ended_at)), default=None
             ),
             idle_seconds=self._idle_seconds(fleet, rows, found),
+            low_seconds=self._low_seconds(fleet, rows, found),
         )
+
+    def _low_seconds(self, fleet: Fleet, rows: _Rows, found: Sequence[SeenMachine]) -> float | None:
+        """For `reference` alone: since when the backlog of each worker was low. Who has just begun to look knows of no
+        earlier time."""
+        if fleet.scaling_spec.policy is not Policy.REFERENCE:
+            return None
+        workflows = rows.workflows.get(fleet.id, set())
+        depth = sum(each.jobs for each in rows.waiting if each.workflow_id in workflows)
+        depth += sum(each.leases for each in found)
+        workers = sum(each.state in (MachineState.READY, MachineState.BUSY) for each in found)
+        if reference.backlog(depth, workers) >= reference.LOW_BACKLOG:
+            self._memory.low_since.pop(fleet.id, None)
+            return 0.0
+        return _since(self._memory.low_since.setdefault(fleet.id, rows.now), rows.now)
 
     def _idle_seconds(self, fleet: Fleet, rows: _Rows, found: Sequence[SeenMachine]) -> float | None:
         workflows = rows.workflows.get(fleet.id, set())
