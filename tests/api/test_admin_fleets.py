@@ -151,3 +151,31 @@ class TestMetrics:
         found = await desk.get("/fleets/production/home-other/metrics")
         assert found["queued"] == 0
         assert (await desk.get(f"{HOME}/metrics"))["queued"] == 0
+
+
+WRONG_OPTIONS = [
+    ("local", {"envirnoment": {}}, "envirnoment", "There is no such field. Fields: answer_seconds, boot_seconds, "),
+    ("aws", {"subnet": []}, "subnet", "There is no such field. Fields: api_base_url, "),
+    ("kubernetes", {"gpu": 1}, "gpu", "There is no such field. Fields: boot_seconds, gpus, node_selector."),
+    ("command", {"boot_seconds": 5}, "command", "Name the script"),
+    ("command", {"command": "x", "boot_seconds": "soon"}, "boot_seconds", "Input should be a valid number"),
+]
+
+
+@pytest.mark.parametrize(("provider", "options", "wrong", "words"), WRONG_OPTIONS)
+async def test_options_that_their_provider_does_not_understand_are_refused(
+    desk: Operating, provider: str, options: dict[str, Any], wrong: str, words: str
+) -> None:
+    machines = {"provider": provider, "options": options}
+    for method, path, body in (("POST", "/fleets", {"slug": "spot"}), ("PATCH", HOME, {})):
+        problem = problem_of(await desk.call(method, path, {**body, "machines": machines}), 422)
+        assert problem["errors"][f"machines.options.{wrong}"].startswith(words)
+    problem_of(await desk.call("GET", "/fleets/production/spot"), 404)
+
+
+async def test_options_are_held_against_the_provider_that_the_fleet_has(desk: Operating) -> None:
+    await desk.send("PATCH", HOME, {"machines": {"provider": "local", "options": {"grace_seconds": 5}}})
+    problem_of(await desk.call("PATCH", HOME, {"machines": {"options": {"command": "x"}}}), 422)
+    problem_of(await desk.call("PATCH", HOME, {"machines": {"provider": "kubernetes"}}), 422)
+    await desk.send("PATCH", HOME, {"machines": {"slots": 2}})
+    await desk.send("PATCH", HOME, {"machines": {"provider": "command", "options": {"command": "x", "own": 1}}})

@@ -16,7 +16,7 @@ MACHINES = {
     "instance_types": [{"name": "g5.xlarge", "price_per_hour": 0.5, "speed": 2.0}],
     "bundle": {"node_types": ["CheckpointLoader", "Prompt", "SaveVideo"], "models": ["model.safetensors"]},
     "slots": 2,
-    "options": {"subnets": ["a", "b", "c"]},
+    "options": {"subnets": ["subnet-a", "subnet-b", "subnet-c"]},
 }
 WORKDAYS = {"days": [0, 1, 2, 3, 4], "begins": "09:00", "ends": "18:00", "at_least": 2, "timezone": "Europe/Berlin"}
 SCALING = {

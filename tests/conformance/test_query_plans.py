@@ -295,7 +295,7 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
     "what arrived": (seen.arrivals_query(after=ROWS - 100, most=5000), {"pk_ai_job_dispatches"}, 100),
     "the newest arrivals": (seen.arrivals_query(after=None, most=500), {"pk_ai_job_dispatches"}, 500),
     "workers": (
-        seen.workers_query([1, 2], stale_seconds=300),
+        seen.workers_query("postgresql", [1, 2], stale_seconds=300),
         {"ix_workers_fleet_id", "ix_worker_audit_logs_worker_id_id"},
         2 * 80,
     ),

@@ -1,6 +1,6 @@
 """The eight figures of a fleet, from what its jobs and workers really did."""
 
-from comfyrelay.domain.states import Stage
+from comfyrelay.domain.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault
 from comfyrelay.services.scaling.figures import FleetFigures
 from tests.harness import World, submit_many
@@ -24,6 +24,17 @@ async def test_what_is_queued_or_leased_of_a_fleet_s_workflows_is_its_depth(worl
     assert (await of(world, fleet)).queue_depth == 3
     assert (await of(world, idle)).queue_depth == 0
     assert (await of(world, staging, Stage.STAGING)).queue_depth == 0
+
+
+async def test_what_goes_to_the_cloud_is_no_depth_of_a_fleet(world: World) -> None:
+    workflow = await world.workflow(provider=WorkflowProvider.CLOUD)
+    fleet = await world.fleet(workflow)
+    worker = await world.worker(fleet)
+    user, effect = await world.user(), await world.effect(workflow)
+    for _ in range(2):
+        await world.submit(user, effect)
+    assert await world.lease(worker, providers=[Provider.CLOUD]) is not None
+    assert (await of(world, fleet)).queue_depth == 0
 
 
 async def test_with_no_worker_the_backlog_of_each_is_the_depth(world: World) -> None:

@@ -17,7 +17,7 @@ from comfyrelay.domain.scaling.learning import (
     seconds_left,
 )
 from comfyrelay.domain.scaling.machines import Ended, Machine
-from comfyrelay.domain.scaling.spec import InstanceType, MachineSpec
+from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, MachineSpec
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -67,6 +67,7 @@ def test_first_durations_are_averaged_and_later_ones_followed() -> None:
 
 
 def test_boots_take_as_long_as_three_quarters_of_the_newest_did() -> None:
+    assert boot_seconds([], MachineSpec(provider=MachineProviderName.LOCAL)) == 30.0
     spec = MachineSpec(options={"boot_seconds": 90})
     assert boot_seconds([], MachineSpec()) == 180.0
     assert boot_seconds([], spec) == 90.0

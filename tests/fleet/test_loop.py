@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.scaling.machines import Ended
+from comfyrelay.domain.scaling.reconciling import Sighting
 from comfyrelay.domain.scaling.recording import reason_class
 from comfyrelay.domain.scaling.snapshot import MachineState
 from comfyrelay.domain.scaling.spec import InstanceType
@@ -91,12 +92,35 @@ class TestLaunching:
         await fleets.pass_time(61)
         assert [each.name for each in (await fleets.seen()).instance_types] == ["cheap", "dear"]
 
+    @pytest.mark.parametrize("when", ["launched", "adopted"])
+    async def test_a_type_that_the_provider_chose_itself_has_its_own_price(self, world: World, when: str) -> None:
+        types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
+        fleets = await open_fleets(world, instance_types=types)
+
+        async def choose(orders: Sequence[Order]) -> None:
+            for each in orders:
+                id_ = f"{fleets.fleet}.{each.key}"
+                chosen = Observed(id=id_, state=ObservedState.RUNNING, key=each.key, instance_type="dear")
+                fleets.yard.there[id_] = chosen
+
+        if when == "launched":
+            fleets.yard.before = choose
+            await fleets.submit()
+            await fleets.decide()
+        else:
+            await choose([Order(key="another")])
+            await fleets.look()
+        [machine] = await fleets.present()
+        assert (machine.instance_type, machine.price_per_hour) == ("dear", 1.5)
+
     async def test_a_provider_that_refuses_everything_is_not_asked_again_at_once(self, fleets: Fleets) -> None:
         fleets.yard.refuses = [Refused(kind=RefusalKind.SETUP, text="There is no group.")]
         await fleets.submit()
         await fleets.decide()
         await fleets.decide()
         assert len(fleets.yard.launches) == 1
+        [last, *_] = await fleets.decisions()
+        assert last.reason.endswith("; launching 0 of 1: There is no group (tried again in 60 s)")
         await fleets.pass_time(61)
         await fleets.decide()
         assert len(fleets.yard.launches) == 2
@@ -110,6 +134,19 @@ class TestLaunching:
         await fleets.decide()
         assert fleets.yard.ends == []
         assert [each.id for each in (await fleets.seen()).machines] == ["worker:by-hand"]
+
+    async def test_a_worker_that_speaks_to_the_cloud_alone_is_no_capacity_for_what_waits_here(
+        self, fleets: Fleets
+    ) -> None:
+        for providers in (["cloud"], ["cloud", "self_hosted"]):
+            await fleets.world.engine.fleet.workers.register(
+                worker_id="-".join(providers), fleet_slug=fleets.fleet, capabilities={"providers": providers}
+            )
+        assert [each.id for each in (await fleets.seen()).machines] == ["worker:cloud-self_hosted"]
+        await fleets.world.engine.fleet.workers.deregister("cloud-self_hosted")
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
 
 
 class TestEnding:
@@ -137,6 +174,36 @@ class TestEnding:
         assert await fleets.present() == []
         [machine] = await fleets.orders()
         assert machine.ended == Ended.UNNEEDED
+
+    async def test_machines_end_once_the_backlog_was_low_for_fifteen_minutes_as_an_alarm_has_it(
+        self, fleets: Fleets
+    ) -> None:
+        await fleets.submit(4)
+        await fleets.decide()
+        await fleets.submit(2)
+        await fleets.decide()
+        workers = await fleets.boot()
+        await fleets.look()
+        assert len(workers) > 1
+        while any([await self.run_one(fleets, each) for each in workers]):
+            pass
+        assert (await fleets.seen()).low_seconds == 0.0
+        await fleets.pass_time(600)
+        await fleets.submit()
+        assert await fleets.world.lease(workers[0]) is not None
+        assert (await fleets.seen()).low_seconds == 600.0
+        await fleets.pass_time(299)
+        await fleets.round()
+        assert fleets.yard.ends == []
+        await fleets.pass_time(1)
+        await fleets.round()
+        assert [sorted(each) for each in fleets.yard.ends] == [sorted(workers[1:])]
+
+    async def run_one(self, fleets: Fleets, worker: str) -> bool:
+        leased = await fleets.world.lease(worker)
+        if leased is not None:
+            await fleets.world.complete(leased)
+        return leased is not None
 
     async def test_one_that_gets_a_job_at_the_last_moment_is_not_ended(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
@@ -278,7 +345,7 @@ class TestFailures:
         assert {each.ended for each in await fleets.orders()} == {Ended.BOOT_FAILED}
         assert (await fleets.seen()).failed_boots == 3
         [last, *_] = await fleets.decisions()
-        assert "3 launches in a row that never became a worker" in last.reason
+        assert "3 launches in a row never became a worker" in last.reason
         # a worker that comes ends the row
         await fleets.pass_time(301)
         await fleets.decide()
@@ -420,6 +487,30 @@ class TestDecisions:
             await fleets.decide()
         assert len(await fleets.decisions()) <= recorded + 1
 
+    async def test_it_keeps_what_it_was_made_on(self, world: World) -> None:
+        types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
+        all_day = {"days": list(range(7)), "begins": "00:00", "ends": "00:00", "at_least": 1}
+        limits = {"max_machines": 5, "cost_per_hour": 4.0, "schedules": [all_day]}
+        fleets = await open_fleets(world, instance_types=types, scaling=limits)
+        fleets.yard.refuses = [Refused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.decide()
+        await fleets.pass_time(30)
+        await fleets.submit(4)
+        await fleets.decide()
+        seen = (await fleets.decisions())[0].seen
+        assert seen["prices"] == {"cheap": 0.5, "dear": 1.5}
+        assert seen["refused_types"] == ["cheap"]
+        assert seen["launches_last_minute"] == 1
+        assert seen["limits"]["max_machines"] == 5
+        assert seen["limits"]["cost_per_hour"] == 4.0
+        assert seen["scheduled_machines"] == 1
+        [machine] = seen["machines"]
+        times = {name: machine[name] for name in ("boot_seconds_left", "busy_seconds_left", "idle_seconds")}
+        assert times == {"boot_seconds_left": 70.0, "busy_seconds_left": 0.0, "idle_seconds": 0.0}
+        assert (machine["instance_type"], machine["price_per_hour"]) == ("dear", 1.5)
+
     async def test_only_the_newest_are_kept(self, fleets: Fleets) -> None:
         fleet = await fleets.record()
         for number in range(5):
@@ -435,16 +526,78 @@ class TestDecisions:
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
     async def test_nothing_is_done_while_paused_or_in_a_dry_run(self, fleets: Fleets, how: str) -> None:
         await fleets.change(scaling={how: True})
+        id_ = f"{fleets.fleet}.another"
+        fleets.yard.there[id_] = Observed(id=id_, state=ObservedState.RUNNING)
         await fleets.submit()
         for _ in range(3):
-            await fleets.decide()
-        assert fleets.yard.launches == []
+            await fleets.round()
+            await fleets.pass_time(3 * 100 + 121)
+        assert fleets.yard.launches == fleets.yard.ends == []
         assert await fleets.present() == []
         [recorded] = await fleets.decisions()
         assert ("paused" if how == "is_paused" else "dry run") in recorded.reason
         await fleets.change(scaling={how: False})
         await fleets.decide()
         assert len(fleets.yard.launches) == 1
+
+    @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
+    async def test_an_order_that_nobody_answered_is_not_placed_again_meanwhile(self, fleets: Fleets, how: str) -> None:
+        async def fail(_orders: Sequence[Order]) -> None:
+            raise ProviderError("away")
+
+        fleets.yard.before = fail
+        await fleets.submit()
+        await fleets.decide()
+        assert len(fleets.yard.launches) == 1
+        await fleets.change(scaling={how: True})
+        await fleets.pass_time(15)
+        await fleets.round()
+        assert len(fleets.yard.launches) == 1
+        await fleets.change(scaling={how: False})
+        await fleets.look()
+        assert fleets.yard.launches[0] == fleets.yard.launches[1]
+
+    @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
+    async def test_machines_that_are_of_no_use_stay_meanwhile_and_what_became_of_them_is_noted(
+        self, fleets: Fleets, how: str
+    ) -> None:
+        await fleets.submit(4)
+        await fleets.decide()
+        [worker] = await fleets.boot()
+        await fleets.change(scaling={how: True})
+        await fleets.look()
+        assert (await fleets.present())[0].registered_at is not None
+        await fleets.world.advance(301)
+        await fleets.look()
+        assert fleets.yard.ends == []
+        assert (await fleets.present())[0].ending_at is None
+        del fleets.yard.there[worker]
+        await fleets.look()
+        assert await fleets.present() == []
+
+    async def test_one_who_pauses_while_the_provider_is_asked_is_minded(self, fleets: Fleets) -> None:
+        id_ = f"{fleets.fleet}.another"
+        before = await fleets.record()
+        await fleets.change(scaling={"is_paused": True})
+        await fleets.world.engine.scaling.machines.look(before, [Sighting(id=id_)])
+        assert await fleets.present() == []
+
+    @pytest.mark.parametrize(("how", "ends"), [("is_paused", 2), ("is_dry_run", 1)])
+    async def test_an_end_that_was_begun_is_finished_in_a_pause_but_not_in_a_dry_run(
+        self, fleets: Fleets, how: str, ends: int
+    ) -> None:
+        await fleets.submit()
+        await fleets.decide()
+        await fleets.pass_time(3 * 100 + 121)
+        there = dict(fleets.yard.there)
+        await fleets.look()
+        assert len(fleets.yard.ends) == 1
+        # it is there still
+        fleets.yard.there.update(there)
+        await fleets.change(scaling={how: True})
+        await fleets.pass_time(15)
+        await fleets.look()
+        assert len(fleets.yard.ends) == ends
 
     def test_numbers_and_what_was_seen_make_no_other_reason(self) -> None:
         one = "1 job, 60 s of work, no machine: 1 machine would keep the wait near 180 s; launching 1"

@@ -25,7 +25,7 @@ def launched(key: str = "a", ordered: float = 30, **more: Any) -> Machine:
 
 def found(*machines: Machine, sightings: list[Sighting] | None, **more: Any) -> Reconciled:
     workers: dict[str, Registered] = more.pop("workers", {})
-    given: dict[str, Any] = {"absent_since": {}, "missing_since": {}, "boot_seconds": 100.0, **more}
+    given: dict[str, Any] = {"absent_since": {}, "missing_since": {}, "boot_seconds": 100.0, "prices": {}, **more}
     return reconcile(machines, sightings, workers, now=NOW, **given)
 
 
@@ -41,6 +41,24 @@ def test_of_several_orders_one_of_its_type_is_preferred() -> None:
     orders = [machine("big", 20, instance_type="big"), machine("small", 5, instance_type="small")]
     judged = found(*orders, sightings=[Sighting(id="i-1", instance_type="small")])
     assert judged.changes.keys() == {"small"}
+
+
+@pytest.mark.parametrize(
+    ("sighting", "price"),
+    [
+        (Sighting(id="i-1"), 0.5),
+        (Sighting(id="i-1", instance_type="small"), 0.5),
+        (Sighting(id="i-1", instance_type="big"), 2.0),
+        (Sighting(id="i-1", instance_type="big", price_per_hour=1.8), 1.8),
+        (Sighting(id="i-1", instance_type="unknown"), None),
+    ],
+)
+def test_one_of_another_type_than_was_ordered_costs_what_that_type_costs(
+    sighting: Sighting, price: float | None
+) -> None:
+    order = machine(instance_type="small", price_per_hour=0.5)
+    judged = found(order, sightings=[sighting], prices={"small": 0.6, "big": 2.0})
+    assert judged.changes["a"]["price_per_hour"] == price
 
 
 def test_a_machine_of_a_key_belongs_to_no_other_order() -> None:

@@ -1,5 +1,6 @@
 """What a decision sees is what is in the database, in seconds of work."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -8,9 +9,9 @@ from comfyrelay.domain.scaling.learning import HALF_LIFE_SECONDS
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork
 from comfyrelay.domain.states import Stage
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.central.scaling import durations
+from comfyrelay.store.central.scaling import durations, seen
 from tests.fleet.yard import Fleets, open_fleets
-from tests.harness import World
+from tests.harness import PATIENCE_SECONDS, World
 
 
 @pytest.fixture
@@ -97,6 +98,57 @@ class TestQueue:
         assert (await work(fleets)).jobs_per_second == pytest.approx(first / 2)
         await fleets.submit(4)
         assert (await work(fleets)).jobs_per_second == pytest.approx(first * 1.5)
+
+    async def test_those_who_look_at_once_count_an_arrival_once(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await work(fleets)
+        await fleets.submit(4)
+        snapshots, arrivals = fleets.world.engine.scaling.snapshots, seen.arrivals
+        entered, gate, both_have_read = [], asyncio.Event(), asyncio.Semaphore(0)
+        read = snapshots._read
+
+        async def signalled_read(*given: Any) -> Any:
+            found = await read(*given)
+            both_have_read.release()
+            return found
+
+        async def gated(*given: Any, **more: Any) -> Any:
+            entered.append(1)
+            found = await arrivals(*given, **more)
+            await gate.wait()
+            return found
+
+        monkeypatch.setattr(snapshots, "_read", signalled_read)
+        monkeypatch.setattr(seen, "arrivals", gated)
+        async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
+            for _ in range(2):
+                group.create_task(snapshots.take(Stage.PRODUCTION))
+            for _ in range(2):
+                await both_have_read.acquire()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert len(entered) == 1
+            gate.set()
+        together = (await work(fleets)).jobs_per_second
+        await fleets.world.restart()
+        assert together == pytest.approx((await work(fleets)).jobs_per_second)
+
+    async def test_one_who_saw_less_does_not_have_the_rest_counted_again(
+        self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await work(fleets)
+        await fleets.submit(4)
+        arrivals = seen.arrivals
+        first = (await work(fleets)).jobs_per_second
+
+        async def earlier(*given: Any, **more: Any) -> Any:
+            return (await arrivals(*given, **more))[:-2]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(seen, "arrivals", earlier)
+            await work(fleets)
+        assert (await work(fleets)).jobs_per_second == pytest.approx(first)
 
     async def test_a_process_that_begins_to_look_knows_of_earlier_arrivals(self, fleets: Fleets) -> None:
         await fleets.submit(4)

@@ -3,6 +3,7 @@
 import pytest
 
 from comfyrelay.domain.waiting import Reason, Waiting
+from comfyrelay.fleet.providers.base import RefusalKind, Refused
 from tests.fleet.yard import Fleets, open_fleets
 from tests.harness import World
 
@@ -38,18 +39,23 @@ async def test_once_its_worker_is_there_nobody_waits_for_it(fleets: Fleets) -> N
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        ({"max_machines": 0}, "the limit of 0 machines"),
-        ({"cost_per_hour": 0.1}, "the limit of 0.1 an hour"),
-        ({"is_paused": True}, "that scaling is paused"),
+        ({"max_machines": 0}, "the limit is 0 machines"),
+        ({"cost_per_hour": 0.1}, "the limit is 0.1 an hour"),
+        ({"is_paused": True}, "the fleet is paused"),
     ],
 )
 async def test_the_limit_that_lets_none_start_is_named(world: World, limit: dict[str, float], words: str) -> None:
     fleets = await open_fleets(world, instance_types=[{"name": "g5", "price_per_hour": 0.5}], scaling=limit)
     waiting = await why(fleets)
     assert waiting.reason is Reason.NO_WORKER
-    assert waiting.text == (
-        f"No online worker has this workflow. What keeps further machines from being launched: {words}."
-    )
+    assert waiting.text == f"No online worker has this workflow. No machine is launched: {words}."
+
+
+async def test_what_a_provider_says_is_for_the_operator_alone(fleets: Fleets) -> None:
+    fleets.yard.refuses = [Refused(kind=RefusalKind.SETUP, text="There is no program x in /srv/programs.")]
+    await why(fleets)
+    waiting = await why(fleets)
+    assert waiting.text == "No online worker has this workflow. No machine is launched: its provider launches none now."
 
 
 async def test_a_fleet_that_nobody_scales_says_nothing_of_machines(fleets: Fleets) -> None:

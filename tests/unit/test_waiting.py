@@ -90,6 +90,6 @@ class TestMachinesThatStart:
 
     def test_the_limit_that_keeps_machines_away_is_named(self) -> None:
         for serving, reason in (((), Reason.NO_WORKER), ((BUSY,), Reason.BUSY)):
-            waiting = told(*serving, coming=Coming(limit="the limit of 10 machines"))
+            waiting = told(*serving, coming=Coming(limit="the limit is 10 machines"))
             assert waiting.reason is reason
-            assert waiting.text.endswith(" What keeps further machines from being launched: the limit of 10 machines.")
+            assert waiting.text.endswith(" No machine is launched: the limit is 10 machines.")

@@ -65,7 +65,7 @@ class Coming:
             first = _about(min(self.boot_seconds_left))
             many = len(self.boot_seconds_left)
             return f"A machine is starting, {first}." if many == 1 else f"{many} machines are starting, {first}."
-        return f"What keeps further machines from being launched: {self.limit}." if self.limit else ""
+        return f"No machine is launched: {self.limit}." if self.limit else ""
 
 
 NOTHING_COMING = Coming()

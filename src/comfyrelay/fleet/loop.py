@@ -203,6 +203,10 @@ class ScalingLoop:
         provider = self._provider(fleet)
         return provider is not None and provider.can_launch
 
+    def _types(self, fleet: Fleet) -> Sequence[InstanceType]:
+        """As they cost now, where that is known better than the fleet says it."""
+        return self._of(fleet).prices or fleet.machine_spec.instance_types
+
     def _of(self, fleet: Fleet) -> _Known:
         return self._known.setdefault(fleet.id, _Known())
 
@@ -216,7 +220,7 @@ class ScalingLoop:
         try:
             sightings = await self._observe(fleet, provider)
             async with self._writing:
-                due = await self._scaling.machines.look(fleet, sightings)
+                due = await self._scaling.machines.look(fleet, sightings, types=self._types(fleet))
             if due.end:
                 await self._end(fleet, provider, due.end)
             if due.order:
@@ -279,8 +283,8 @@ class ScalingLoop:
             known.recorded = await self._last_recorded(fleet)
         if not does and kind == known.recorded:
             return
-        types = known.prices or fleet.machine_spec.instance_types
-        saw = what_was_seen(seen, plan, snapshot)
+        types = self._types(fleet)
+        saw = what_was_seen(seen, plan, snapshot, types)
         intent = await self._scaling.machines.intend(fleet, plan, reason=reason, saw=saw, types=types)
         known.recorded = kind
         provider = self._provider(fleet)
@@ -314,7 +318,7 @@ class ScalingLoop:
             log.warning("scaling.launch_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
             return {"launch_failed": _why(error)}
         launched, refused = _results(wanted, result)
-        await self._scaling.machines.note_launched(launched, refused)
+        await self._scaling.machines.note_launched(wanted, launched, refused, types=self._types(fleet))
         if refused:
             # another type may be had
             self._scaling.hint.give()

@@ -227,7 +227,7 @@ class _Stage:
         launched = max(0, min(wish.more, space.launches))
         why = wish.why
         if wish.more > launched:
-            why += f"; launching {launched} of {wish.more}: {space.limit} allows no more"
+            why += f"; launching {launched} of {wish.more}: {space.limit}"
         elif launched:
             why += f"; launching {launched}"
         is_report = fleet.scaling.is_dry_run or not fleet.can_launch
@@ -247,7 +247,7 @@ class _Stage:
             launch=space.launch(launched),
             end=[each.id for each in wish.end],
             is_report=is_report,
-            limit=space.limit if wish.more > launched else None,
+            limit=space.told if wish.more > launched else None,
         )
 
     def _take(self, fleet: SeenFleet, space: Room, launched: int) -> None:

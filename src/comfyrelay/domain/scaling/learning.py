@@ -7,7 +7,7 @@ from math import exp, log
 from statistics import quantiles
 
 from comfyrelay.domain.scaling.machines import FAILED_BOOTS, Ended, Machine
-from comfyrelay.domain.scaling.spec import MOST_BOOT_SECONDS, InstanceType, MachineSpec
+from comfyrelay.domain.scaling.spec import MOST_BOOT_SECONDS, InstanceType, MachineProviderName, MachineSpec
 
 # Of a workflow that nobody has run yet.
 UNKNOWN_SECONDS = 60.0
@@ -16,6 +16,8 @@ LEAST_WEIGHT = 0.05
 HALF_LIFE_SECONDS = 300.0
 DEFAULT_BOOT_SECONDS = 180.0
 LEAST_SECONDS_LEFT = 1.0
+# A process on this host is there sooner than a machine of a cloud.
+LOCAL_BOOT_SECONDS = 30.0
 # So many of the newest boots tell how long one takes.
 NEWEST_BOOTS = 20
 LAUNCHES_SECONDS = 300.0
@@ -93,9 +95,9 @@ def boot_seconds(newest: Sequence[Machine], spec: MachineSpec) -> float:
     if took:
         return max(1.0, took[0])
     expected = spec.options.get("boot_seconds")
-    if not isinstance(expected, int | float) or expected <= 0:
-        return DEFAULT_BOOT_SECONDS
-    return float(min(expected, MOST_BOOT_SECONDS))
+    if isinstance(expected, int | float) and expected > 0:
+        return float(min(expected, MOST_BOOT_SECONDS))
+    return LOCAL_BOOT_SECONDS if spec.provider is MachineProviderName.LOCAL else DEFAULT_BOOT_SECONDS
 
 
 def seconds_left(expected: float, passed: float) -> float:
@@ -127,18 +129,24 @@ class Available:
 
     types: Sequence[InstanceType]
     all_refused: bool
+    # what was said that is about the fleet, not about a type, and when it is tried again
+    refusal: str | None = None
 
 
 def available_types(types: Sequence[InstanceType], newest: Iterable[Machine], now: datetime) -> Available:
     refused: set[str | None] = set()
+    longest, refusal = 0.0, None
     for each in newest:
         if each.ended == Ended.REFUSED and each.ended_at is not None:
-            kind = (each.reason or "").split(":", 2)[1]
-            if (now - each.ended_at).total_seconds() < REFUSED_SECONDS.get(kind, 60.0):
+            _, kind, text = (each.reason or "").split(":", 2)
+            seconds_left = REFUSED_SECONDS.get(kind, 60.0) - (now - each.ended_at).total_seconds()
+            if seconds_left > 0:
                 # what is not about a type is about the fleet
                 refused.add(each.instance_type if kind == "capacity" else None)
+                if kind != "capacity" and seconds_left > longest:
+                    longest, refusal = seconds_left, f"{text.rstrip('.')} (tried again in {seconds_left:.0f} s)"
     left = [] if None in refused else [each for each in types if each.name not in refused]
-    return Available(types=left, all_refused=not left and bool(refused))
+    return Available(types=left, all_refused=not left and bool(refused), refusal=refusal)
 
 
 def refusal(kind: str, text: str) -> str:

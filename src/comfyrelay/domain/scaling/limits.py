@@ -9,6 +9,8 @@ from comfyrelay.domain.scaling.spec import InstanceType
 
 # Sums of prices that differ by less are the same money.
 MONEY_ERROR = 1e-9
+# Launches are limited by the minute.
+LAUNCHES_OF_SECONDS = 60.0
 _ANY = InstanceType(name="")
 _UP = (MachineState.READY, MachineState.BUSY)
 
@@ -21,27 +23,30 @@ class Room:
     launches: int
     instance_type: InstanceType
     limit: str
+    # the same for those whose jobs wait: what a provider says is for the operator
+    told: str
 
     def launch(self, count: int) -> tuple[Launch, ...]:
         return (Launch(count=count, instance_type=self.instance_type.name or None),) if count > 0 else ()
 
 
-NO_ROOM = Room(launches=0, instance_type=_ANY, limit="")
+NO_ROOM = Room(launches=0, instance_type=_ANY, limit="", told="")
+REFUSES = "its provider launches none now"
 
 
 def room(fleet: SeenFleet) -> Room:
     limits = fleet.scaling.limits
     kind = _type_within(fleet, limits.cost_per_hour)
     bounds = [
-        (limits.max_machines - len(fleet.machines), f"the limit of {limits.max_machines} machines"),
+        (limits.max_machines - len(fleet.machines), f"the limit is {limits.max_machines} machines"),
         (
-            limits.launches_per_minute - sum(ago < 60.0 for ago in fleet.launches_ago),
-            f"the limit of {limits.launches_per_minute} launches a minute",
+            limits.launches_per_minute - sum(ago < LAUNCHES_OF_SECONDS for ago in fleet.launches_ago),
+            f"the limit is {limits.launches_per_minute} launches a minute",
         ),
     ]
     if limits.cost_per_hour is not None:
         left = limits.cost_per_hour - cost_per_hour(fleet)
-        text = f"the limit of {limits.cost_per_hour:g} an hour"
+        text = f"the limit is {limits.cost_per_hour:g} an hour"
         # where no types are named, the next may cost what the dearest does
         known = max((each.price_per_hour for each in fleet.machines), default=0.0)
         price = known if kind is _ANY else kind.price_per_hour if kind is not None else 0.0
@@ -52,20 +57,21 @@ def room(fleet: SeenFleet) -> Room:
         elif kind is _ANY and not any(each.state in _UP for each in fleet.machines):
             # one tells what they cost; where nobody has told it once that is up, nobody ever does
             affordable = 1 - len(fleet.machines) if left > -MONEY_ERROR else 0
-            text += ", until the first has told its price,"
+            text += ", and the first has not told its price yet"
         else:
             affordable = bounds[0][0] if left > -MONEY_ERROR else 0
         bounds.append((affordable, text))
     if fleet.all_refused:
-        bounds.append((0, "that none of its instance types is to be had now"))
+        bounds.append((0, fleet.refusal or "none of its instance types can be had now"))
     pause = pause_left(fleet)
     if pause is not None:
         # after the pause one machine tries, and the next waits for what becomes of it
         tries = 1 if pause == 0 and not any(each.state is MachineState.BOOTING for each in fleet.machines) else 0
-        text = f"{fleet.failed_boots} launches in a row that never became a worker"
+        text = f"{fleet.failed_boots} launches in a row never became a worker"
         bounds.append((tries, f"{text} (tried again in {pause:.0f} s)" if pause else text))
     launches, limit = min(bounds, key=lambda bound: bound[0])
-    return Room(launches=max(0, launches), instance_type=kind or _ANY, limit=limit)
+    told = REFUSES if limit == fleet.refusal else limit
+    return Room(launches=max(0, launches), instance_type=kind or _ANY, limit=limit, told=told)
 
 
 def cost_per_hour(fleet: SeenFleet) -> float:

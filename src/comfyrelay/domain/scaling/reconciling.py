@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from comfyrelay.domain.scaling.machines import Ended, Machine
+from comfyrelay.domain.scaling.spec import ScalingSpec
 
 # An order that nobody has answered is placed again after so long, by the same key.
 ORDER_AGAIN = timedelta(seconds=10)
@@ -72,6 +73,15 @@ class Reconciled:
     def change(self, key: str, **values: Any) -> None:
         self.changes.setdefault(key, {}).update(values)
 
+    def allowed(self, scaling: ScalingSpec) -> "Reconciled":
+        """What of it may be done. What became of machines is noted in any case; an end that was begun before a pause is
+        finished, for its worker takes nothing any more."""
+        if scaling.is_dry_run:
+            return Reconciled(changes=self.changes)
+        if scaling.is_paused:
+            return Reconciled(changes=self.changes, end_again=self.end_again)
+        return self
+
 
 def reconcile(
     machines: Sequence[Machine],
@@ -82,6 +92,7 @@ def reconcile(
     missing_since: Mapping[str, datetime],
     boot_seconds: float,
     now: datetime,
+    prices: Mapping[str, float],
 ) -> Reconciled:
     """Without `sightings` the provider could not be asked: what it has is as it was. `absent_since` tells since when
     the workers of machines have been away, `missing_since` since when their provider has not told of them."""
@@ -90,7 +101,7 @@ def reconcile(
     for machine in machines:
         sighting = matched.get(machine.key)
         if sighting is not None:
-            _note(found, machine, sighting)
+            _note(found, machine, sighting, prices)
         worker = workers.get(machine.worker) or (workers.get(_as_worker(sighting)) if sighting else None)
         if worker is not None and machine.registered_at is None:
             found.change(machine.key, registered_at=max(worker.registered_at, machine.ordered_at))
@@ -154,7 +165,17 @@ def _matched(machines: Sequence[Machine], sightings: Iterable[Sighting]) -> dict
     return matched
 
 
-def _note(found: Reconciled, machine: Machine, sighting: Sighting) -> None:
+def price_of(machine: Machine, sighting: Sighting, prices: Mapping[str, float]) -> float | None:
+    """What an order costs that became this. A group may choose another type than was ordered: `prices` tells, by type,
+    what they cost now."""
+    if sighting.price_per_hour is not None:
+        return sighting.price_per_hour
+    if sighting.instance_type in (None, machine.instance_type):
+        return machine.price_per_hour
+    return prices.get(sighting.instance_type)
+
+
+def _note(found: Reconciled, machine: Machine, sighting: Sighting, prices: Mapping[str, float]) -> None:
     if machine.provider_id is None:
         found.change(
             machine.key,
@@ -162,7 +183,7 @@ def _note(found: Reconciled, machine: Machine, sighting: Sighting) -> None:
             worker_id=_as_worker(sighting),
             launched_at=sighting.launched_at or ...,
             instance_type=sighting.instance_type or machine.instance_type,
-            price_per_hour=machine.price_per_hour if sighting.price_per_hour is None else sighting.price_per_hour,
+            price_per_hour=price_of(machine, sighting, prices),
         )
     elif sighting.worker_id is not None and sighting.worker_id != machine.worker_id:
         found.change(machine.key, worker_id=sighting.worker_id)

@@ -1,11 +1,15 @@
 """How a decision is written down."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from comfyrelay.domain.scaling.limits import LAUNCHES_OF_SECONDS
 from comfyrelay.domain.scaling.plan import FleetPlan
+from comfyrelay.domain.scaling.schedules import at_least
 from comfyrelay.domain.scaling.snapshot import SeenFleet, Snapshot
+from comfyrelay.domain.scaling.spec import InstanceType
 
 
 def reason_class(reason: str) -> str:
@@ -13,8 +17,11 @@ def reason_class(reason: str) -> str:
     return re.sub(r"\d+(\.\d+)?", "#", reason.partition(": ")[2] or reason)
 
 
-def what_was_seen(seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> Mapping[str, Any]:
+def what_was_seen(
+    seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot, types: Sequence[InstanceType]
+) -> Mapping[str, Any]:
     """What a decision was made on, as it is kept."""
+    left = {each.name for each in seen.instance_types}
     return {
         "work": [
             {
@@ -31,10 +38,19 @@ def what_was_seen(seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> Mappi
                 "id": each.id,
                 "state": str(each.state),
                 "leases": each.leases,
-                "seconds": round(each.boot_seconds_left or each.busy_seconds_left or each.idle_seconds, 1),
+                "instance_type": each.instance_type,
+                "price_per_hour": each.price_per_hour,
+                "boot_seconds_left": round(each.boot_seconds_left, 1),
+                "busy_seconds_left": round(each.busy_seconds_left, 1),
+                "idle_seconds": round(each.idle_seconds, 1),
             }
             for each in seen.machines
         ],
+        "prices": {each.name: each.price_per_hour for each in types},
+        "refused_types": [each.name for each in types if each.name not in left],
+        "limits": asdict(seen.scaling.limits),
+        "scheduled_machines": at_least(seen.scaling.schedules, snapshot.now),
+        "launches_last_minute": sum(ago < LAUNCHES_OF_SECONDS for ago in seen.launches_ago),
         "boot_seconds": round(seen.boot_seconds, 1),
         "failed_boots": seen.failed_boots,
         "limit": plan.limit,

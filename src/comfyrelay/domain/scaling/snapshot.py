@@ -61,6 +61,8 @@ class SeenFleet:
     instance_types: Sequence[InstanceType] = ()
     # whether it names types, and each of them was refused lately
     all_refused: bool = False
+    # what its provider said when it would launch nothing at all for the fleet, and when it is asked again
+    refusal: str | None = None
     # jobs that a machine to be launched runs at once
     slots: int = 1
     # learnt, or what the operator expects

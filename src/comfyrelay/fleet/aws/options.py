@@ -48,6 +48,8 @@ class AwsOptions(BaseModel):
     user: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_-]*$")] = "comfy"
     budget_usd_per_month: Annotated[float, Field(gt=0)] | None = None
     budget_email: Annotated[str, Field(pattern=r"^[^\s@]+@[^\s@]+$", max_length=50)] | None = None
+    # what the first machine is expected to take; the scaling loop asks for it
+    boot_seconds: Annotated[float, Field(gt=0)] | None = None
     # policies of CloudWatch that launch, but never end, when nobody decides
     cloudwatch_fallback: bool = False
 

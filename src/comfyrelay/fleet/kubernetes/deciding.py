@@ -56,7 +56,9 @@ class Deciding:
         plan = next(each for each in await asyncio.to_thread(decide, snapshot) if each.fleet == slug)
         found = next(each for each in fleets if each.slug == slug)
         desired = desired_by(plan, found, pods[slug])
-        await self._record(fleet, plan, what_was_seen(found, plan, snapshot), told=desired.count)
+        await self._record(
+            fleet, plan, what_was_seen(found, plan, snapshot, fleet.machine_spec.instance_types), told=desired.count
+        )
         return desired
 
     async def _record(self, fleet: Fleet, plan: FleetPlan, saw: Mapping[str, Any], *, told: int) -> None:

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from comfyrelay.atomic import write_new
 from comfyrelay.clock import utc_now
+from comfyrelay.domain.scaling.learning import LOCAL_BOOT_SECONDS
 from comfyrelay.domain.scaling.spec import InstanceType
 from comfyrelay.errors import ConfigurationError, ProviderError
 from comfyrelay.extras import require
@@ -74,7 +75,7 @@ class LocalOptions(BaseModel):
     # ComfyUI must answer by then
     answer_seconds: Annotated[float, Field(gt=0)] = 600.0
     # what the first machine is expected to take; the scaling loop asks for it
-    boot_seconds: Annotated[float, Field(gt=0)] = 30.0
+    boot_seconds: Annotated[float, Field(gt=0)] = LOCAL_BOOT_SECONDS
 
     @field_validator("environment")
     @classmethod

@@ -1,10 +1,14 @@
 """Fleets: which workflows a group of workers runs, and how it is doing."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from fastapi import status
 
 from comfyrelay.domain.scaling.spec_json import machines_to_json, scaling_to_json
 from comfyrelay.domain.states import Stage
 from comfyrelay.errors import InvalidInput
+from comfyrelay.fleet import options
 from comfyrelay.fleet.providers import registry
 from comfyrelay.protocol import admin as wire
 from comfyrelay.protocol.base import Answer, Page
@@ -30,7 +34,7 @@ async def list_fleets(
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
 async def create_fleet(body: wire.NewFleet, context: ContextOf) -> Answer[wire.Fleet]:
     """Make a fleet; workers join it by its stage, its slug and the stage's secret."""
-    _check_provider(body.machines)
+    _check_provider(body.machines, before=None)
     await context.engine.fleet.fleets.create(**body.model_dump(exclude_unset=True))
     return Answer(data=_body(await context.engine.fleet.views.get(body.stage, body.slug)), message="Created.")
 
@@ -43,7 +47,9 @@ async def get_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answe
 @router.patch("/{stage}/{slug}", responses=may_answer(404, 422))
 async def change_fleet(stage: Stage, slug: SlugInPath, body: wire.FleetPatch, context: ContextOf) -> Answer[wire.Fleet]:
     """Change what is sent, in `machines` and `scaling` too; null is as by default. Nobody is sent away."""
-    _check_provider(body.machines)
+    if body.machines is not None:
+        before = (await context.engine.fleet.views.get(stage, slug)).fleet.machines
+        _check_provider(body.machines, before=before)
     await context.engine.fleet.fleets.change(stage=stage, slug=slug, changes=body.changes())
     return Answer(data=_body(await context.engine.fleet.views.get(stage, slug)), message="Changed.")
 
@@ -73,10 +79,16 @@ async def fleet_metrics(stage: Stage, slug: SlugInPath, context: ContextOf) -> A
     return Answer(data=wire.FleetMetrics.of(await context.engine.fleet.views.metrics(stage, slug)))
 
 
-def _check_provider(machines: FleetMachines | None) -> None:
-    """Which there are depends on what is installed."""
-    if machines is not None and machines.provider is not None and machines.provider not in (known := registry.names()):
+def _check_provider(machines: FleetMachines | None, *, before: Mapping[str, Any] | None) -> None:
+    """Which there are depends on what is installed, and what they understand on which it is."""
+    if machines is None:
+        return
+    if machines.provider is not None and machines.provider not in (known := registry.names()):
         raise InvalidInput(errors={"machines.provider": f"There is no such provider. There are: {', '.join(known)}."})
+    said = machines.model_dump(include={"provider", "options"}, exclude_unset=True)
+    if said:
+        spec = {**(before or {}), **said}
+        options.check(str(spec.get("provider")), spec.get("options") or {})
 
 
 def _body(view: FleetView) -> wire.Fleet:

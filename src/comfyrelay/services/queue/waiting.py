@@ -133,7 +133,7 @@ async def _pods_coming(tx: Tx, fleet: Fleet, known: Set[str], now: datetime) -> 
 async def _limit(tx: Tx, fleet: Fleet) -> str | None:
     """What the last decision said that it was kept from more by."""
     if fleet.scaling_spec.is_paused:
-        return "that scaling is paused"
+        return "the fleet is paused"
     last = await decisions.latest(tx, fleet.id)
     found = None if last is None else last.seen.get("limit")
     return str(found) if found else None

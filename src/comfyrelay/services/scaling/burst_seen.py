@@ -15,6 +15,7 @@ from comfyrelay.services.scaling.snapshots import NEWEST_ORDERS, Rows, by_field,
 from comfyrelay.store.central import blocks, dispatches, gaps
 from comfyrelay.store.central.scaling import bursts, machines, seen
 from comfyrelay.store.central.scaling.bursts import Serving, Waiting
+from comfyrelay.store.central.workers import serves
 from comfyrelay.store.database import Tx
 
 # So many of each workflow are looked at: what waits behind them is looked at once they have gone.
@@ -104,7 +105,7 @@ def _job(row: Waiting, may_burst: Set[int], predictions: Predictions, now: datet
 async def _runners(
     tx: Tx, workers: Sequence[Serving], there: Mapping[str, SeenMachine], provider: Provider
 ) -> list[Runner]:
-    serving = [each for each in workers if _serves(each, provider) and each.worker_id in there]
+    serving = [each for each in workers if serves(each.providers, provider) and each.worker_id in there]
     ids = [each.worker_id for each in serving]
     refused = await blocks.standing(tx, ids)
     if provider is Provider.SELF_HOSTED:
@@ -117,11 +118,6 @@ async def _runners(
         )
         for each in serving
     ]
-
-
-def _serves(worker: Serving, provider: Provider) -> bool:
-    """One that says nothing of it serves what everybody serves; only who says so speaks to the cloud."""
-    return provider in (worker.providers or (Provider.SELF_HOSTED,))
 
 
 def _makes_machines(fleet: Fleet) -> bool:

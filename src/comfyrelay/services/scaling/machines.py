@@ -10,9 +10,10 @@ from comfyrelay.domain.records.fleet import Fleet
 from comfyrelay.domain.scaling import learning
 from comfyrelay.domain.scaling.machines import Ended, Machine
 from comfyrelay.domain.scaling.plan import FleetPlan
-from comfyrelay.domain.scaling.reconciling import Reconciled, Registered, Sighting, reconcile
+from comfyrelay.domain.scaling.reconciling import Reconciled, Registered, Sighting, price_of, reconcile
 from comfyrelay.domain.scaling.recording import reason_class
 from comfyrelay.domain.scaling.spec import InstanceType
+from comfyrelay.domain.states import Stage
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.fleet.workers import Workers
 from comfyrelay.services.scaling.leadership import Leadership
@@ -70,9 +71,15 @@ class Machines:
         # The same of machines that their provider does not tell of.
         self._missing_since: dict[int, dict[str, datetime]] = {}
 
-    async def look(self, fleet: Fleet, sightings: Sequence[Sighting] | None) -> Due:
-        """Note what became of a fleet's machines, and mark those to be ended that are of no use."""
+    async def look(
+        self, fleet: Fleet, sightings: Sequence[Sighting] | None, *, types: Sequence[InstanceType] = ()
+    ) -> Due:
+        """Note what became of a fleet's machines, and mark those to be ended that are of no use. `types` tell what
+        machines cost now."""
+        prices = _prices(types)
         async with self._databases.central.read() as tx:
+            # whoever paused it while its provider was asked is minded, too
+            fleet = await catalogue.fleet(tx, stage=Stage(fleet.stage), slug=fleet.slug) or fleet
             present = await machines.present(tx, [fleet.id])
             newest = await machines.newest(tx, fleet.id, most=NEWEST_ORDERS)
             registered = await self._registered(tx, fleet)
@@ -89,13 +96,16 @@ class Machines:
             missing_since=missing_since,
             boot_seconds=learning.boot_seconds(newest, fleet.machine_spec),
             now=now,
-        )
+            prices=prices,
+        ).allowed(fleet.scaling_spec)
         if sightings is not None:
             self._missing_since[fleet.id] = {key: missing_since.get(key, now) for key in found.missing}
         busy: set[str] = set()
         # what is only to be told again is told by who leads now, too
         if found.changes or found.adopt or found.surplus or found.end or found.order_again or found.end_again:
-            busy = await self._leadership.run(Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found))
+            busy = await self._leadership.run(
+                Step.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found, prices)
+            )
         async with self._databases.central.read() as tx:
             after = {each.key: each for each in await machines.present(tx, [fleet.id])}
         marked = [after[key] for key in (*found.end, *found.end_again) if key in after and key not in busy]
@@ -109,7 +119,7 @@ class Machines:
         self, fleet: Fleet, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], types: Sequence[InstanceType]
     ) -> Intent:
         """Write a decision down, and what it is going to do, unless that is only a report."""
-        prices = {each.name: each.price_per_hour for each in types}
+        prices = _prices(types)
 
         async def work(tx: Tx) -> Intent:
             total = 0
@@ -178,8 +188,16 @@ class Machines:
 
         return await self._leadership.run(Step.SCALE_INTENT, work)
 
-    async def note_launched(self, launched: Mapping[str, Sighting], refused: Mapping[str, tuple[str, str]]) -> None:
-        """By key: machines that are there now, and the kind and the text of refusals."""
+    async def note_launched(
+        self,
+        wanted: Sequence[Machine],
+        launched: Mapping[str, Sighting],
+        refused: Mapping[str, tuple[str, str]],
+        *,
+        types: Sequence[InstanceType] = (),
+    ) -> None:
+        """What came of orders, by key: machines that are there now, and the kind and the text of refusals."""
+        orders, prices = {each.key: each for each in wanted}, _prices(types)
 
         async def work(tx: Tx) -> None:
             now = await dispatches.now(tx)
@@ -189,11 +207,10 @@ class Machines:
                     "provider_id": each.id,
                     "worker_id": each.worker_id or each.id,
                     "launched_at": each.launched_at or ...,
+                    "price_per_hour": price_of(orders[key], each, prices),
                 }
                 if each.instance_type is not None:
                     values["instance_type"] = each.instance_type
-                if each.price_per_hour is not None:
-                    values["price_per_hour"] = each.price_per_hour
                 await machines.change(tx, key, **values)
             for key, (kind, text) in refused.items():
                 await machines.change(tx, key, ended_at=..., reason=learning.refusal(kind, text))
@@ -208,14 +225,16 @@ class Machines:
         async with self._databases.central.read() as tx:
             return await machines.present(tx, [fleet.id])
 
-    async def _write(self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled) -> set[str]:
+    async def _write(
+        self, tx: Tx, fleet: Fleet, present: Sequence[Machine], found: Reconciled, prices: Mapping[str, float]
+    ) -> set[str]:
         """Returns those that are to end, and have something to do yet."""
         await _hold_registrations(tx, fleet)
         for key, values in found.changes.items():
             await machines.change(tx, key, **values)
         surplus = {"ending_at": ..., "reason": f"{Ended.SURPLUS}: its order has another machine"}
-        adopted = [_adopted(each) for each in found.adopt]
-        await machines.adopt(tx, fleet.id, adopted + [_adopted(each) | surplus for each in found.surplus])
+        adopted = [_adopted(each, prices) for each in found.adopt]
+        await machines.adopt(tx, fleet.id, adopted + [_adopted(each, prices) | surplus for each in found.surplus])
         by_key = {each.key: each for each in present}
         for key in (key for key, values in found.changes.items() if "ended_at" in values):
             await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)
@@ -271,14 +290,18 @@ def _not_ahead(each: Sighting, now: datetime) -> Sighting:
     return replace(each, launched_at=now) if each.launched_at is not None and each.launched_at > now else each
 
 
-def _adopted(each: Sighting) -> dict[str, Any]:
+def _prices(types: Sequence[InstanceType]) -> dict[str, float]:
+    return {each.name: each.price_per_hour for each in types}
+
+
+def _adopted(each: Sighting, prices: Mapping[str, float]) -> dict[str, Any]:
     launched_at = each.launched_at or ...
     return {
         "key": each.key or each.id,
         "provider_id": each.id,
         "worker_id": each.worker_id or each.id,
         "instance_type": each.instance_type,
-        "price_per_hour": each.price_per_hour,
+        "price_per_hour": prices.get(each.instance_type or "") if each.price_per_hour is None else each.price_per_hour,
         "ordered_at": launched_at,
         "launched_at": launched_at,
         "ending_at": None,

@@ -1,5 +1,6 @@
 """What a decision sees: queue, machines and limits of all fleets of a stage, read from the database."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,15 +10,17 @@ from typing import Any, TypeVar
 import structlog
 
 from comfyrelay.domain.records.fleet import Fleet
-from comfyrelay.domain.scaling import learning
+from comfyrelay.domain.scaling import learning, reference
 from comfyrelay.domain.scaling.machines import Machine
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
-from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, ScalingSpec
+from comfyrelay.domain.scaling.spec import InstanceType, MachineProviderName, Policy, ScalingSpec
+from comfyrelay.domain.states import Provider
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.scaling.durations import Predictions
 from comfyrelay.store.central import dispatches
 from comfyrelay.store.central.scaling import machines, seen
 from comfyrelay.store.central.scaling.seen import Lease, SeenWorker, Waiting
+from comfyrelay.store.central.workers import serves
 from comfyrelay.store.database import Tx
 
 T = TypeVar("T")
@@ -64,6 +67,7 @@ class _Memory:
     last_id: int | None = None
     counted: set[int] = field(default_factory=set)
     idle_since: dict[int, datetime] = field(default_factory=dict)
+    low_since: dict[int, datetime] = field(default_factory=dict)
 
 
 class Snapshots:
@@ -71,6 +75,7 @@ class Snapshots:
         self._databases = databases
         self._stale_seconds = stale_seconds
         self._memory = _Memory()
+        self._counting = asyncio.Lock()
 
     async def fleets(self) -> list[Fleet]:
         async with self._databases.central.read() as tx:
@@ -88,7 +93,9 @@ class Snapshots:
         async with self._databases.central.read() as tx:
             fleets = [each for each in await seen.fleets_of(tx) if each.stage == stage]
             rows = await self._read(tx, stage, fleets)
-            await self._count_arrivals(tx)
+            # the loop, the API and the pages all ask: each arrival is counted by one of them
+            async with self._counting:
+                await self._count_arrivals(tx)
         return StageSeen(
             stage=stage,
             snapshot=Snapshot(
@@ -127,9 +134,11 @@ class Snapshots:
                 if each.id not in memory.counted:
                     memory.rates.add(each.stage, each.workflow_id, each.created_at)
             is_first, newest = after is None, found[-1].id if found else 0
-            memory.counted = {each.id for each in found if each.id > newest - LATE_IDS}
             is_end = is_first or len(found) < ARRIVALS_AT_ONCE
-            memory.last_id = max(memory.last_id or 0, newest)
+            memory.last_id = last = max(memory.last_id or 0, newest)
+            # who began to read earlier may see less than who was here before: what that one counted stays counted
+            counted = memory.counted | {each.id for each in found}
+            memory.counted = {each for each in counted if each > last - LATE_IDS}
             if is_end:
                 return
 
@@ -172,7 +181,26 @@ class Snapshots:
 
     def _fleet(self, fleet: Fleet, rows: Rows, *, can_launch: bool, types: Sequence[InstanceType] | None) -> SeenFleet:
         found = seen_fleet(fleet, rows, types=types)
-        return replace(found, can_launch=can_launch, idle_seconds=self._idle_seconds(fleet, rows, found.machines))
+        return replace(
+            found,
+            can_launch=can_launch,
+            idle_seconds=self._idle_seconds(fleet, rows, found.machines),
+            low_seconds=self._low_seconds(fleet, rows, found.machines),
+        )
+
+    def _low_seconds(self, fleet: Fleet, rows: Rows, found: Sequence[SeenMachine]) -> float | None:
+        """For `reference` alone: since when the backlog of each worker was low. Who has just begun to look knows of no
+        earlier time."""
+        if fleet.scaling_spec.policy is not Policy.REFERENCE:
+            return None
+        workflows = rows.workflows.get(fleet.id, set())
+        depth = sum(each.jobs for each in rows.waiting if each.workflow_id in workflows)
+        depth += sum(each.leases for each in found)
+        workers = sum(each.state in (MachineState.READY, MachineState.BUSY) for each in found)
+        if reference.backlog(depth, workers) >= reference.LOW_BACKLOG:
+            self._memory.low_since.pop(fleet.id, None)
+            return 0.0
+        return _since(self._memory.low_since.setdefault(fleet.id, rows.now), rows.now)
 
     def _idle_seconds(self, fleet: Fleet, rows: Rows, found: Sequence[SeenMachine]) -> float | None:
         workflows = rows.workflows.get(fleet.id, set())
@@ -204,6 +232,7 @@ def seen_fleet(fleet: Fleet, rows: Rows, *, types: Sequence[InstanceType] | None
         machines=_Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(),
         instance_types=available.types,
         all_refused=available.all_refused,
+        refusal=available.refusal,
         slots=spec.slots,
         boot_seconds=boot,
         is_done_elsewhere=spec.provider is MachineProviderName.KUBERNETES,
@@ -234,7 +263,12 @@ class _Fleet:
 
     def machines(self) -> list[SeenMachine]:
         own = {each.worker for each in self._machines}
-        foreign = [each for each in self._workers.values() if each.worker_id not in own and not each.is_stale]
+        foreign = [
+            each
+            for each in self._workers.values()
+            # one that speaks to the cloud alone takes nothing of what waits here
+            if each.worker_id not in own and not each.is_stale and serves(each.providers, Provider.SELF_HOSTED)
+        ]
         ordered = [self._ordered(each) for each in self._machines]
         if self._spec.provider is MachineProviderName.KUBERNETES:
             return [*ordered, *(self._in_cluster(each) for each in foreign)]

@@ -180,6 +180,11 @@ def read_providers(said: str | None) -> list[str] | None:
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else None
 
 
+def serves(said: Sequence[str] | None, provider: Provider) -> bool:
+    """One that says nothing of it serves what everybody serves; only who says so speaks to the cloud."""
+    return provider in (said or (Provider.SELF_HOSTED,))
+
+
 async def serving(
     tx: Tx, workflow_id: int, *, stage: str, provider: Provider, stale_seconds: float
 ) -> list[ServingWorker]:

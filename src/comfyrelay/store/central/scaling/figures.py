@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Select, func, select
 
-from comfyrelay.domain.states import DispatchStatus
+from comfyrelay.domain.states import DispatchStatus, Provider
 from comfyrelay.store.central.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import dispatch_leases, fleets, worker_audit_logs, workers, workflow_fleets
@@ -83,7 +83,9 @@ def leased_query() -> Select[Any]:
 
 
 def _counted() -> Select[Any]:
-    return select(d.c.stage, d.c.workflow_id, func.count().label("jobs")).group_by(d.c.stage, d.c.workflow_id)
+    """Machines do nothing for what went to the cloud."""
+    counted = select(d.c.stage, d.c.workflow_id, func.count().label("jobs"))
+    return counted.where(d.c.provider == word(Provider.SELF_HOSTED)).group_by(d.c.stage, d.c.workflow_id)
 
 
 async def seen_workers(tx: Tx, fleet_ids: Sequence[int], *, seconds: float) -> list[SeenWorker]:
