@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import ceil, sqrt
 
+from comfyrelay.domain.scaling.learning import ONE_ARRIVAL
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenMachine
 
 # For a workflow of which nothing is known yet.
@@ -28,13 +29,20 @@ def seconds_per_job(work: QueuedWork) -> float:
 
 
 def queued_seconds(work: QueuedWork) -> float:
-    """With the load that somebody has to begin with."""
-    return work.jobs * seconds_per_job(work) + work.load_seconds if work.jobs > 0 else 0.0
+    return work.jobs * seconds_per_job(work) if work.jobs > 0 else 0.0
 
 
-def arriving(work: QueuedWork) -> float:
+def rate(work: QueuedWork, boot_seconds: float) -> float:
+    """Arrivals a second that can be counted on: those that were seen for as long as a boot takes. What still waits is
+    staffed as it is, and no sign of what will come."""
+    if work.arrivals_seconds < boot_seconds:
+        return 0.0
+    return max(0.0, work.jobs_per_second - work.jobs * ONE_ARRIVAL)
+
+
+def arriving(work: QueuedWork, boot_seconds: float) -> float:
     """Machines with a speed of 1 that what arrives keeps busy."""
-    return work.jobs_per_second * (work.seconds_per_job or seconds_per_job(work))
+    return rate(work, boot_seconds) * (work.seconds_per_job or seconds_per_job(work))
 
 
 def machines_for(load: float, spare: float) -> int:
@@ -52,6 +60,13 @@ def free_from(machine: SeenMachine) -> Sequence[float]:
     if not running:
         return (0.0,) * machine.slots
     return (max(0.0, machine.busy_seconds_left),) * running + (0.0,) * (machine.slots - running)
+
+
+def free_slots(machine: SeenMachine) -> int:
+    """Jobs that it can take, or will when it is up, beside what it runs."""
+    if machine.state is MachineState.DRAINING:
+        return 0
+    return max(0, machine.slots - max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
 
 
 def can_do(machines: Sequence[SeenMachine], within: float) -> float:

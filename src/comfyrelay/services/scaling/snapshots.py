@@ -1,9 +1,10 @@
 """What a decision sees: queue, machines and limits of all fleets of a stage, read from the database."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any, TypeVar
 
 from comfyrelay.domain.records.fleet import Fleet
@@ -53,10 +54,36 @@ class _Rows:
 
 
 @dataclass(slots=True)
+class _Arrivals:
+    """The newest of a stage, for fleets to learn from; `count` is of all that there ever were."""
+
+    newest: deque[tuple[datetime, int]] = field(default_factory=lambda: deque(maxlen=ARRIVALS_AT_ONCE))
+    count: int = 0
+
+    def add(self, at: datetime, workflow: int) -> None:
+        self.newest.append((at, workflow))
+        self.count += 1
+
+    def after(self, count: int) -> Sequence[tuple[datetime, int]]:
+        return list(islice(self.newest, max(0, len(self.newest) - (self.count - count)), None))
+
+
+@dataclass(slots=True)
+class _Bursts:
+    """What a fleet has learnt of the first arrivals for these workflows."""
+
+    workflows: frozenset[int]
+    following: learning.Following = field(default_factory=learning.Following)
+    counted: int = 0
+
+
+@dataclass(slots=True)
 class _Memory:
     """What is not in the database: how often jobs arrive, and since when fleets have had nothing to do."""
 
     rates: learning.Rates = field(default_factory=learning.Rates)
+    arrivals: dict[str, _Arrivals] = field(default_factory=lambda: defaultdict(_Arrivals))
+    bursts: dict[int, _Bursts] = field(default_factory=dict)
     last_id: int | None = None
     counted: set[int] = field(default_factory=set)
     idle_since: dict[int, datetime] = field(default_factory=dict)
@@ -122,6 +149,7 @@ class Snapshots:
             for each in found:
                 if each.id not in memory.counted:
                     memory.rates.add(each.stage, each.workflow_id, each.created_at)
+                    memory.arrivals[each.stage].add(each.created_at, each.workflow_id)
             is_first, newest = after is None, found[-1].id if found else 0
             memory.counted = {each.id for each in found if each.id > newest - LATE_IDS}
             is_end = is_first or len(found) < ARRIVALS_AT_ONCE
@@ -134,7 +162,7 @@ class Snapshots:
         found = []
         for workflow in sorted({each for ids in rows.workflows.values() for each in ids}):
             its = waiting.get(workflow, ())
-            rate = self._memory.rates.of(stage, workflow, rows.now)
+            rate = self._memory.rates.of(stage, workflow)
             jobs = sum(each.jobs for each in its)
             seconds = sum(each.jobs * rows.predictions.seconds(workflow, each.effect_id) for each in its)
             found.append(
@@ -144,7 +172,8 @@ class Snapshots:
                     seconds=seconds,
                     seconds_per_job=seconds / jobs if jobs else rows.predictions.seconds(workflow),
                     oldest_seconds=max((_since(each.oldest_at, rows.now) for each in its), default=0.0),
-                    jobs_per_second=rate,
+                    jobs_per_second=rate.at(rows.now),
+                    arrivals_seconds=rate.seen_seconds(),
                 )
             )
         return found
@@ -165,6 +194,7 @@ class Snapshots:
             all_refused=available.all_refused,
             slots=spec.slots,
             boot_seconds=boot,
+            following_jobs=self._following_jobs(fleet, frozenset(rows.workflows.get(fleet.id, ())), boot),
             can_launch=can_launch,
             is_done_elsewhere=spec.provider is MachineProviderName.KUBERNETES,
             launches_ago=learning.launches_ago(newest, rows.now),
@@ -174,6 +204,18 @@ class Snapshots:
             ),
             idle_seconds=self._idle_seconds(fleet, rows, found),
         )
+
+    def _following_jobs(self, fleet: Fleet, workflows: frozenset[int], boot_seconds: float) -> float:
+        bursts = self._memory.bursts.get(fleet.id)
+        if bursts is None or bursts.workflows != workflows:
+            bursts = self._memory.bursts[fleet.id] = _Bursts(workflows)
+        arrivals = self._memory.arrivals[fleet.stage]
+        for at, workflow in arrivals.after(bursts.counted):
+            if workflow in workflows:
+                silence = fleet.scaling_spec.last_idle_seconds
+                bursts.following.add(at, boot_seconds=boot_seconds, silence_seconds=silence)
+        bursts.counted = arrivals.count
+        return bursts.following.jobs()
 
     def _idle_seconds(self, fleet: Fleet, rows: _Rows, found: Sequence[SeenMachine]) -> float | None:
         workflows = rows.workflows.get(fleet.id, set())
