@@ -21,5 +21,5 @@ class Weights:
 WEIGHTS: Mapping[Policy, Weights] = {
     Policy.CHEAP: Weights(drain_seconds=120.0, spare=0.0, idle_boots=0.5, following=0.3),
     Policy.BALANCED: Weights(drain_seconds=30.0, spare=1.0, idle_boots=1.4, following=1.0),
-    Policy.FAST: Weights(drain_seconds=20.0, spare=2.0, idle_boots=3.0, following=1.0),
+    Policy.FAST: Weights(drain_seconds=20.0, spare=1.5, idle_boots=3.0, following=1.0),
 }
