@@ -17,6 +17,8 @@ OURS = (Policy.CHEAP, Policy.BALANCED, Policy.FAST)
 
 
 def waiting(jobs: int, *, workflow: int = 1, seconds_each: float = 30.0, **more: Any) -> QueuedWork:
+    """Arrivals are seen for an hour already, unless it is said."""
+    more = {"arrivals_seconds": 3600.0, **more}
     return QueuedWork(workflow=workflow, jobs=jobs, seconds=jobs * seconds_each, seconds_per_job=seconds_each, **more)
 
 
@@ -77,8 +79,8 @@ works = st.lists(
         jobs=st.integers(0, 60),
         seconds_per_job=seconds,
         seconds=st.just(0.0),
-        load_seconds=st.sampled_from((0.0, 22.0, 200.0)),
         jobs_per_second=st.floats(0, 0.5),
+        arrivals_seconds=st.sampled_from((0.0, 100.0, 3600.0)),
     ),
     max_size=4,
     unique_by=lambda each: each.workflow,
@@ -133,6 +135,7 @@ def any_fleet(draw: st.DrawFn, slug: str = "fleet") -> SeenFleet:
         all_refused=draw(st.booleans()) and draw(st.booleans()),
         slots=draw(st.integers(1, 2)),
         boot_seconds=draw(st.sampled_from((20.0, 180.0))),
+        following_jobs=draw(st.sampled_from((0.0, 0.5, 6.0, 40.0))),
         launches_ago=draw(st.lists(st.floats(0, 120), max_size=4)),
         failed_boots=draw(st.sampled_from((0, 0, 1, 3, 5))),
         failed_boot_seconds_ago=draw(st.sampled_from((None, 0.0, 500.0, 5000.0))),

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, time
 import pytest
 
 from comfyrelay.domain.scaling.breaker import pause_left
+from comfyrelay.domain.scaling.learning import ONE_ARRIVAL
 from comfyrelay.domain.scaling.plan import Launch
 from comfyrelay.domain.scaling.schedules import at_least
 from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet
@@ -64,11 +65,6 @@ def test_the_boot_that_is_nearly_over_takes_more_than_the_one_that_begins() -> N
     assert plan(work, fleet(booting(left=5))).desired < plan(work, fleet(booting(left=175))).desired
 
 
-def test_loading_models_is_work() -> None:
-    light, heavy = waiting(12), waiting(12, load_seconds=40.0)
-    assert plan([light], fleet()).desired < plan([heavy], fleet()).desired
-
-
 def test_a_workflow_of_which_nothing_is_known_is_staffed_all_the_same() -> None:
     assert launched(plan([replace(waiting(12), seconds=0.0, seconds_per_job=0.0)], fleet())) > 1
 
@@ -92,11 +88,44 @@ def test_while_something_waits_what_will_have_arrived_by_then_is_work_too() -> N
     assert launched(plan([waiting(6, jobs_per_second=0.03)], seen)) > 1
 
 
-def test_two_that_wait_while_nothing_is_up_are_the_begin_of_a_burst() -> None:
-    short = waiting(2, seconds_each=1.0)
-    assert [plan([short], fleet(booting(), policy=each)).desired for each in OURS] == [2, 5, 6]
-    assert plan([short], fleet(booting(), ready())).is_nothing
-    assert plan([waiting(1, seconds_each=1.0)], fleet(booting())).is_nothing
+@pytest.mark.parametrize("policy", OURS)
+@pytest.mark.parametrize("jobs", [1, 2, 40])
+def test_of_a_fleet_without_a_past_no_more_machines_are_launched_than_jobs_wait(policy: Policy, jobs: int) -> None:
+    """Jobs of ten minutes that came within a second: no rate, and nothing of which one knows that it follows."""
+    work = [waiting(jobs, seconds_each=600.0, jobs_per_second=jobs * ONE_ARRIVAL, arrivals_seconds=1.0)]
+    empty = fleet(policy=policy, max_machines=500, launches_per_minute=500)
+    assert plan(work, empty).desired <= jobs
+    launched_before = fleet(*(booting(str(each)) for each in range(jobs)), policy=policy, max_machines=500)
+    assert plan(work, launched_before).is_nothing
+
+
+def test_where_more_usually_follows_two_that_wait_have_machines_launched_for_it() -> None:
+    seen = fleet(following_jobs=6.0, max_machines=50, launches_per_minute=50, policy=Policy.FAST)
+    found = plan([waiting(2)], seen)
+    assert launched(found) == 7
+    assert "2 for what waits, 5 for what usually follows; launching 7" in found.reason
+    assert plan([waiting(2)], replace(seen, machines=[booting(str(each)) for each in range(7)])).is_nothing
+    assert launched(plan([waiting(1)], seen)) == 1
+    assert plan([waiting(2)], replace(seen, machines=[ready(), ready("b")])).is_nothing
+    assert launched(plan([waiting(20)], replace(seen, machines=[]))) == 20
+
+
+def test_what_usually_follows_is_counted_in_seconds_of_work_too() -> None:
+    seen = fleet(following_jobs=6.0, policy=Policy.FAST)
+    assert launched(plan([waiting(2, seconds_each=1.0)], seen)) == 1
+
+
+def test_a_rate_that_was_seen_for_less_than_a_boot_is_none() -> None:
+    many = fleet(max_machines=50, launches_per_minute=50)
+    assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=179.0)], many).desired == 0
+    assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 12
+
+
+def test_what_waits_is_no_sign_of_what_will_come() -> None:
+    """Forty at once after a quiet hour need forty machines, and none for forty more."""
+    many = fleet(max_machines=500, launches_per_minute=500)
+    work = waiting(40, seconds_each=600.0, jobs_per_second=40 * ONE_ARRIVAL)
+    assert plan([work], many).desired == 40
 
 
 def test_the_faster_policy_never_has_fewer_machines() -> None:
@@ -108,8 +137,8 @@ def test_the_faster_policy_never_has_fewer_machines() -> None:
 
 def test_the_reason_says_what_was_seen_and_what_is_done() -> None:
     seen = fleet(busy(), booting(left=80))
-    reason = plan([waiting(30, load_seconds=20.0)], seen).reason
-    assert reason.startswith("30 jobs, 920 s of work, 1 busy + 1 booting (80 s left): ")
+    reason = plan([waiting(30)], seen).reason
+    assert reason.startswith("30 jobs, 900 s of work, 1 busy + 1 booting (80 s left): ")
     assert "machines would keep the wait near" in reason
     assert "; launching 8 of " in reason
     assert reason.endswith("the limit is 10 machines")
@@ -278,6 +307,18 @@ def test_a_workflow_that_two_fleets_serve_is_staffed_once_by_the_cheaper() -> No
     assert [each.desired for each in plans(work, dear, cheap)] == [0, alone]
 
 
+@pytest.mark.parametrize("following", [0.0, 6.0])
+def test_two_jobs_that_two_fleets_serve_have_as_many_machines_as_one_fleet_would_launch(following: float) -> None:
+    """The cheaper may have one machine alone: the other launches what is left, and no more."""
+    attic = fleet(slug="attic", instance_types=types(0.1), max_machines=1, following_jobs=following)
+    boxes = fleet(slug="boxes", instance_types=types(0.5), following_jobs=following)
+    work = [waiting(2, seconds_each=60.0)]
+    first, second = plans(work, attic, boxes)
+    assert (first.desired, first.desired + second.desired) == (1, plan(work, boxes).desired)
+    free = replace(attic, scaling=boxes.scaling)
+    assert [each.desired for each in plans(work, free, boxes)] == [plan(work, boxes).desired, 0]
+
+
 def test_what_a_cluster_is_told_to_do_nobody_else_does_again() -> None:
     dear = fleet(slug="dear", instance_types=types(1.0))
     cheap = fleet(slug="cheap", instance_types=types(0.5), can_launch=False, is_done_elsewhere=True)
@@ -345,10 +386,10 @@ def test_what_arrives_is_counted_once_however_many_fleets_share_it(monkeypatch: 
     """Each fleet asking for each other one would take a server's time."""
     calls = 0
 
-    def counted(work: QueuedWork) -> float:
+    def counted(work: QueuedWork, boot_seconds: float) -> float:
         nonlocal calls
         calls += 1
-        return arriving(work)
+        return arriving(work, boot_seconds)
 
     monkeypatch.setattr("comfyrelay.domain.scaling.decide.arriving", counted)
     work = [waiting(1, workflow=number, jobs_per_second=0.01) for number in range(20)]

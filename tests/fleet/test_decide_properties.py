@@ -1,13 +1,16 @@
 """What holds for any snapshot at all."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.domain.scaling.breaker import pause_left
 from comfyrelay.domain.scaling.decide import decide
+from comfyrelay.domain.scaling.learning import LEAST_ARRIVALS, LEAST_BURSTS, Following, Rate
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
+from comfyrelay.domain.scaling.spec import Limits, Policy, ScalingSpec
 from tests.fleet.snapshots import NOW, any_fleet, launched, snapshots, works
 
 MONEY_ERROR = 1e-6
@@ -69,6 +72,29 @@ def test_more_waiting_work_never_means_fewer_machines(
     fleet = replace(fleet, idle_seconds=None)
     before, after = (decide(Snapshot(now=NOW, work=each, fleets=[fleet]))[0] for each in (work, longer))
     assert after.desired >= before.desired
+
+
+@given(works, any_fleet(), st.integers(0, LEAST_ARRIVALS - 1), st.integers(0, LEAST_BURSTS - 1))
+def test_without_a_past_there_are_never_more_machines_than_jobs(
+    work: list[QueuedWork], fleet: SeenFleet, arrivals: int, bursts: int
+) -> None:
+    """Or with a short one: a few arrivals are no rate, and a few bursts tell nothing of the next."""
+    rate, following = Rate(), Following()
+    for number in range(arrivals):
+        rate.add(NOW - timedelta(seconds=50 * number))
+    for number in range(bursts + 1):
+        for seconds in (0, 1, 2):
+            at = NOW - timedelta(hours=bursts + 1 - number) + timedelta(seconds=seconds)
+            following.add(at, boot_seconds=180.0, silence_seconds=900.0)
+    known = [replace(each, jobs_per_second=rate.at(NOW), arrivals_seconds=rate.seen_seconds()) for each in work]
+    limits = Limits(max_machines=1000, launches_per_minute=1000)
+    policy = Policy.BALANCED if fleet.scaling.policy is Policy.REFERENCE else fleet.scaling.policy
+    scaling = ScalingSpec(policy=policy, limits=limits)
+    fleet = replace(fleet, following_jobs=following.jobs(), scaling=scaling)
+    [plan] = decide(Snapshot(now=NOW, work=known, fleets=[fleet]))
+    jobs = sum(each.jobs for each in work if each.workflow in fleet.workflows)
+    boots = sum(each.slots for each in fleet.machines if each.state is MachineState.BOOTING)
+    assert launched(plan) * fleet.slots <= max(0, jobs - boots) + fleet.slots - 1
 
 
 @given(snapshots())

@@ -8,6 +8,7 @@ import pytest
 from comfyrelay.domain.scaling.learning import (
     HALF_LIFE_SECONDS,
     NOTHING_LEARNT,
+    Following,
     Rate,
     available_types,
     boot_seconds,
@@ -52,6 +53,43 @@ def test_what_came_half_a_life_ago_counts_half_in_whatever_order_it_is_told() ->
     single = Rate()
     single.add(NOW)
     assert one.at(NOW) == pytest.approx(1.5 * single.at(NOW))
+
+
+def test_a_rate_is_one_once_a_few_arrivals_were_seen_and_begins_again_after_a_silence() -> None:
+    rate = Rate()
+    for seconds in (400, 300, 200, 100):
+        rate.add(ago(seconds))
+    assert rate.seen_seconds() == 0.0
+    rate.add(NOW)
+    assert rate.seen_seconds() == 400.0
+    rate.add(ago(-901))
+    assert rate.seen_seconds() == 0.0
+
+
+def bursts(*followed: int) -> Following:
+    """An hour apart each, with so many that follow within a boot of 180 s, and one after it."""
+    learnt = Following()
+    learnt.add(ago(3600 * (len(followed) + 1)), boot_seconds=180.0, silence_seconds=900.0)
+    for number, jobs in enumerate(followed):
+        for seconds in (0, *(10 + each for each in range(jobs)), 200):
+            at = ago(3600 * (len(followed) - number) - seconds)
+            learnt.add(at, boot_seconds=180.0, silence_seconds=900.0)
+    return learnt
+
+
+def test_what_usually_follows_is_known_from_five_bursts_on() -> None:
+    assert bursts(6, 6, 6, 6).jobs() == 0.0
+    assert bursts(6, 6, 6, 6, 6).jobs() == 6.0
+
+
+def test_a_flood_does_not_change_what_usually_follows_and_new_bursts_do() -> None:
+    assert bursts(2, 2, 90, 2, 2).jobs() == 2.0
+    assert bursts(*([2] * 30), *([9] * 15)).jobs() == 9.0
+
+
+def test_one_that_stays_alone_is_no_burst() -> None:
+    assert bursts(6, 0, 6, 0, 6, 6).jobs() == 0.0
+    assert bursts(6, 0, 6, 0, 6, 6, 6).jobs() == 6.0
 
 
 def test_first_durations_are_averaged_and_later_ones_followed() -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from datetime import timedelta
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, pstdev
@@ -11,15 +12,17 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 from comfyrelay.cli.fleet.app import fleet_app
+from comfyrelay.cli.fleet.simulate import _show
 from comfyrelay.domain.scaling.spec import Policy
 from comfyrelay.errors import InvalidInput
 from comfyrelay.fleet.simulation.generator import Workload, generate, model_shares
-from comfyrelay.fleet.simulation.plot import trade_off
+from comfyrelay.fleet.simulation.plot import BOTTOM, HEIGHT, LEFT, LETTER, RIGHT, TOP, WIDTH, trade_off
 from comfyrelay.fleet.simulation.simulator import Outcome, Simulation, scaling_of, simulate
-from comfyrelay.fleet.simulation.summary import lower_bound, quantile, summary
+from comfyrelay.fleet.simulation.summary import Summary, lower_bound, quantile, summary
 from comfyrelay.fleet.simulation.traces import Request, from_history, parse_trace, read_trace
 from comfyrelay.fleet.simulation.world import Setting
 from tests.fleet.snapshots import OURS
@@ -118,7 +121,7 @@ def test_a_job_whose_machine_is_taken_away_runs_again() -> None:
 
 
 def test_launches_that_are_refused_are_tried_again() -> None:
-    outcome = simulate([Request(0.0, 30.0, "w", "m")], Policy.BALANCED, Setting(refused_share=0.8), seed=1)
+    outcome = simulate([Request(0.0, 30.0, "w", "m")], Policy.BALANCED, Setting(refused_share=0.8), seed=3)
     assert outcome.refusals > 0
     assert outcome.waits[0] > 0
 
@@ -166,7 +169,13 @@ def test_a_simulation_takes_a_bounded_number_of_steps_for_each_request() -> None
 
 def test_a_trace_is_read_in_order_of_arrival_whatever_the_order_of_columns() -> None:
     found = parse_trace(["model,workflow,arrival_seconds,duration_seconds\n", "m,w,9,1\n", "\n", "n,w,2.5,3\n"])
-    assert found == [Request(2.5, 3.0, "w", "n"), Request(9.0, 1.0, "w", "m")]
+    assert found == [Request(0.0, 3.0, "w", "n"), Request(6.5, 1.0, "w", "m")]
+
+
+def test_arrivals_may_be_the_time_of_a_clock() -> None:
+    """Seconds since 1970 would be half a century without work."""
+    found = parse_trace([HEADER, "1760000000,1,w,m\n", "1760000060.5,1,w,m\n"])
+    assert [each.arrival_seconds for each in found] == [0.0, 60.5]
 
 
 @pytest.mark.parametrize(
@@ -180,6 +189,8 @@ def test_a_trace_is_read_in_order_of_arrival_whatever_the_order_of_columns() -> 
         (HEADER + "1,nan,w,m\n", "line 2: duration_seconds is 'nan'"),
         (HEADER + "1,1e300,w,m\n", "line 2: duration_seconds is '1e300'"),
         (HEADER + "1,2,w,m\n1,2," + "w" * 200_000 + ",m\n", "line 3: field larger than field limit"),
+        (HEADER + "0,2,w,m\n1760000000,2,w,m\n", "spans 20,370 days, and a year can be simulated at most"),
+        (HEADER.replace(",", ";") + "1;2;w;m\n", "columns are separated by commas, not by semicolons"),
         (HEADER + "1,2\n", "line 2: 2 values where 4 columns are named"),
     ],
 )
@@ -212,7 +223,18 @@ def test_the_bound_waits_only_when_all_machines_are_busy() -> None:
 def test_the_plot_is_an_svg_with_a_mark_for_each() -> None:
     arriving = steady(60.0, hours=0.5)
     found = [summary(each, simulate(arriving, each), Setting()) for each in OURS]
-    svg = ElementTree.fromstring(trade_off([*found, lower_bound(arriving, Setting())], "30 <requests>"))
+    found.append(lower_bound(arriving, Setting()))
+    svg = ElementTree.fromstring(trade_off(found, "30 <requests>", "boot 180 s"))
+    texts = [each for each in svg.findall("{http://www.w3.org/2000/svg}text") if each.get("x")]
+    assert {"30 <requests>", "boot 180 s", "dashed: what our policies offer"} <= {each.text for each in texts}
+    labels = [each for each in texts if any((each.text or "").startswith(f"{one.policy}:") for one in found)]
+    assert len(labels) == 4
+    for each in labels:
+        left, top = float(each.get("x", 0)), float(each.get("y", 0))
+        assert left >= LEFT
+        assert left + LETTER * len(each.text or "") <= WIDTH - RIGHT + 0.1
+        assert TOP <= top <= HEIGHT - BOTTOM
+    assert len({(each.get("x"), each.get("y")) for each in labels}) == 4
     assert len(svg.findall("{http://www.w3.org/2000/svg}circle")) == 4
     assert "30 <requests>" in (svg.findtext("{http://www.w3.org/2000/svg}title") or "")
 
@@ -247,6 +269,8 @@ def test_the_command_compares_policies_and_draws(tmp_path: Path) -> None:
     assert [each["policy"] for each in said["policies"]] == ["reference", "fast"]
     assert said["policies"][1]["jobs"] == said["clairvoyant"]["jobs"] == 50
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")
+    assert "50 requests in 5.72 minutes" in plot.read_text()
+    assert "boot 180 s, at most 10 machines, 0.2 an hour for each" in plot.read_text()
 
 
 def test_the_command_shows_a_table_of_all_of_our_own() -> None:
@@ -255,10 +279,51 @@ def test_the_command_shows_a_table_of_all_of_our_own() -> None:
     assert all(each in found.stdout for each in ("cheap", "balanced", "fast", "clairvoyant"))
 
 
-@pytest.mark.parametrize("words", [[], ["--generate", "--fleet", "main"]])
-def test_the_command_wants_to_know_what_arrives(words: list[str]) -> None:
+def test_the_table_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = StringIO()
+    monkeypatch.setattr("comfyrelay.cli.fleet.simulate.out", Console(width=80, file=shown))
+    many = [
+        Summary(
+            policy=each,
+            jobs=30_000,
+            wait_p50=1234.0,
+            wait_p95=12345.0,
+            wait_p99=12345.0,
+            machine_hours=12345.6,
+            busy_hours=1.0,
+            launches=12_345,
+            cold_starts=12_345,
+            cost_per_job=0.0123,
+            most_machines=10,
+        )
+        for each in ("reference", "balanced")
+    ]
+    _show(many, many[0], compared=True)
+    assert "…" not in shown.getvalue()
+    assert "12345 s" in shown.getvalue()
+    assert max(len(line) for line in shown.getvalue().splitlines()) <= 80
+
+
+def test_one_request_is_said_as_one(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(HEADER + "1760000000,30,w,m\n")
+    found = runner.invoke(fleet_app, ["simulate", "--trace", str(trace)])
+    assert found.exit_code == 0, found.output
+    assert "1 request. clairvoyant: a bound that no real policy can reach." in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "one of --trace FILE, --generate and --fleet SLUG"),
+        (["--generate", "--fleet", "main"], "only one of"),
+        (["--generate", "--trace", "t.csv"], "only one of"),
+    ],
+)
+def test_the_command_wants_to_know_what_arrives(words: list[str], problem: str) -> None:
     found = runner.invoke(fleet_app, ["simulate", *words])
     assert isinstance(found.exception, InvalidInput)
+    assert problem in str(found.exception)
 
 
 def test_a_fleets_own_past_becomes_requests() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.scaling.learning import HALF_LIFE_SECONDS
+from comfyrelay.domain.scaling.learning import HALF_LIFE_SECONDS, LEAST_BURSTS
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork
 from comfyrelay.domain.states import Stage
 from comfyrelay.store.central import catalogue
@@ -149,6 +149,21 @@ class TestQueue:
             patched.setattr(seen, "arrivals", earlier)
             await work(fleets)
         assert (await work(fleets)).jobs_per_second == pytest.approx(first)
+
+    async def test_what_usually_follows_a_job_that_found_nothing_up_is_learnt_and_known_to_who_begins(
+        self, fleets: Fleets
+    ) -> None:
+        await fleets.submit()
+        for _ in range(LEAST_BURSTS):
+            assert (await fleets.seen()).following_jobs == 0.0
+            await fleets.pass_time(3600)
+            await fleets.submit(3)
+        await fleets.pass_time(200)
+        await fleets.submit()
+        assert (await fleets.seen()).following_jobs == 2.0
+        assert (await fleets.seen()).following_jobs == 2.0
+        await fleets.world.restart()
+        assert (await fleets.seen()).following_jobs == 2.0
 
     async def test_a_process_that_begins_to_look_knows_of_earlier_arrivals(self, fleets: Fleets) -> None:
         await fleets.submit(4)

@@ -70,8 +70,11 @@ def simulate(
     from comfyrelay.fleet.simulation.summary import lower_bound
     from comfyrelay.fleet.simulation.world import Setting
 
-    if [trace is not None, generate, fleet is not None].count(True) != 1:
+    ways = [trace is not None, generate, fleet is not None].count(True)
+    if ways == 0:
         raise InvalidInput("Say what arrives: one of --trace FILE, --generate and --fleet SLUG.")
+    if ways > 1:
+        raise InvalidInput("Say only one of --trace FILE, --generate and --fleet SLUG: requests come from one of them.")
     if plot is not None and not plot.absolute().parent.is_dir():
         raise InvalidInput(f"There is no folder {str(plot.absolute().parent)!r} for the plot.")
     base = Setting(evictions_per_hour=evictions_per_hour, refused_share=refused_share)
@@ -87,7 +90,7 @@ def simulate(
     found = [_simulated(each, requests, setting, seed) for each in chosen]
     bound = lower_bound(requests, setting)
     if plot is not None:
-        plot.write_text(trade_off([*found, bound], f"{len(requests):,} requests"), encoding="utf-8")
+        plot.write_text(trade_off([*found, bound], _title(requests), _subtitle(setting)), encoding="utf-8")
         err.print(f"The trade-off is drawn in {plot}.", highlight=False)
     if as_json:
         out.print_json(json.dumps({"policies": [asdict(each) for each in found], "clairvoyant": asdict(bound)}))
@@ -158,15 +161,36 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def _title(requests: Sequence[Request]) -> str:
+    seconds = requests[-1].arrival_seconds - requests[0].arrival_seconds
+    spans = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
+    unit, word = next((each for each in spans if seconds >= each[0]), (1.0, "second"))
+    period = f"{seconds / unit:.3g}"
+    return f"{_number(len(requests))} in {period} {word}{'' if period == '1' else 's'}"
+
+
+def _subtitle(setting: Setting) -> str:
+    machines = "1 machine" if setting.max_machines == 1 else f"{setting.max_machines} machines"
+    return f"boot {setting.boot_seconds:g} s, at most {machines}, {setting.price_per_hour:g} an hour for each"
+
+
+def _number(requests: int) -> str:
+    return "1 request" if requests == 1 else f"{requests:,} requests"
+
+
 def _show(found: Sequence[Summary], bound: Summary, *, compared: bool) -> None:
-    table = Table("policy", "wait p50", "p95", "p99", "machine-hours", "cold starts", "cost a job", "launches")
+    names = ("policy", "wait\np50", "\np95", "\np99", "machine-\nhours", "cold\nstarts", "cost\na job", "\nlaunches")
+    # 80 columns are enough for it
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, name in enumerate(names):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
     first = found[0]
     for each in (*found, bound):
         is_other = compared and each is not first and each is not bound
         p95, hours = f"{each.wait_p95:.0f} s", f"{each.machine_hours:.1f}"
         if is_other and first.wait_p95 and first.machine_hours:
-            p95 += f" ({each.wait_p95 / first.wait_p95:.2f} ×)"
-            hours += f" ({each.machine_hours / first.machine_hours:.2f} ×)"
+            p95 += f"\n({each.wait_p95 / first.wait_p95:.2f} ×)"
+            hours += f"\n({each.machine_hours / first.machine_hours:.2f} ×)"
         is_bound = each is bound
         table.add_row(
             each.policy,
@@ -187,8 +211,7 @@ def _show(found: Sequence[Summary], bound: Summary, *, compared: bool) -> None:
                 highlight=False,
             )
     out.print(
-        f"{first.jobs:,} requests. Nobody who keeps their order could be below the line {bound.policy!r}, "
-        "and nobody can be as good as it in waiting and machines at once.",
+        f"{_number(first.jobs)}. {bound.policy}: a bound that no real policy can reach.",
         highlight=False,
         soft_wrap=True,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from comfyrelay.domain.scaling import reference, words
 from comfyrelay.domain.scaling.limits import NO_ROOM, Room, beyond_limits, preferred_type, room
@@ -16,10 +16,12 @@ from comfyrelay.domain.scaling.staffing import (
     arriving,
     can_do,
     drained_in,
+    free_slots,
     is_capacity,
     is_idle,
     machines_for,
     queued_seconds,
+    rate,
     seconds_per_job,
 )
 
@@ -43,11 +45,10 @@ def _plan(stage: "_Stage", fleet: SeenFleet) -> FleetPlan:
 
 @dataclass(kw_only=True, slots=True)
 class _Left:
-    """What of a workflow's queue no machine takes yet."""
+    """What of a workflow's queue no machine takes yet. `seconds` is with what will come; `jobs` are those that wait."""
 
     jobs: float
     seconds: float
-    load_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +68,12 @@ class _Stage:
         # machines that are or will be capacity
         self.capacity = {each.slug: sum(is_capacity(machine) for machine in each.machines) for each in snapshot.fleets}
         # what arrives of each workflow, and of what each two fleets share
-        self.load = {number: arriving(each) for number, each in self.work.items()}
+        # what arrives counts once it was seen for as long as the quickest of those boots that could serve it
+        boots: dict[int, float] = {}
+        for fleet in snapshot.fleets:
+            for number in fleet.workflows & self.work.keys():
+                boots[number] = min(boots.get(number, inf), fleet.boot_seconds)
+        self.load = {number: arriving(each, boots.get(number, inf)) for number, each in self.work.items()}
         self.shared: dict[tuple[str, str], float] = {}
         self.left = self._beyond_what_is_there()
 
@@ -89,6 +95,7 @@ class _Stage:
 
     def _beyond_what_is_there(self) -> dict[int, _Left]:
         can = {each.slug: can_do(each.machines, _horizon(each)) if each.machines else 0.0 for each in self.by_price}
+        free = {each.slug: sum(free_slots(machine) for machine in each.machines) for each in self.by_price}
         left = {}
         # while anything waits for a fleet, what will have arrived when a machine could begin is work as well
         waited_for = {
@@ -105,17 +112,20 @@ class _Stage:
         # who has the fewest fleets goes first: the others can go elsewhere
         for number in sorted(serving, key=lambda each: (len(serving[each]), each)):
             work = self.work[number]
-            soon = work.jobs_per_second * max(_horizon(each) for each in serving[number])
+            soon = max(rate(work, each.boot_seconds) * _horizon(each) for each in serving[number])
             total = seconds = queued_seconds(work) + soon * seconds_per_job(work)
             if total <= 0:
                 continue
+            jobs = work.jobs
             for fleet in serving[number]:
                 taken = min(seconds, can[fleet.slug])
                 can[fleet.slug] -= taken
                 seconds -= taken
-            left[number] = _Left(
-                jobs=(work.jobs + soon) * seconds / total, seconds=seconds, load_seconds=work.load_seconds
-            )
+                begun = min(jobs, free[fleet.slug])
+                free[fleet.slug] -= begun
+                jobs -= begun
+            # however much work it is: each that waits runs on one machine, and those that boot have theirs already
+            left[number] = _Left(jobs=min((work.jobs + soon) * seconds / total, jobs), seconds=seconds)
         return left
 
     def _weighed(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, floor: int) -> _Wish:
@@ -123,13 +133,8 @@ class _Stage:
         for_rate = self._for_arrivals(fleet, sum(self.load[each.workflow] for each in work))
         elsewhere = self._elsewhere(fleet)
         for_queue = self._for_queue(fleet)
-        if jobs == 1:
-            # one alone runs on one machine, whatever may follow
-            is_awaited = any(each.state is MachineState.BOOTING or is_idle(each) for each in fleet.machines)
-            for_queue = 0 if is_awaited else min(for_queue, 1)
-        more = max(for_queue, for_rate - elsewhere - own, floor - own)
-        if jobs > 1:
-            more = max(more, self._for_burst(fleet))
+        known = max(for_queue, for_rate - elsewhere - own, floor - own, 0)
+        more = max(known, self._with_what_follows(fleet, work, jobs))
         if more > 0:
             seconds = sum(queued_seconds(each) for each in work)
             allowed = min(more, max(0, fleet.scaling.limits.max_machines - own))
@@ -138,6 +143,8 @@ class _Stage:
                 why = f"never fewer than {floor} now"
             elif jobs:
                 why = f"{words.count(own + more, 'machine')} would keep the wait near {wait:.0f} s"
+                if more > known:
+                    why += f": {known} for what waits, {more - known} for what usually follows"
             else:
                 why = f"what arrives needs {words.count(own + more, 'machine')}"
             return _Wish(more=more, why=why)
@@ -169,7 +176,7 @@ class _Stage:
     def _for_queue(self, fleet: SeenFleet) -> int:
         """Machines that what waits needs beyond what is there, to be done soon after they could begin."""
         left = [each for number, each in self.left.items() if number in fleet.workflows and each.seconds > ROUNDING]
-        by_work = sum(each.seconds / _does(fleet, each.load_seconds) for each in left)
+        by_work = sum(each.seconds for each in left) / _does(fleet)
         # a job runs on one machine
         by_jobs = sum(each.jobs for each in left) / fleet.slots
         return ceil(min(by_work, by_jobs) - ROUNDING)
@@ -178,13 +185,18 @@ class _Stage:
         kind = preferred_type(fleet)
         return machines_for(load / (kind.speed * fleet.slots), WEIGHTS[fleet.scaling.policy].spare)
 
-    def _for_burst(self, fleet: SeenFleet) -> int:
-        """Two that wait while nothing is up yet are rarely the last: what follows them should not wait for a second
-        boot."""
+    def _with_what_follows(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int) -> int:
+        """Where nothing is up yet and a second job waits: machines for these and for what usually follows, which
+        should not wait for a second boot."""
+        follow = WEIGHTS[fleet.scaling.policy].following * (1 + fleet.following_jobs - jobs)
+        if jobs < 2 or follow <= 0:
+            return 0
         serving = [each for each in self.by_price if each.workflows & fleet.workflows]
         if any(machine.state in _UP for each in serving for machine in each.machines):
             return 0
-        return WEIGHTS[fleet.scaling.policy].burst - sum(self.capacity[each.slug] for each in serving)
+        by_jobs = (jobs + follow) / fleet.slots
+        by_work = sum(queued_seconds(each) for each in work) * (1 + follow / jobs) / _does(fleet)
+        return ceil(min(by_work, by_jobs) - ROUNDING) - sum(self.capacity[each.slug] for each in serving)
 
     def _elsewhere(self, fleet: SeenFleet, *, cheaper: bool = False) -> int:
         """Machines of other fleets that take a share of what arrives for this one."""
@@ -253,14 +265,17 @@ class _Stage:
     def _take(self, fleet: SeenFleet, space: Room, launched: int) -> None:
         """Fleets that come later see what this one is going to do."""
         self.capacity[fleet.slug] += launched
-        can = launched * _does(fleet, 0.0, speed=space.instance_type.speed)
+        can = launched * _does(fleet, speed=space.instance_type.speed)
+        slots = float(launched * fleet.slots)
         for number in sorted(fleet.workflows & self.left.keys()):
             left = self.left[number]
             if left.seconds <= 0:
                 continue
             taken = min(left.seconds, can)
             can -= taken
-            left.jobs *= 1 - taken / left.seconds
+            begun = min(left.jobs, slots)
+            slots -= begun
+            left.jobs = min(left.jobs - begun, left.jobs * (1 - taken / left.seconds))
             left.seconds -= taken
 
 
@@ -278,10 +293,10 @@ def _horizon(fleet: SeenFleet) -> float:
     return fleet.boot_seconds + (weights.drain_seconds if weights else 0.0)
 
 
-def _does(fleet: SeenFleet, load_seconds: float, speed: float | None = None) -> float:
-    """Seconds of work that a machine launched now does by the horizon, after it has loaded its models."""
+def _does(fleet: SeenFleet, speed: float | None = None) -> float:
+    """Seconds of work that a machine launched now does by the horizon."""
     drain = _horizon(fleet) - fleet.boot_seconds or 60.0
-    return (speed or preferred_type(fleet).speed) * fleet.slots * max(drain - load_seconds, drain / 4)
+    return (speed or preferred_type(fleet).speed) * fleet.slots * drain
 
 
 def _new(fleet: SeenFleet, number: int) -> list[SeenMachine]:

@@ -1,10 +1,11 @@
 """What is learnt: how long jobs and boots take, how often jobs arrive, and what providers would not do lately."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import exp, log
-from statistics import quantiles
+from statistics import median, quantiles
 
 from comfyrelay.domain.scaling.machines import FAILED_BOOTS, Ended, Machine
 from comfyrelay.domain.scaling.spec import MOST_BOOT_SECONDS, InstanceType, MachineProviderName, MachineSpec
@@ -21,6 +22,12 @@ LOCAL_BOOT_SECONDS = 30.0
 # So many of the newest boots tell how long one takes.
 NEWEST_BOOTS = 20
 LAUNCHES_SECONDS = 300.0
+# Fewer arrivals tell no rate, and after so long a silence it is another stream that begins.
+LEAST_ARRIVALS = 5
+SILENCE_SECONDS = 3 * HALF_LIFE_SECONDS
+# So many of the newest bursts tell what usually follows, and fewer tell nothing.
+NEWEST_BURSTS = 20
+LEAST_BURSTS = 5
 # For so long a provider that said no is not asked for the same again, by the kind of its refusal.
 REFUSED_SECONDS = {"capacity": 60.0, "throttled": 15.0, "quota": 300.0, "setup": 60.0}
 
@@ -49,8 +56,15 @@ class Rate:
 
     _weight: float = 0.0
     _at: datetime | None = None
+    # since when they come without a long silence, and how many did
+    _since: datetime | None = None
+    _count: int = 0
 
     def add(self, at: datetime) -> None:
+        if self._at is None or self._since is None or (at - self._at).total_seconds() > SILENCE_SECONDS:
+            self._since, self._count = at, 0
+        self._since = min(self._since, at)
+        self._count += 1
         if self._at is None or at >= self._at:
             self._weight = self._left(at) + 1.0
             self._at = at
@@ -61,6 +75,12 @@ class Rate:
     def at(self, now: datetime) -> float:
         return self._left(now) * _DECAY
 
+    def seen_seconds(self) -> float:
+        """Over how long arrivals were seen: a few in a row are no rate yet."""
+        if self._at is None or self._since is None or self._count < LEAST_ARRIVALS:
+            return 0.0
+        return (self._at - self._since).total_seconds()
+
     def _left(self, now: datetime) -> float:
         if self._at is None:
             return 0.0
@@ -68,6 +88,8 @@ class Rate:
 
 
 _DECAY = log(2) / HALF_LIFE_SECONDS
+# What one that has just come adds to a rate.
+ONE_ARRIVAL = _DECAY
 
 
 @dataclass(slots=True)
@@ -79,9 +101,40 @@ class Rates:
     def add(self, stage: str, workflow: int, at: datetime) -> None:
         self._rates.setdefault((stage, workflow), Rate()).add(at)
 
-    def of(self, stage: str, workflow: int, now: datetime) -> float:
-        rate = self._rates.get((stage, workflow))
-        return 0.0 if rate is None else rate.at(now)
+    def of(self, stage: str, workflow: int) -> Rate:
+        return self._rates.get((stage, workflow)) or Rate()
+
+
+@dataclass(slots=True)
+class Following:
+    """How many jobs usually follow one that found nothing up, within the boot that it waits for. Nothing is up after a
+    silence. One that stays alone is no burst: nothing is launched for what may follow before a second waits."""
+
+    _followed: deque[int] = field(default_factory=lambda: deque(maxlen=NEWEST_BURSTS))
+    _began: datetime | None = None
+    _now: int = 0
+    _last: datetime | None = None
+
+    def add(self, at: datetime, *, boot_seconds: float, silence_seconds: float) -> None:
+        """A job came. The first of all tells nothing: nobody knows what came before it."""
+        if self._last is not None and (at - self._last).total_seconds() >= max(silence_seconds, boot_seconds):
+            self._close()
+            self._began = at
+        elif self._began is not None:
+            if (at - self._began).total_seconds() <= boot_seconds:
+                self._now += 1
+            else:
+                self._close()
+        self._last = at if self._last is None else max(self._last, at)
+
+    def jobs(self) -> float:
+        """The median, which a single flood does not move."""
+        return float(median(self._followed)) if len(self._followed) >= LEAST_BURSTS else 0.0
+
+    def _close(self) -> None:
+        if self._now:
+            self._followed.append(self._now)
+        self._began, self._now = None, 0
 
 
 def boot_seconds(newest: Sequence[Machine], spec: MachineSpec) -> float:
@@ -90,14 +143,20 @@ def boot_seconds(newest: Sequence[Machine], spec: MachineSpec) -> float:
     took = [
         (each.registered_at - each.ordered_at).total_seconds() for each in newest if each.registered_at is not None
     ][:NEWEST_BOOTS]
-    if len(took) >= 2:
-        return max(1.0, quantiles(took, n=4, method="inclusive")[2])
-    if took:
-        return max(1.0, took[0])
+    return usual_boot(took) or _expected_boot(spec)
+
+
+def _expected_boot(spec: MachineSpec) -> float:
     expected = spec.options.get("boot_seconds")
     if isinstance(expected, int | float) and expected > 0:
         return float(min(expected, MOST_BOOT_SECONDS))
     return LOCAL_BOOT_SECONDS if spec.provider is MachineProviderName.LOCAL else DEFAULT_BOOT_SECONDS
+
+
+def usual_boot(took: Sequence[float]) -> float | None:
+    if len(took) >= 2:
+        return max(1.0, quantiles(took, n=4, method="inclusive")[2])
+    return max(1.0, took[0]) if took else None
 
 
 def seconds_left(expected: float, passed: float) -> float:

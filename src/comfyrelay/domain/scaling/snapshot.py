@@ -44,11 +44,10 @@ class QueuedWork:
     jobs: int = 0
     seconds: float = 0.0
     seconds_per_job: float = 0.0
-    # what a machine that never ran it needs first: loading models
-    load_seconds: float = 0.0
     oldest_seconds: float = 0.0
-    # arrivals lately
+    # arrivals lately, and over how long they were seen
     jobs_per_second: float = 0.0
+    arrivals_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +66,8 @@ class SeenFleet:
     slots: int = 1
     # learnt, or what the operator expects
     boot_seconds: float = 180.0
+    # learnt: so many jobs usually follow, within a boot, one that found nothing up
+    following_jobs: float = 0.0
     # whether anything can be launched and ended here, or only counted
     can_launch: bool = True
     # whether somebody else does what is decided: a cluster, which is told the number

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import ceil, sqrt
 
-from comfyrelay.domain.scaling.learning import UNKNOWN_SECONDS
+from comfyrelay.domain.scaling.learning import ONE_ARRIVAL, UNKNOWN_SECONDS
 from comfyrelay.domain.scaling.snapshot import MachineState, QueuedWork, SeenMachine
 
 # Arriving work that would keep a machine busy for a smaller share of its time is no reason to keep one.
@@ -27,13 +27,20 @@ def seconds_per_job(work: QueuedWork) -> float:
 
 
 def queued_seconds(work: QueuedWork) -> float:
-    """With the load that somebody has to begin with."""
-    return work.jobs * seconds_per_job(work) + work.load_seconds if work.jobs > 0 else 0.0
+    return work.jobs * seconds_per_job(work) if work.jobs > 0 else 0.0
 
 
-def arriving(work: QueuedWork) -> float:
+def rate(work: QueuedWork, boot_seconds: float) -> float:
+    """Arrivals a second that can be counted on: those that were seen for as long as a boot takes. What still waits is
+    staffed as it is, and no sign of what will come."""
+    if work.arrivals_seconds < boot_seconds:
+        return 0.0
+    return max(0.0, work.jobs_per_second - work.jobs * ONE_ARRIVAL)
+
+
+def arriving(work: QueuedWork, boot_seconds: float) -> float:
     """Machines with a speed of 1 that what arrives keeps busy."""
-    return work.jobs_per_second * (work.seconds_per_job or seconds_per_job(work))
+    return rate(work, boot_seconds) * (work.seconds_per_job or seconds_per_job(work))
 
 
 def machines_for(load: float, spare: float) -> int:
@@ -56,6 +63,13 @@ def slots_from(machine: SeenMachine) -> Sequence[tuple[float, int]]:
 def free_from(machine: SeenMachine) -> Sequence[float]:
     """The same for each slot."""
     return [start for start, slots in slots_from(machine) for _ in range(slots)]
+
+
+def free_slots(machine: SeenMachine) -> int:
+    """Jobs that it can take, or will when it is up, beside what it runs."""
+    if machine.state is MachineState.DRAINING:
+        return 0
+    return max(0, machine.slots - max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
 
 
 def can_do(machines: Sequence[SeenMachine], within: float) -> float:

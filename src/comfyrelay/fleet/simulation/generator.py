@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from math import log, sqrt
 from random import Random
 
-from comfyrelay.fleet.simulation.traces import Request
+from comfyrelay.fleet.simulation.traces import DAY_SECONDS, Request
 
-DAY_SECONDS = 86_400.0
 # the 95th percentile of the normal distribution
 Z95 = 1.6448536
 

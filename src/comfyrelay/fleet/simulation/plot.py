@@ -7,7 +7,9 @@ from math import ceil, log10
 from comfyrelay.fleet.simulation.summary import CLAIRVOYANT, Summary
 
 WIDTH, HEIGHT = 720, 440
-LEFT, RIGHT, TOP, BOTTOM = 70, 150, 50, 60
+LEFT, RIGHT, TOP, BOTTOM = 70, 30, 66, 60
+# About as wide as a letter is, and as high as a line.
+LETTER, LINE = 7.2, 15.0
 COLOURS = {
     CLAIRVOYANT: "#6b7280",
     "reference": "#b91c1c",
@@ -17,7 +19,7 @@ COLOURS = {
 }
 
 
-def trade_off(found: Sequence[Summary], title: str) -> str:
+def trade_off(found: Sequence[Summary], title: str, subtitle: str) -> str:
     """An SVG. The line joins the policies of our own, from the cheapest to the fastest."""
     most_hours = _round_up(max((each.machine_hours for each in found), default=1.0))
     most_wait = _round_up(max((each.wait_p95 for each in found), default=1.0))
@@ -34,6 +36,7 @@ def trade_off(found: Sequence[Summary], title: str) -> str:
         f"<title>{escape(title)}</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
         f'<text x="{LEFT}" y="28" font-size="15" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{LEFT}" y="48" fill="#4b5563">{escape(subtitle)}</text>',
     ]
     for step in range(6):
         hours, wait = most_hours * step / 5, most_wait * step / 5
@@ -53,16 +56,43 @@ def trade_off(found: Sequence[Summary], title: str) -> str:
     if len(ours) > 1:
         points = " ".join(f"{x(each.machine_hours):.1f},{y(each.wait_p95):.1f}" for each in ours)
         parts.append(f'<polyline points="{points}" fill="none" stroke="#9ca3af" stroke-dasharray="4 3"/>')
+        key = "dashed: what our policies offer"
+        parts += [
+            f'<line x1="{WIDTH - RIGHT - LETTER * len(key) - 40:.1f}" y1="44" '
+            f'x2="{WIDTH - RIGHT - LETTER * len(key) - 8:.1f}" y2="44" stroke="#9ca3af" stroke-dasharray="4 3"/>',
+            f'<text x="{WIDTH - RIGHT}" y="48" text-anchor="end" fill="#4b5563">{key}</text>',
+        ]
+    taken: list[tuple[float, float, float]] = []
     for each in found:
         colour = COLOURS.get(each.policy, "#111827")
         at = f'cx="{x(each.machine_hours):.1f}" cy="{y(each.wait_p95):.1f}"'
         label = f"{each.policy}: {each.wait_p95:.0f} s, {each.machine_hours:.0f} h"
         parts += [
             f'<circle {at} r="6" fill="{colour}"><title>{escape(label)}</title></circle>',
-            f'<text x="{x(each.machine_hours) + 10:.1f}" y="{y(each.wait_p95) - 6:.1f}" fill="{colour}">'
-            f"{escape(label)}</text>",
+            _label(label, x(each.machine_hours), y(each.wait_p95), colour, taken),
         ]
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _label(text: str, x: float, y: float, colour: str, taken: list[tuple[float, float, float]]) -> str:
+    """Beside its mark, inside the frame, and on no other label: a line higher or lower where one is in the way."""
+    wide = LETTER * len(text)
+    left = x + 10 if x + 10 + wide <= WIDTH - RIGHT else x - 10 - wide
+    left = max(LEFT + 4.0, min(left, WIDTH - RIGHT - wide))
+    places = [
+        at
+        for step in range(12)
+        for at in (y - 6 - step * LINE, y - 6 + step * LINE)
+        if TOP + LINE <= at <= HEIGHT - BOTTOM - 4
+    ]
+    free = (
+        at
+        for at in places
+        if all(abs(at - there) >= LINE or left + wide < begin or left > end for begin, end, there in taken)
+    )
+    top = next(free, places[0] if places else TOP + LINE)
+    taken.append((left, left + wide, top))
+    return f'<text x="{left:.1f}" y="{top:.1f}" fill="{colour}">{escape(text)}</text>'
 
 
 def _round_up(value: float) -> float:

@@ -1,27 +1,28 @@
 """A discrete-event simulation of one fleet, which asks the very decision that runs."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from heapq import heappop, heappush
-from math import exp, inf, log
+from math import inf
 from random import Random
 
+from comfyrelay.domain.scaling import learning
 from comfyrelay.domain.scaling.decide import decide
 from comfyrelay.domain.scaling.plan import FleetPlan
 from comfyrelay.domain.scaling.reference import LOW_BACKLOG, backlog
 from comfyrelay.domain.scaling.snapshot import QueuedWork, SeenFleet, Snapshot
 from comfyrelay.domain.scaling.spec import Limits, Policy, ScalingSpec
 from comfyrelay.fleet.simulation.traces import Request
-from comfyrelay.fleet.simulation.world import Learnt, Machine, Queue, Setting, Waiting, seen
+from comfyrelay.fleet.simulation.world import Machine, Queue, Setting, Waiting, seen
 
 # The loop acts within a second of an event, and looks again by itself.
 DEBOUNCE_SECONDS = 1.0
 LOOK_SECONDS = 20.0
 # The reference: figures are published once a minute, and an alarm has looked at them for a minute before it acts.
 METRIC_SECONDS = 60.0
-RATE_HALF_LIFE_SECONDS = 300.0
 # What arrived so long ago that its rate is below this is forgotten.
 FORGOTTEN_RATE = 1e-5
 REFUSED_SECONDS = 60.0
@@ -88,10 +89,12 @@ class Simulation:
         # least recently used first
         self._idle: dict[str, Machine] = {}
         self._queue = Queue()
-        self._runs = Learnt(30.0)
-        self._durations: dict[str, Learnt] = {}
-        self._boots = Learnt(self._setting.boot_seconds)
-        self._rates: dict[str, tuple[float, float]] = {}
+        # what the server learns, by its own rules
+        self._durations: dict[str, learning.Duration] = {}
+        self._boots: deque[float] = deque(maxlen=learning.NEWEST_BOOTS)
+        self._boot_seconds = learning.DEFAULT_BOOT_SECONDS
+        self._rates: dict[str, learning.Rate] = {}
+        self._following = learning.Following()
         self._launched: list[float] = []
         self._refused_until = -inf
         self._next_look = inf
@@ -126,7 +129,7 @@ class Simulation:
                     self._done(machine, now)
             elif event is Event.BOOTED:
                 machine.is_ready = True
-                self._boots.add(now - machine.launched_at)
+                self._booted(now - machine.launched_at)
                 self._free(machine, now)
                 self._soon(now)
             else:
@@ -154,7 +157,9 @@ class Simulation:
         now, workflow = job.request.arrival_seconds, job.request.workflow
         if not any(each.is_ready for each in self._machines.values()):
             self.outcome.cold_starts += 1
-        self._rates[workflow] = (self._rate(workflow, now) + log(2) / RATE_HALF_LIFE_SECONDS, now)
+        at = _at(now)
+        self._rates.setdefault(workflow, learning.Rate()).add(at)
+        self._following.add(at, boot_seconds=self._boot_seconds, silence_seconds=self._scaling.last_idle_seconds)
         self._queue.add(job)
         machine = self._warm(job.request.model)
         if machine is not None:
@@ -185,16 +190,17 @@ class Simulation:
         self.outcome.waits[job.number] = now - request.arrival_seconds
         self._push(now + run, Event.DONE, machine)
 
+    def _booted(self, took: float) -> None:
+        self._boots.appendleft(took)
+        self._boot_seconds = learning.usual_boot(self._boots) or learning.DEFAULT_BOOT_SECONDS
+
     def _done(self, machine: Machine, now: float) -> None:
         job = machine.running
         assert job is not None
         run = now - machine.started_at
         self.outcome.busy_seconds += run
-        self._runs.add(run)
-        learnt = self._durations.get(job.request.workflow)
-        if learnt is None:
-            learnt = self._durations[job.request.workflow] = Learnt(self._runs.mean)
-        learnt.add(run)
+        workflow = job.request.workflow
+        self._durations[workflow] = self._durations.get(workflow, learning.NOTHING_LEARNT).with_one_more(run)
         machine.running = None
         if machine.is_leaving:
             self._gone(machine, now)
@@ -285,25 +291,26 @@ class Simulation:
             ),
         ]
 
-    def _rate(self, workflow: str, now: float) -> float:
-        rate, at = self._rates.get(workflow, (0.0, now))
-        return rate * exp(-log(2) * (now - at) / RATE_HALF_LIFE_SECONDS)
+    def _run_seconds(self, workflow: str) -> float:
+        learnt = self._durations.get(workflow)
+        return learnt.mean_seconds if learnt else learning.UNKNOWN_SECONDS
 
     def _work(self, now: float) -> list[QueuedWork]:
         found = []
-        for workflow in self._rates:
-            rate, jobs = self._rate(workflow, now), self._queue.by_workflow.get(workflow, 0)
+        at = _at(now)
+        for workflow, seen_rate in self._rates.items():
+            rate, jobs = seen_rate.at(at), self._queue.by_workflow.get(workflow, 0)
             if not jobs and rate < FORGOTTEN_RATE:
                 continue
-            each = self._durations.get(workflow, self._runs).mean
+            each = self._run_seconds(workflow)
             found.append(
                 QueuedWork(
                     workflow=self._numbers[workflow],
                     jobs=jobs,
                     seconds=jobs * each,
                     seconds_per_job=each,
-                    load_seconds=self._setting.load_seconds,
                     jobs_per_second=rate,
+                    arrivals_seconds=seen_rate.seen_seconds(),
                 )
             )
         return found
@@ -311,12 +318,15 @@ class Simulation:
     def _published_work(self, leases: int) -> list[QueuedWork]:
         """The reference knows how deep the queue was a minute ago, and nothing else."""
         jobs = max(0, self._published[0].depth - leases)
-        return [QueuedWork(workflow=1, jobs=jobs, seconds=jobs * self._runs.mean)]
+        return [QueuedWork(workflow=1, jobs=jobs, seconds=jobs * learning.UNKNOWN_SECONDS)]
 
     def _snapshot(self, now: float) -> Snapshot:
         setting, metrics = self._setting, self._published[0]
-        boot, run = self._boots.mean, self._runs.mean
-        machines = [seen(each, now, boot, run, setting) for each in self._machines.values()]
+        boot = self._boot_seconds
+        machines = [
+            seen(each, now, boot, self._run_seconds(each.running.request.workflow) if each.running else 0.0, setting)
+            for each in self._machines.values()
+        ]
         low = None
         if self._is_reference:
             work = self._published_work(sum(each.leases for each in machines))
@@ -333,11 +343,16 @@ class Simulation:
             instance_types=(),
             all_refused=is_refused,
             boot_seconds=boot,
+            following_jobs=self._following.jobs(),
             launches_ago=[now - each for each in self._launched],
             idle_seconds=now - METRIC_SECONDS - metrics.idle_since if metrics.depth == 0 else None,
             low_seconds=low,
         )
-        return Snapshot(now=BEGIN + timedelta(seconds=now), work=work, fleets=[fleet])
+        return Snapshot(now=_at(now), work=work, fleets=[fleet])
+
+
+def _at(seconds: float) -> datetime:
+    return BEGIN + timedelta(seconds=seconds)
 
 
 def scaling_of(policy: Policy, setting: Setting) -> ScalingSpec:

@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 
 from comfyrelay.errors import InvalidInput
 
+DAY_SECONDS = 86_400.0
+MOST_DAYS = 366
 COLUMNS = ("arrival_seconds", "duration_seconds", "workflow", "model")
 MOST_SECONDS = 1e9
 
@@ -26,7 +28,7 @@ class Done(Protocol):
 
 
 class Request(NamedTuple):
-    """`arrival_seconds` counts from the begin of the trace; `duration_seconds` is without loading the model."""
+    """`arrival_seconds` counts from the first request; `duration_seconds` is without loading the model."""
 
     arrival_seconds: float
     duration_seconds: float
@@ -48,6 +50,8 @@ def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Reque
     rows = _rows(lines, name)
     header = [each.strip() for each in next(rows, (1, []))[1]]
     missing = [each for each in COLUMNS if each not in header]
+    if missing and len(header) == 1 and ";" in header[0]:
+        raise InvalidInput(f"{name}, line 1: columns are separated by commas, not by semicolons: {','.join(COLUMNS)}.")
     if missing:
         raise InvalidInput(
             f"{name}, line 1: {', '.join(missing)} is missing. The first line names the columns: {','.join(COLUMNS)}."
@@ -71,7 +75,19 @@ def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Reque
         )
     if not found:
         raise InvalidInput(f"{name} holds no request.")
-    return sorted(found)
+    return _from_the_first(sorted(found), name)
+
+
+def _from_the_first(found: Sequence[Request], name: str) -> Sequence[Request]:
+    """Arrivals may be told as the time of a clock, in seconds since 1970: what counts is the time since the first."""
+    begin, end = found[0].arrival_seconds, found[-1].arrival_seconds
+    days = (end - begin) / DAY_SECONDS
+    if days > MOST_DAYS:
+        raise InvalidInput(
+            f"{name} spans {days:,.0f} days, and a year can be simulated at most: give arrival_seconds in seconds, "
+            "all from the same begin, or a part of the trace."
+        )
+    return [each._replace(arrival_seconds=each.arrival_seconds - begin) for each in found]
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:

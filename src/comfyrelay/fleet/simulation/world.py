@@ -10,6 +10,8 @@ from comfyrelay.fleet.simulation.traces import Request
 # As the server hands out jobs: what a machine has loaded goes first among so many, unless the first waits too long.
 WARM_LOOKAHEAD = 32
 WARM_WAIT_SECONDS = 120.0
+# As the server sees what takes longer than it should: it is about to be done.
+LEAST_SECONDS_LEFT = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,18 +48,6 @@ class Machine:
     # an eviction was announced: it takes nothing new
     is_leaving: bool = False
     is_gone: bool = False
-
-
-@dataclass(slots=True)
-class Learnt:
-    """A mean of what was seen; what is expected counts as the first few."""
-
-    mean: float
-    count: float = 5.0
-
-    def add(self, value: float) -> None:
-        self.count = min(self.count + 1, 200.0)
-        self.mean += (value - self.mean) / self.count
 
 
 @dataclass(slots=True)
@@ -113,7 +103,7 @@ def seen(machine: Machine, now: float, boot_seconds: float, run_seconds: float, 
             id=machine.id,
             state=MachineState.BOOTING,
             price_per_hour=setting.price_per_hour,
-            boot_seconds_left=max(0.0, boot_seconds - age),
+            boot_seconds_left=max(LEAST_SECONDS_LEFT, boot_seconds - age),
             age_seconds=age,
         )
     if machine.running is not None:
@@ -122,7 +112,7 @@ def seen(machine: Machine, now: float, boot_seconds: float, run_seconds: float, 
             state=MachineState.DRAINING if machine.is_leaving else MachineState.BUSY,
             price_per_hour=setting.price_per_hour,
             leases=1,
-            busy_seconds_left=max(0.0, machine.started_at + run_seconds - now),
+            busy_seconds_left=max(LEAST_SECONDS_LEFT, machine.started_at + run_seconds - now),
             age_seconds=age,
         )
     return SeenMachine(

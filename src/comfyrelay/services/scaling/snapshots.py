@@ -1,10 +1,11 @@
 """What a decision sees: queue, machines and limits of all fleets of a stage, read from the database."""
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any, TypeVar
 
 import structlog
@@ -60,10 +61,36 @@ class Rows:
 
 
 @dataclass(slots=True)
+class _Arrivals:
+    """The newest of a stage, for fleets to learn from; `count` is of all that there ever were."""
+
+    newest: deque[tuple[datetime, int]] = field(default_factory=lambda: deque(maxlen=ARRIVALS_AT_ONCE))
+    count: int = 0
+
+    def add(self, at: datetime, workflow: int) -> None:
+        self.newest.append((at, workflow))
+        self.count += 1
+
+    def after(self, count: int) -> Sequence[tuple[datetime, int]]:
+        return list(islice(self.newest, max(0, len(self.newest) - (self.count - count)), None))
+
+
+@dataclass(slots=True)
+class _Bursts:
+    """What a fleet has learnt of the first arrivals for these workflows."""
+
+    workflows: frozenset[int]
+    following: learning.Following = field(default_factory=learning.Following)
+    counted: int = 0
+
+
+@dataclass(slots=True)
 class _Memory:
     """What is not in the database: how often jobs arrive, and since when fleets have had nothing to do."""
 
     rates: learning.Rates = field(default_factory=learning.Rates)
+    arrivals: dict[str, _Arrivals] = field(default_factory=lambda: defaultdict(_Arrivals))
+    bursts: dict[int, _Bursts] = field(default_factory=dict)
     last_id: int | None = None
     counted: set[int] = field(default_factory=set)
     idle_since: dict[int, datetime] = field(default_factory=dict)
@@ -133,6 +160,7 @@ class Snapshots:
             for each in found:
                 if each.id not in memory.counted:
                     memory.rates.add(each.stage, each.workflow_id, each.created_at)
+                    memory.arrivals[each.stage].add(each.created_at, each.workflow_id)
             is_first, newest = after is None, found[-1].id if found else 0
             is_end = is_first or len(found) < ARRIVALS_AT_ONCE
             memory.last_id = last = max(memory.last_id or 0, newest)
@@ -147,7 +175,7 @@ class Snapshots:
         found = []
         for workflow in sorted({each for ids in rows.workflows.values() for each in ids}):
             its = waiting.get(workflow, ())
-            rate = self._memory.rates.of(stage, workflow, rows.now)
+            rate = self._memory.rates.of(stage, workflow)
             jobs = sum(each.jobs for each in its)
             seconds = sum(each.jobs * rows.predictions.seconds(workflow, each.effect_id) for each in its)
             found.append(
@@ -157,7 +185,8 @@ class Snapshots:
                     seconds=seconds,
                     seconds_per_job=seconds / jobs if jobs else rows.predictions.seconds(workflow),
                     oldest_seconds=max((_since(each.oldest_at, rows.now) for each in its), default=0.0),
-                    jobs_per_second=rate,
+                    jobs_per_second=rate.at(rows.now),
+                    arrivals_seconds=rate.seen_seconds(),
                 )
             )
         return found
@@ -183,6 +212,7 @@ class Snapshots:
         found = seen_fleet(fleet, rows, types=types)
         return replace(
             found,
+            following_jobs=self._following_jobs(fleet, found.workflows, found.boot_seconds),
             can_launch=can_launch,
             idle_seconds=self._idle_seconds(fleet, rows, found.machines),
             low_seconds=self._low_seconds(fleet, rows, found.machines),
@@ -201,6 +231,18 @@ class Snapshots:
             self._memory.low_since.pop(fleet.id, None)
             return 0.0
         return _since(self._memory.low_since.setdefault(fleet.id, rows.now), rows.now)
+
+    def _following_jobs(self, fleet: Fleet, workflows: frozenset[int], boot_seconds: float) -> float:
+        bursts = self._memory.bursts.get(fleet.id)
+        if bursts is None or bursts.workflows != workflows:
+            bursts = self._memory.bursts[fleet.id] = _Bursts(workflows)
+        arrivals = self._memory.arrivals[fleet.stage]
+        for at, workflow in arrivals.after(bursts.counted):
+            if workflow in workflows:
+                silence = fleet.scaling_spec.last_idle_seconds
+                bursts.following.add(at, boot_seconds=boot_seconds, silence_seconds=silence)
+        bursts.counted = arrivals.count
+        return bursts.following.jobs()
 
     def _idle_seconds(self, fleet: Fleet, rows: Rows, found: Sequence[SeenMachine]) -> float | None:
         workflows = rows.workflows.get(fleet.id, set())
