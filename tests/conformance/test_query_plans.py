@@ -236,9 +236,6 @@ async def test_where_nobody_lacks_anything_a_submission_reads_no_worker(central:
     try:
         await central.execute(
             """
-            INSERT INTO fleets (id, slug, stage, name, created_at) VALUES (1, 'f', 'production', 'f', now());
-            INSERT INTO workers (worker_id, fleet_id, stage, capabilities, max_concurrency, last_seen_at, created_at)
-            SELECT 'w' || n, 1, 'production', '{}', 1, now(), now() FROM generate_series(1, 1000) AS n;
             INSERT INTO worker_workflows (worker_id, workflow_id) SELECT worker_id, 1 FROM workers;
             INSERT INTO workflow_needs (workflow_hash, node_types, models, used_at) VALUES ('h1', '[]', '[]', now());
             """

@@ -403,7 +403,7 @@ class TestUnknownPrices:
     def test_one_is_launched_and_the_others_wait_for_its_price(self) -> None:
         first = plan([], fleet(min_machines=8, cost_per_hour=4.0))
         assert launched(first) == 1
-        assert "until the first has told its price" in first.reason
+        assert "the first has not told its price yet" in first.reason
         assert launched(plan([], fleet(booting(), min_machines=8, cost_per_hour=4.0))) == 0
 
     def test_then_the_limit_holds_by_what_the_dearest_costs(self) -> None:

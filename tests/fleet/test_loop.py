@@ -573,6 +573,8 @@ class TestDecisions:
         assert (await fleets.present())[0].ending_at is None
         del fleets.yard.there[worker]
         await fleets.look()
+        await fleets.world.advance(61)
+        await fleets.look()
         assert await fleets.present() == []
 
     async def test_one_who_pauses_while_the_provider_is_asked_is_minded(self, fleets: Fleets) -> None:

@@ -11,7 +11,7 @@ from comfyrelay.errors import InvalidInput
 DAY_SECONDS = 86_400.0
 MOST_DAYS = 366
 COLUMNS = ("arrival_seconds", "duration_seconds", "workflow", "model")
-MOST_SECONDS = 1e9
+MOST_SECONDS = 1e11
 
 
 class Done(Protocol):

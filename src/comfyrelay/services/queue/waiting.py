@@ -122,7 +122,7 @@ async def _pods_coming(tx: Tx, fleet: Fleet, known: Set[str], now: datetime) -> 
         return []
     ago = (now - last.created_at).total_seconds()
     seconds = [
-        each["seconds"]
+        each["boot_seconds_left"]
         for each in last.seen.get("machines", ())
         if each["state"] == MachineState.BOOTING and each["id"] not in known
     ]

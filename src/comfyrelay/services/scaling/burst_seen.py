@@ -72,7 +72,7 @@ async def take_snapshot(
     found = {each.id: seen_fleet(each, rows) for each in fleets}
     there = {
         worker_of(machine, rows.machines.get(id_, ())): machine
-        for id_, fleet in found.items()
+        for id_, fleet in ((each.id, seen_fleet(each, rows, providers=tuple(Provider))) for each in fleets)
         for machine in fleet.machines
     }
     spent = await bursts.spent(tx)

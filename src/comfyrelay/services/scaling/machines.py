@@ -173,7 +173,8 @@ class Machines:
 
         async def work(tx: Tx) -> Standing:
             now = await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug)
-            if now is None or now.scaling_spec.is_paused:
+            # an end that was begun is finished in a pause, too
+            if now is None or (now.scaling_spec.is_paused and not is_end):
                 return Standing(fleet=now or fleet)
             present = {each.key: each for each in await machines.present(tx, [now.id])}
             total = sum(each.ending_at is None for each in present.values())

@@ -260,8 +260,15 @@ class Snapshots:
         return min(known, default=0.0)
 
 
-def seen_fleet(fleet: Fleet, rows: Rows, *, types: Sequence[InstanceType] | None = None) -> SeenFleet:
-    """A fleet as far as rows tell it: for how long it has been idle, they do not."""
+def seen_fleet(
+    fleet: Fleet,
+    rows: Rows,
+    *,
+    types: Sequence[InstanceType] | None = None,
+    providers: Sequence[Provider] = (Provider.SELF_HOSTED,),
+) -> SeenFleet:
+    """A fleet as far as rows tell it: for how long it has been idle, they do not. Of workers that somebody else has
+    started, those that serve one of these providers."""
     spec, newest = fleet.machine_spec, rows.newest[fleet.id]
     types = types if types is not None else spec.instance_types
     boot = learning.boot_seconds(newest, spec)
@@ -271,7 +278,7 @@ def seen_fleet(fleet: Fleet, rows: Rows, *, types: Sequence[InstanceType] | None
         slug=fleet.slug,
         workflows=frozenset(rows.workflows.get(fleet.id, ())),
         scaling=fleet.scaling_spec,
-        machines=_Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(),
+        machines=_Fleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(providers),
         instance_types=available.types,
         all_refused=available.all_refused,
         refusal=available.refusal,
@@ -303,13 +310,13 @@ class _Fleet:
         self._machines = rows.machines.get(fleet.id, ())
         self._workers = {each.worker_id: each for each in rows.workers.get(fleet.id, ())}
 
-    def machines(self) -> list[SeenMachine]:
+    def machines(self, providers: Sequence[Provider]) -> list[SeenMachine]:
         own = {each.worker for each in self._machines}
         foreign = [
             each
             for each in self._workers.values()
             # one that speaks to the cloud alone takes nothing of what waits here
-            if each.worker_id not in own and not each.is_stale and serves(each.providers, Provider.SELF_HOSTED)
+            if each.worker_id not in own and not each.is_stale and any(serves(each.providers, of) for of in providers)
         ]
         ordered = [self._ordered(each) for each in self._machines]
         if self._spec.provider is MachineProviderName.KUBERNETES:
