@@ -77,9 +77,9 @@ class Reconciled:
         """What of it may be done. What became of machines is noted in any case; an end that was begun before a pause is
         finished, for its worker takes nothing any more."""
         if scaling.is_dry_run:
-            return Reconciled(changes=self.changes)
+            return Reconciled(changes=self.changes, missing=self.missing)
         if scaling.is_paused:
-            return Reconciled(changes=self.changes, end_again=self.end_again)
+            return Reconciled(changes=self.changes, missing=self.missing, end_again=self.end_again)
         return self
 
 
