@@ -367,7 +367,7 @@ TWINS = (
     Twin(
         name="scaling: a booting machine counts as nothing",
         file="domain/scaling/staffing.py",
-        old="        return (max(0.0, machine.boot_seconds_left),) * machine.slots",
+        old="        return ((max(0.0, machine.boot_seconds_left), machine.slots),)",
         new="        return ()",
         tests=f"{FLEET}/test_decide.py",
         only="booting_machine_is_capacity",
@@ -383,8 +383,8 @@ TWINS = (
     Twin(
         name="scaling: the limit of money is forgotten",
         file="domain/scaling/limits.py",
-        old="""        bounds.append((affordable, f"the limit""",
-        new="""        bounds.append((limits.max_machines, f"the limit""",
+        old="        bounds.append((affordable, text))",
+        new="        bounds.append((limits.max_machines, text))",
         tests=f"{FLEET}/test_decide.py",
         only="no_more_money",
     ),
