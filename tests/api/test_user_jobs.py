@@ -311,7 +311,7 @@ class TestMany:
         made = [(await submit(user, effect))["id"] for _ in range(3)]
         other = await api.user("eve@example.com")
         done = await other.post("/api/ai-jobs/bulk", {"ids": made, "action": "cancel"})
-        assert done == {"matched": 0, "changed": 0, "refused": [], "files": 0}
+        assert done == {"matched": 0, "changed": 0, "refused": [], "files": 0, "left": []}
         done = await user.post("/api/ai-jobs/bulk", {"ids": made[:2], "action": "cancel"})
         assert (done["matched"], done["changed"]) == (2, 2)
         assert await ids(user, "?status=queued") == [made[2]]

@@ -370,7 +370,7 @@ TWINS = (
         old="        return ((max(0.0, machine.boot_seconds_left), machine.slots),)",
         new="        return ()",
         tests=f"{FLEET}/test_decide.py",
-        only="booting_machine_is_capacity",
+        only="booting_machine_is_capacity or boot_that_is_nearly_over",
     ),
     Twin(
         name="scaling: the busy machine is ended",
