@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from comfyrelay.domain.scaling.reference import BACKLOG_TARGET
 from comfyrelay.errors import InvalidInput
 from comfyrelay.fleet.aws.options import AwsOptions
 from comfyrelay.fleet.aws.user_data import HOOK_SECONDS, user_data
@@ -12,7 +13,6 @@ from comfyrelay.fleet.providers.aws.names import FLEET_TAG, HOOK, NAME_TAG, STAG
 from comfyrelay.fleet.providers.base import FleetMachines
 
 WARM_UP_SECONDS = 300
-BACKLOG_TARGET = 2.0
 # Shares of the budget, in percent, at which an email is sent: what was spent, and what will be by the end of the month.
 SPENT_PERCENT = 80.0
 FORECAST_PERCENT = 100.0

@@ -36,8 +36,6 @@ class Intent:
     ending: Sequence[Machine] = ()
     busy: Sequence[str] = ()
     decision_id: int | None = None
-    # machines that are not ending, those just ordered among them; one that only drains is still there
-    total: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +44,6 @@ class Due:
 
     end: Sequence[Machine] = ()
     order: Sequence[Machine] = ()
-    # machines that are not ending
-    total: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +52,7 @@ class Standing:
 
     fleet: Fleet
     machines: Sequence[Machine] = ()
-    # machines that are not ending
+    # machines that are not ending, those just ordered among them; one that only drains is still there
     total: int = 0
 
 
@@ -112,7 +108,6 @@ class Machines:
         return Due(
             end=[each for each in marked if each.ending_at is not None],
             order=[after[key] for key in found.order_again if key in after],
-            total=sum(each.ending_at is None for each in after.values()),
         )
 
     async def intend(
@@ -122,7 +117,6 @@ class Machines:
         prices = _prices(types)
 
         async def work(tx: Tx) -> Intent:
-            total = 0
             ordered: list[Machine] = []
             ending: list[Machine] = []
             busy: list[str] = []
@@ -146,9 +140,8 @@ class Machines:
                         ending.append(present[key])
                     elif key in present:
                         busy.append(key)
-                total = sum(each.ending_at is None for each in present.values()) - len(ending)
             id_ = await _record(tx, fleet, plan, reason=reason, saw=saw, outcome={"busy": busy} if busy else {})
-            return Intent(ordered=ordered, ending=ending, busy=busy, decision_id=id_, total=total)
+            return Intent(ordered=ordered, ending=ending, busy=busy, decision_id=id_)
 
         return await self._leadership.run(Step.SCALE_INTENT, work)
 
